@@ -3,6 +3,6 @@
 fn main() {
     katydid_api_codegen::build_script(&["entry.rs"]);
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Its fork and exit handlers are called after a program's dlclose, too.
+    // Its fork and exit handlers run even after a program's dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

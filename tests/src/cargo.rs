@@ -1,4 +1,4 @@
-//! Cargo, as tests and chores start it.
+//! Runs cargo for tests and chores.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
 
-/// How variables begin by which cargo tells a program of its own package.
+/// Prefixes of the variables in which cargo describes a program's own package.
 const OF_PACKAGE: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"];
 /// The alias of cargo that builds what `cargo xtask dist` installs (`.cargo/config.toml`).
 const BUILD_INSTALLED: &str = "build-installed";
 
-/// The cargo that started this process. It gets no variables of the calling package: build scripts of dependencies read those,
-/// and with other values than at the last build cargo rebuilds all that depends on them.
+/// Returns a command for the cargo that started this process, without variables of the calling package. Build scripts of
+/// dependencies read those: with values other than at the last build, cargo would rebuild all dependents.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -24,11 +24,11 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds softcuda, once in a process, and gives its library: cargo puts it beside the test that calls this.
+/// Builds softcuda once per process, and returns its library: cargo puts it beside the test that calls this.
 ///
 /// # Panics
 ///
-/// It cannot be built, or the test lies in no target folder.
+/// It cannot be built, or the test is not in a target folder.
 #[must_use]
 #[expect(clippy::expect_used, reason = "a test fails by panicking")]
 pub fn softcuda() -> PathBuf {

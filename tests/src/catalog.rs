@@ -1,13 +1,13 @@
-//! The list of programs under test, `tests/apps/catalog.txt`: what there is, how it is built, in which variants.
+//! The list of programs under test, `tests/apps/catalog.txt`: names, builds and variants.
 //!
-//! A line that cannot be understood is an error that names it; nothing is skipped in silence.
+//! A malformed line is an error that names it; no line is skipped silently.
 
 pub mod files;
 pub mod slice;
 
 use std::fmt;
 
-/// How a program is built, and so which variants of it exist.
+/// How a program is built, which determines its variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// By nvcc, with the static and with the shared CUDA runtime.
@@ -18,11 +18,11 @@ pub enum Kind {
     Plain,
     /// By g++ with the headers of CUDA 12, linked with the static runtime of CUDA 12.
     Cudart12,
-    /// By nvcc with Open MPI's compiler behind it; runs as two ranks of one job.
+    /// By nvcc with Open MPI's compiler as host compiler; runs as two ranks of one job.
     Mpi,
-    /// Not at all: a text for the Python that has numba and NVRTC.
+    /// Not built: a script for the Python that has numba and NVRTC.
     Python,
-    /// By nvcc with the static runtime; used by other tests, no test by itself.
+    /// By nvcc with the static runtime; used by other tests, but no test itself.
     Fixture,
 }
 
@@ -33,9 +33,9 @@ pub enum Variant {
     Static,
     /// The shared runtime, `-cudart shared`.
     Shared,
-    /// None linked by nvcc.
+    /// No runtime from nvcc.
     Plain,
-    /// None; Python runs it.
+    /// No runtime; Python runs it.
     Python,
     /// `-cudart static`, started by `mpirun`.
     Mpi,
@@ -60,14 +60,14 @@ pub struct App {
     pub name: String,
     /// How it is built.
     pub kind: Kind,
-    /// Names of its source files, which all lie in one folder below the list's.
+    /// Names of its source files, all in one folder below the list's.
     pub sources: Vec<String>,
     /// Further options of the compiler.
     pub options: Vec<String>,
 }
 
 impl App {
-    /// The variants that are built.
+    /// Returns the variants that are built.
     pub fn variants(&self) -> &'static [Variant] {
         match self.kind {
             Kind::Runtime => &[Variant::Static, Variant::Shared],
@@ -78,24 +78,24 @@ impl App {
         }
     }
 
-    /// Whether the built program runs on another machine too.
+    /// Returns whether the built program runs on another machine too.
     pub fn travels(&self) -> bool {
         !matches!(self.kind, Kind::Python | Kind::Mpi)
     }
 
-    /// Whether drivers can run it without Katydid: softcuda refuses the functions of some by name, and NVIDIA's 580 dies of
-    /// signal 11 in them.
+    /// Returns whether drivers can run it without Katydid. softcuda refuses functions of some programs by name, and NVIDIA's 580
+    /// crashes in them with signal 11.
     pub fn runs_directly(&self) -> bool {
         self.name != "process_checkpoint"
     }
 
-    /// Whether the program is a test by itself.
+    /// Returns whether the program is a test itself.
     pub fn is_test(&self) -> bool {
         self.kind != Kind::Fixture
     }
 }
 
-/// Why the list was refused.
+/// Why the list is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CatalogError {
     /// A line without a name, a kind and a source.
@@ -104,27 +104,27 @@ pub enum CatalogError {
         /// Number of the line, counted from 1.
         line: usize,
     },
-    /// A kind that is none.
+    /// A kind that does not exist.
     #[error(
         "catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, cudart12, python, mpi and fixture"
     )]
     UnknownKind {
         /// Number of the line, counted from 1.
         line: usize,
-        /// Word that stands where a kind belongs.
+        /// Word in the place of the kind.
         kind: String,
     },
-    /// Two programs of one name.
+    /// Two programs with the same name.
     #[error("catalog.txt:{line}: {name} stands there twice")]
     Twice {
         /// Line of the second one, counted from 1.
         line: usize,
-        /// Name that stands twice.
+        /// Name that occurs twice.
         name: String,
     },
 }
 
-/// The programs of this checkout, in the order of the list.
+/// Returns the programs of this checkout, in the order of the list.
 ///
 /// # Errors
 ///

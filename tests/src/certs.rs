@@ -1,4 +1,4 @@
-//! An authority and what it has issued, made with `katydid certs` as a user would.
+//! A certificate authority with certificates, made by `katydid certs` as users do.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::paths::Paths;
 use crate::program::{self, Outcome};
 use crate::watch::WAIT_TIMEOUT;
 
-/// `katydid certs` ended with an error.
+/// `katydid certs` failed.
 #[derive(Debug, thiserror::Error)]
 #[error("katydid certs fails; it said:\n{log}")]
 pub struct CertsError {
@@ -15,18 +15,18 @@ pub struct CertsError {
     log: String,
 }
 
-/// Folders of certificates: an authority's, a server's and a program's.
+/// Folders with the certificates of an authority, a server and a program.
 #[derive(Debug)]
 pub struct Certs {
     folder: PathBuf,
 }
 
 impl Certs {
-    /// An authority of its own, a certificate for a server on loopback, and one for a program, in a new folder.
+    /// Makes an authority, a certificate for a server on loopback, and one for a program, in a new folder.
     ///
     /// # Errors
     ///
-    /// [`CertsError`], with what `katydid certs` said.
+    /// [`CertsError`], with the output of `katydid certs`.
     pub fn make(paths: &Paths, folder: &Path) -> Result<Self, CertsError> {
         let certs = Self { folder: folder.to_owned() };
         let authority = folder.join("authority").display().to_string();
@@ -40,12 +40,12 @@ impl Certs {
         Ok(certs)
     }
 
-    /// Folder for `katydid serve --certs`.
+    /// Returns the folder for `katydid serve --certs`.
     pub fn server(&self) -> PathBuf {
         self.folder.join("server")
     }
 
-    /// Folder for `katydid run --certs`.
+    /// Returns the folder for `katydid run --certs`.
     pub fn client(&self) -> PathBuf {
         self.folder.join("client")
     }

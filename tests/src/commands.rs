@@ -1,4 +1,4 @@
-//! Commands of our own tool and of programs, without the settings of the caller.
+//! Commands of Katydid's tool and of programs, without the caller's settings.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,21 +7,21 @@ use std::process::Command;
 
 use crate::paths::Paths;
 
-/// Our own tool, as a user without any settings calls it.
+/// Returns a command of Katydid's tool, as a user without settings calls it.
 pub fn katydid(paths: &Paths, arguments: &[&str]) -> Command {
     let mut command = bare(paths, &paths.katydid());
     command.args(arguments);
     command
 }
 
-/// A program that is not begun by our tool.
+/// Returns a command for a program that Katydid's tool does not start.
 pub(crate) fn bare(paths: &Paths, program: &Path) -> Command {
     let mut command = Command::new(program);
     clean(&mut command, paths, None);
     command
 }
 
-/// Leaves nothing of the caller's own Katydid settings, and lets shared runtimes be found.
+/// Removes the caller's Katydid settings, and makes shared runtimes findable.
 pub(crate) fn clean(command: &mut Command, paths: &Paths, first: Option<&Path>) {
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("KATYDID") {
@@ -36,6 +36,6 @@ pub(crate) fn clean(command: &mut Command, paths: &Paths, first: Option<&Path>) 
 
 fn search_path(paths: &Paths, first: Option<&Path>) -> OsString {
     let folders = first.into_iter().chain(paths.runtimes.iter().map(PathBuf::as_path));
-    // Only a folder with a colon in its name cannot be joined; the programs then say what they miss.
+    // Only a folder with a colon in its name cannot be joined; programs then report what they miss.
     env::join_paths(folders).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! Limits that only a hang reaches, on a busy machine too.
+//! Time limits that only a hang reaches, even on a busy machine.
 //!
-//! A wait ends in an error when its processes make no progress for the limit, never after a fixed time. Their work pays for waiting:
-//! processor time that they used, time in which they wanted a processor and got none, and bytes that they read and wrote.
-//! Time in which the machine had no processor free counts a quarter (`/proc/pressure/cpu`), since what they wait for may be
-//! outside. A program that spins for ever is bounded too: by processor time, scaled by the speed of this machine.
+//! A wait fails when its processes make no progress for the limit, never after a fixed time. Three kinds of work extend it:
+//! processor time that they used, time in which they wanted a processor and got none, and bytes that they read and wrote. Time in
+//! which the machine had no free processor counts a quarter (`/proc/pressure/cpu`), since they may wait for other processes. A
+//! program that spins for ever is limited too: by processor time, scaled by the speed of this machine.
 
 mod connection;
 pub mod hang;
@@ -19,30 +19,30 @@ use std::time::{Duration, Instant};
 pub use self::connection::{PatientStream, Socket};
 use self::watched_processes::{ProcessUsage, WatchedProcesses};
 
-/// A stalled second counts as a second divided by this.
+/// A second with all processors busy counts as a second divided by this.
 const STALLED_SHARE: u32 = 4;
-/// Seconds of waiting for which a second of work pays: processes that use a twentieth of a processor count as progressing.
+/// Seconds of waiting that a second of work extends: processes that use a twentieth of a processor make progress.
 const WAITING_PER_WORK: u32 = 20;
-/// As many bytes read or written count as a second of work: a slow disk takes little processor time.
+/// Bytes read or written that count as a second of work: a slow disk uses little processor time.
 const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
-/// Processor time for which a wait may last, in limits, on a machine of the reference speed.
+/// Most processor time of a wait, as a multiple of its limit, on a machine of the reference speed.
 const MAX_WORK_IN_LIMITS: u32 = 10;
-/// How often the processes are looked at.
+/// Interval between two checks of the processes.
 const PROCESS_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// A wait is polled less often as it goes on, so that tests beside it have the processor: after this share of its time.
+/// A longer wait is polled less often, to leave the processor to other tests: the interval is its time divided by this.
 const POLLS_PER_WAIT: u32 = 50;
-/// Up to this, in which states that come and go are still seen.
+/// Highest interval of a short wait; short-lived states are still seen.
 const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// A wait is polled less often still from here on, so that the polls themselves are not taken for work.
+/// From this time on a wait is polled even less often, so that the polls do not count as work.
 const LONG_WAIT: Duration = Duration::from_secs(10);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What bounds a wait.
+/// The limit of a wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {
-    /// How long processes may make no progress. A [`Duration`] is such a limit.
+    /// Longest time without progress of the processes. A [`Duration`] is such a limit.
     Standstill(Duration),
-    /// All may take so long, whatever the processes do: for time on a machine that costs money.
+    /// Longest total time, whatever the processes do: for machines that cost money.
     Budget(Duration),
 }
 
@@ -55,7 +55,7 @@ impl From<Duration> for Limit {
 /// Why a wait was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WaitFailure {
-    /// The processes used no processor, and moved no bytes.
+    /// The processes used no processor and moved no bytes.
     #[error("stood still for {still:.0?} of {elapsed:.0?}")]
     Still {
         /// Time in which the processes made no progress.
@@ -63,7 +63,7 @@ pub enum WaitFailure {
         /// Time since the wait began.
         elapsed: Duration,
     },
-    /// They used more than anything needs.
+    /// The processes used more processor time than anything needs.
     #[error("used {used:.0?} of processor time in {elapsed:.0?}, more than anything needs")]
     Spinning {
         /// Processor time that the processes used.
@@ -71,7 +71,7 @@ pub enum WaitFailure {
         /// Time since the wait began.
         elapsed: Duration,
     },
-    /// The budget is used up.
+    /// The total time is used up.
     #[error("had not ended after {elapsed:.0?}")]
     Budget {
         /// Time since the wait began.
@@ -79,7 +79,7 @@ pub enum WaitFailure {
     },
 }
 
-/// The end of a wait that has begun.
+/// The deadline of a wait that has begun.
 #[derive(Debug)]
 pub struct Deadline {
     begun: Instant,
@@ -87,22 +87,22 @@ pub struct Deadline {
     watched: WatchedProcesses,
     looked: Instant,
     stalled: Option<Duration>,
-    /// Time that nothing has paid for.
+    /// Time without progress so far.
     still: Duration,
-    /// Processor time since the beginning.
+    /// Processor time since the start.
     used: Duration,
-    /// What threads used that only poll, and has not been taken from what the processes used.
+    /// Usage of threads that only poll, which is not yet subtracted from that of the processes.
     polled: ProcessUsage,
     failure: Option<WaitFailure>,
 }
 
 impl Deadline {
-    /// A wait for what the calling thread's programs and servers do.
+    /// Starts a wait for the calling thread's programs and servers.
     pub fn after(limit: impl Into<Limit>) -> Self {
         Self::of(WatchedProcesses::of_this_thread(), limit)
     }
 
-    /// A wait for one process, its children, and the calling thread's programs and servers.
+    /// Starts a wait for one process, its children, and the calling thread's programs and servers.
     pub fn of_process(pid: u32, limit: impl Into<Limit>) -> Self {
         Self::of(WatchedProcesses::with(pid), limit)
     }
@@ -114,7 +114,7 @@ impl Deadline {
         Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, failure: None }
     }
 
-    /// Whether the limit is over, and why.
+    /// Returns whether the limit is exceeded, and why.
     pub fn over(&mut self) -> Option<WaitFailure> {
         let since = self.looked.elapsed();
         let limit = match self.limit {
@@ -132,23 +132,23 @@ impl Deadline {
         self.failure
     }
 
-    /// Takes what threads of the processes used that only poll for work: without, a process that makes no progress would never seem to on
-    /// a busy machine, where each poll waits for a processor.
+    /// Adds usage of threads that only poll, which does not count as work. On a busy machine each poll waits for a processor, so
+    /// a stalled process would otherwise never seem stalled.
     fn add_polled(&mut self, used: &ProcessUsage) {
         self.polled = self.polled.with(used);
     }
 
-    /// Whether the limit is over.
+    /// Returns whether the limit is exceeded.
     pub fn is_over(&mut self) -> bool {
         self.over().is_some()
     }
 
-    /// Waits a little before the next look at what is awaited: `interval`, and longer in a long wait.
+    /// Sleeps until the next poll: for `interval`, or longer in a long wait.
     pub fn pause(&self, interval: Duration) {
         sleep(poll_interval(self.begun.elapsed(), interval));
     }
 
-    /// What each thread of the awaited processes does, with stacks: for the message of a test that waited in vain.
+    /// Returns what each thread of the awaited processes does, with stacks, for the message of a failed test.
     pub fn stacks(&self) -> String {
         stacks::of(&self.watched.processes())
     }
@@ -172,18 +172,18 @@ impl Deadline {
             return Some(WaitFailure::Still { still, elapsed });
         }
         let most = limit * MAX_WORK_IN_LIMITS;
-        // The speed is measured only where it matters.
+        // The speed is measured only if it matters.
         (used > most && used > most * *MACHINE_SLOWNESS).then_some(WaitFailure::Spinning { used, elapsed })
     }
 }
 
-/// The waiting for which work pays.
+/// Returns the waiting time by which work extends a wait.
 fn paid(done: &ProcessUsage) -> Duration {
     let moved = Duration::from_secs(done.bytes / BYTES_PER_WORK_SECOND);
     (done.processor + done.delayed + moved) * WAITING_PER_WORK
 }
 
-/// What counts of `elapsed`, of which processes waited for a processor during `stalled`.
+/// Returns how much of `elapsed` counts, if processes waited for a processor during `stalled`.
 fn counted_time(elapsed: Duration, stalled: Duration) -> Duration {
     let stalled = stalled.min(elapsed);
     elapsed - stalled + stalled / STALLED_SHARE
@@ -194,38 +194,38 @@ fn poll_interval(elapsed: Duration, interval: Duration) -> Duration {
     interval.max((elapsed / POLLS_PER_WAIT).min(SHORT_POLL_INTERVAL)).max(long)
 }
 
-/// Time since the machine started in which some process waited for a processor; nothing where the kernel does not count it.
+/// Returns the time since boot in which some process waited for a processor; `None` if the kernel does not record it.
 fn stalled() -> Option<Duration> {
     let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
     total_of(&text).map(Duration::from_micros)
 }
 
-/// Microseconds of the line `some` of a file of `/proc/pressure`.
+/// Returns the microseconds in the line `some` of a file of `/proc/pressure`.
 fn total_of(text: &str) -> Option<u64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
 }
 
-/// How much slower this machine is than that for which limits of processor time are written; 1 for a faster one.
+/// How much slower this machine is than the reference machine of processor time limits; 1 for a faster one.
 ///
-/// Other work on the same core, and a host that takes processors away, are in it.
+/// It includes other work on the same core, and processors that the host takes away.
 static MACHINE_SLOWNESS: LazyLock<u32> = LazyLock::new(|| slowness(measured_loop()));
 
-/// What [`measured_loop`] takes on the reference machine.
+/// Duration of [`measured_loop`] on the reference machine.
 const REFERENCE_LOOP: Duration = Duration::from_millis(20);
 
 fn slowness(measured: Duration) -> u32 {
     u32::try_from(measured.as_micros().div_ceil(REFERENCE_LOOP.as_micros())).unwrap_or(u32::MAX).max(1)
 }
 
-/// Processor time of a fixed piece of work, the middle of three.
+/// Returns the processor time of a fixed piece of work, the median of three runs.
 fn measured_loop() -> Duration {
-    // The standard library's own code: it is optimized whatever this crate is.
+    // The standard library's code is optimized, whatever the profile of this crate.
     let text = "ä€".repeat(4 << 20);
     let mut measured = [0; 3].map(|_| {
         let start = processor_time();
         for _ in 0..2 {
-            // Only how long it takes is of interest.
+            // Only the duration matters.
             let _ = black_box(std::str::from_utf8(black_box(text.as_bytes())));
         }
         processor_time().saturating_sub(start)
@@ -290,7 +290,7 @@ mod tests {
         assert!(measured_loop() > Duration::ZERO && *MACHINE_SLOWNESS >= 1);
     }
 
-    /// What became of a wait for a shell script, which is looked at every second until the wait is over or `seconds` have passed.
+    /// Returns the result of a wait for a shell script, polled until the wait is over or `is_enough` holds.
     fn fate(script: &str, limit: Duration, is_enough: impl Fn(&Deadline) -> bool) -> Option<WaitFailure> {
         let running = Running::start(Command::new("sh").args(["-c", script]), Stdio::null()).unwrap();
         let mut deadline = Deadline::of_process(running.pid(), limit);

@@ -1,8 +1,8 @@
-//! The items of the compatibility run, `tests/frameworks/items.txt`: programs of PyTorch, JAX, CuPy, Triton, numba and others, each run
-//! natively and through Katydid, its results compared line by line ([`item_result`]).
+//! The items of the compatibility run, `tests/frameworks/items.txt`: programs of PyTorch, JAX, CuPy, Triton, numba and others.
+//! Each runs natively and through Katydid, and the results are compared line by line ([`item_result`]).
 //!
-//! A machine with a GPU is had for minutes: every run has a time limit of its own, and none begins that could not end in
-//! time. A framework that is not there makes its items absent, never failed.
+//! A GPU machine is available for minutes only. So every run has its own time limit, and none starts that could not end in time.
+//! If a framework is missing, its items are absent, never failed.
 
 pub mod item_result;
 pub mod trial;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::paths::Paths;
 
-/// The status by which an item says that what it needs is not there.
+/// Exit status of an item whose requirements are missing.
 pub const ABSENT_STATUS: i32 = 77;
-/// The Python of a machine.
+/// The machine's Python.
 const PYTHON_PROGRAM: &str = "python3";
 
-/// Tells an item which driver is below it: `soft`, or anything else. What cannot run on softcuda is avoided by that.
+/// Tells an item its driver: `soft`, or anything else. The item then avoids what cannot run on softcuda.
 pub const ITEM_DRIVER_VARIABLE: &str = "ITEM_DRIVER";
 
 /// One line of the list.
@@ -26,38 +26,38 @@ pub const ITEM_DRIVER_VARIABLE: &str = "ITEM_DRIVER";
 pub struct Item {
     /// Name of the item, `framework.what`.
     pub name: String,
-    /// As its makers call it.
+    /// Name of the framework, as its makers write it.
     pub framework: String,
-    /// The file among the frameworks' programs.
+    /// File in the folder of framework programs.
     pub script: String,
-    /// What it is given.
+    /// Argument of the script.
     pub argument: String,
-    /// Seconds that one run may take.
+    /// Most seconds of one run.
     pub seconds: u64,
-    /// Whether it means something on softcuda.
+    /// Whether it makes sense on softcuda.
     pub is_soft: bool,
 }
 
-/// Why the list was refused.
+/// Why the list is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ItemsError {
-    /// A line of another form.
+    /// A malformed line.
     #[error("items.txt:{line}: expected `item | framework | script argument | seconds | any or gpu`")]
     Malformed {
         /// Number of the line, counted from 1.
         line: usize,
     },
-    /// Two items of one name.
+    /// Two items with the same name.
     #[error("items.txt:{line}: {name} stands there twice")]
     Twice {
         /// Line of the second one, counted from 1.
         line: usize,
-        /// Name that stands twice.
+        /// Name that occurs twice.
         name: String,
     },
 }
 
-/// The items, in the order of the list.
+/// Returns the items, in the order of the list.
 ///
 /// # Errors
 ///
@@ -96,13 +96,13 @@ fn parse_line(text: &str) -> Option<Item> {
     Some(Item { name, framework, script, argument, seconds: seconds.parse().ok()?, is_soft })
 }
 
-/// The Python that has the frameworks: in a checkout the one of `cargo xtask setup`, in a pack the machine's.
+/// Returns the Python that has the frameworks: in a checkout that of `cargo xtask setup`, in a pack the machine's.
 pub fn python(paths: &Paths) -> PathBuf {
     let own = paths.apps.with_file_name("python/bin/python");
     if own.exists() { own } else { PYTHON_PROGRAM.into() }
 }
 
-/// What items are to find in their environment in a checkout: numba and CuPy find headers and libdevice by these.
+/// Returns variables for items in a checkout: numba and CuPy find headers and libdevice by these.
 pub fn toolkit(paths: &Paths) -> Vec<(String, String)> {
     let home = paths.apps.with_file_name("cuda-toolkit/nvidia/cu13");
     let names = if home.exists() { &["CUDA_HOME", "CUDA_PATH"][..] } else { &[] };
@@ -110,28 +110,28 @@ pub fn toolkit(paths: &Paths) -> Vec<(String, String)> {
 }
 
 impl Item {
-    /// What Python is given to run it: no files of compiled modules are left behind.
+    /// Returns Python's arguments for it; `-B` leaves no compiled modules behind.
     pub fn arguments(&self, paths: &Paths) -> [String; 3] {
         let script = paths.frameworks.join(&self.script).display().to_string();
         ["-B".to_owned(), script, self.argument.clone()]
     }
 
-    /// The variables of every run of it; `driver` names the driver for the item.
+    /// Returns the variables of every run; `driver` names the driver for the item.
     pub fn variables(driver: &str) -> [(&'static str, &str); 2] {
         [(ITEM_DRIVER_VARIABLE, driver), ("PYTHONUNBUFFERED", "1")]
     }
 
-    /// Whether it runs a part of a framework's own tests.
+    /// Returns whether it runs a part of a framework's own tests.
     pub fn is_suite(&self) -> bool {
         self.script.ends_with("_suite.py")
     }
 
-    /// Whether its times are what it is about: nothing else is to run beside it.
+    /// Returns whether it measures times: nothing else may run at the same time.
     pub fn is_timed(&self) -> bool {
         self.name.split_once('.').is_some_and(|(_, what)| what.starts_with("speed"))
     }
 
-    /// Whether one of `wanted` names it: itself, or all that begin with the word and a dot. None wanted: all are.
+    /// Returns whether one of `names` selects it: its own name, or a prefix before a dot. An empty list selects all.
     pub fn is_among(&self, names: &[String]) -> bool {
         let is_named_by = |word: &String| {
             let rest = self.name.strip_prefix(word.as_str());
@@ -141,25 +141,25 @@ impl Item {
     }
 }
 
-/// What became of an item on a way.
+/// Result of an item on a way.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It ended well, and said what the native run said.
+    /// It succeeded, with the results of the native run.
     Passed,
-    /// It did not end well: how it ended, and its last words.
+    /// It failed: how it ended, and the end of its output.
     Failed(String),
-    /// It ended well and said something else: which lines.
+    /// It succeeded with different results: which lines.
     Differing(String),
-    /// It said something else, but two native runs differ from each other in the same lines.
+    /// Its results differ, but two native runs differ from each other in the same lines.
     Unsteady(String),
-    /// What it needs is not on the machine.
+    /// Its requirements are missing on the machine.
     Absent(String),
-    /// There was no time left for it.
+    /// No time was left for it.
     Late,
 }
 
 impl Verdict {
-    /// One word for it.
+    /// Returns one word for the verdict.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -171,7 +171,7 @@ impl Verdict {
         }
     }
 
-    /// Its reason, where it has one.
+    /// Returns the reason, if there is one.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Passed | Self::Late => None,
@@ -181,13 +181,13 @@ impl Verdict {
         }
     }
 
-    /// Whether Katydid did something wrong.
+    /// Returns whether Katydid did something wrong.
     pub fn is_bad(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Differing(_))
     }
 }
 
-/// One item on one way.
+/// Report of one item on one way.
 #[derive(Debug, Clone)]
 pub struct ItemReport {
     /// Name of the item.
@@ -196,18 +196,18 @@ pub struct ItemReport {
     pub framework: String,
     /// Name of the way that it ran on.
     pub way: String,
-    /// What became of it.
+    /// Result of the item.
     pub verdict: Verdict,
-    /// From start to end of its process.
+    /// Seconds from start to end of its process.
     pub seconds: f64,
-    /// Times that it said, in seconds, by name.
+    /// Times that it reported, in seconds, by name.
     pub times: Vec<(String, f64)>,
-    /// Versions that it said.
+    /// Versions that it reported, by name.
     pub versions: Vec<(String, String)>,
 }
 
 impl ItemReport {
-    /// As a line of the report.
+    /// Encodes it as a line of the report.
     pub fn as_json(&self) -> Value {
         json!({
             "item": self.item,

@@ -1,5 +1,5 @@
-//! TCP addresses of this process: a way to another one, which can be cut, one where no process listens, and those that none
-//! has by chance.
+//! TCP addresses of this process: a proxy whose connections can be cut, an address without a listener, and ports that no process
+//! gets by chance.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -11,8 +11,8 @@ use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// Connections to one address and on to another. They live on with the code that made them; new ones pass as long as this process
-/// lives.
+/// A proxy from one address to another. Open connections outlive this value, and new ones are accepted for the life of the
+/// process.
 #[derive(Debug)]
 pub struct ProxyGate {
     address: String,
@@ -20,7 +20,8 @@ pub struct ProxyGate {
 }
 
 impl ProxyGate {
-    /// A way to the server at `to`, `tcp://…`. Calls `on_connection` with the number of earlier connections before it lets each one through.
+    /// Starts a proxy to the server at `to`, `tcp://…`. It calls `on_connection` with the number of earlier connections before it
+    /// forwards each one.
     ///
     /// # Errors
     ///
@@ -33,9 +34,9 @@ impl ProxyGate {
         thread::spawn(move || {
             for (number, near) in listener.incoming().flatten().enumerate() {
                 on_connection(number);
-                // Without a way there the connection ends, as if the server were gone.
+                // If the server cannot be reached, the connection ends, as if the server were gone.
                 let Ok(far) = TcpStream::connect(&to) else { continue };
-                // Small writes go out at once.
+                // Small writes are sent at once.
                 let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
                 let ends = [near.try_clone(), far.try_clone()].into_iter().flatten();
                 streams.lock().unwrap_or_else(PoisonError::into_inner).extend(ends);
@@ -45,16 +46,16 @@ impl ProxyGate {
         Ok(Self { address, open })
     }
 
-    /// Where to connect to.
+    /// Returns the address of the proxy.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Ends all connections that there are, in the middle of whatever they carry.
+    /// Cuts all open connections, in the middle of any transfer.
     pub fn cut(&self) {
         for end in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // One that has ended needs no cut.
+            // A connection that has ended needs no cut.
             let _ = end.shutdown(Shutdown::Both);
         }
     }
@@ -70,7 +71,7 @@ fn both_ways(near: TcpStream, far: TcpStream) {
     }
 }
 
-/// An address where no process listens, and none can as long as this lives.
+/// An address without a listener: no process can listen there while this lives.
 #[derive(Debug)]
 pub struct SilentAddress {
     address: SocketAddr,
@@ -78,33 +79,33 @@ pub struct SilentAddress {
 }
 
 impl SilentAddress {
-    /// On loopback.
+    /// Reserves an address on loopback.
     ///
     /// # Errors
     ///
     /// Error that the system returned.
     pub fn new() -> io::Result<Self> {
-        // No program that another test starts is to have it: it could not be restored beside this one.
+        // Closed in programs of other tests: they could not be restored beside this process otherwise.
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
         let address = getsockname(&socket)?.try_into()?;
         Ok(Self { address, _socket: socket })
     }
 
-    /// Where to connect to in vain.
+    /// Returns the address at which connections fail.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Ports that the system gives to no process that asks for any: the process that has one can end, and another one can have it then.
+/// Ports that the system never assigns on its own: after the process with such a port has ended, another can take the port.
 const UNASSIGNED_PORTS: std::ops::Range<u32> = 20_000..32_000;
 
-/// A port on loopback at which no process listens, and that stays free but for those who want this very one.
+/// Returns a loopback port without a listener. It stays free except for processes that request this very port.
 #[must_use]
 pub fn lasting_port() -> u32 {
-    // Each process begins somewhere else.
+    // Each process starts at another port.
     static NEXT: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
     loop {

@@ -1,7 +1,7 @@
-//! Jobs that are checkpointed, killed and restored: started with a name, watched over their control socket.
+//! Jobs that are checkpointed, killed and restored: started with a name, and observed over their control socket.
 //!
-//! A checkpoint in a test happens at a counted frame, never at a time: the program holds itself there
-//! (`KATYDID_CHECKPOINT_AT`), the test asks for the checkpoint, and the same seed gives the same run again.
+//! A checkpoint in a test happens at a counted frame, never at a time. The program pauses itself there (`KATYDID_CHECKPOINT_AT`),
+//! and the test requests the checkpoint. So the same seed repeats the same run.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,39 +23,39 @@ use crate::server::{Server, ask};
 use crate::watch::{self, WAIT_TIMEOUT, runs};
 use crate::way::Way;
 
-/// Tells a program the frames at which it holds itself.
+/// Tells a program the frames at which it pauses itself.
 const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
-/// Tells a supervisor where to fail.
+/// Tells a supervisor at which stage to fail.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
-/// The status of `katydid run` when its program ended with a checkpoint.
+/// Exit status of `katydid run` when its program ended with a checkpoint.
 pub const CHECKPOINTED_EXIT_STATUS: i32 = 75;
-/// How often a job is looked at.
+/// Interval between two checks of a job.
 const JOB_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Folders of one test: where its jobs are found, and its images. Nothing else is in there, so that debris shows.
+/// Folders of one test: for its jobs, and for its images. They contain nothing else, so that leftovers show.
 #[derive(Debug)]
 pub struct Home {
     folder: TempDir,
 }
 
 impl Home {
-    /// Fresh ones.
+    /// Makes new folders.
     ///
     /// # Errors
     ///
-    /// When they cannot be made.
+    /// They cannot be created.
     pub fn new() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("katydid-job-").tempdir()?;
         fs::create_dir(folder.path().join("run"))?;
         Ok(Self { folder })
     }
 
-    /// Path of the image with this name.
+    /// Returns the path of the image with this name.
     pub fn image(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Folders of jobs that are there now.
+    /// Returns the names of the job folders that exist now.
     pub fn jobs(&self) -> Vec<String> {
         let entries = fs::read_dir(self.run().join("katydid/jobs")).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -70,12 +70,12 @@ impl Home {
     }
 }
 
-/// How a job is started.
+/// How to start a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plan<'a> {
-    /// Arguments of the program; of `katydid restore` for a restore.
+    /// Arguments of the program, or of `katydid restore`.
     pub arguments: &'a [&'a str],
-    /// The frames at which it holds itself.
+    /// The frames at which the program pauses itself.
     pub points: &'a [u64],
     /// The stage at which its supervisor fails, and how.
     pub fault: Option<&'a str>,
@@ -83,7 +83,7 @@ pub struct Plan<'a> {
     pub options: &'a [&'a str],
     /// Further variables of the supervisor, which its program inherits.
     pub variables: &'a [(&'a str, &'a str)],
-    /// The beginning of a command that runs the supervisor, such as `nice`.
+    /// Start of a command that runs the supervisor, such as `nice`.
     pub through: &'a [&'a str],
 }
 
@@ -94,7 +94,7 @@ impl Plan<'_> {
         points.into_iter().chain(self.fault.map(|fault| (FAULT_VARIABLE, fault.to_owned()))).collect()
     }
 
-    /// `command` with all that the plan adds to it.
+    /// Returns `command` with everything that the plan adds.
     fn complete(&self, mut command: Command, home: &Home) -> Command {
         command.envs([home.setting()]).envs(self.settings()).envs(self.variables.iter().copied());
         let Some((first, rest)) = self.through.split_first() else { return command };
@@ -110,7 +110,7 @@ impl Plan<'_> {
     }
 }
 
-/// A running job: `katydid run`, or `katydid restore`, and what is below it.
+/// A running job: `katydid run` or `katydid restore`, and its descendants.
 #[derive(Debug)]
 pub struct Job<'a> {
     paths: &'a Paths,
@@ -140,8 +140,8 @@ impl<'a> Job<'a> {
         Ok(Self { paths, home, name: name.to_owned(), running })
     }
 
-    /// Starts a launcher of MPI as its user would who has each rank begin by `katydid run --name NAME` ([`Job::ranks_begin`]): that
-    /// makes the job. It has a session of its own where ours was made outside of our namespace of processes.
+    /// Starts an MPI launcher whose ranks each begin with `katydid run --name NAME` ([`Job::ranks_begin`]), which makes the job.
+    /// The launcher gets a new session if that of the tests comes from outside their PID namespace.
     ///
     /// # Errors
     ///
@@ -164,11 +164,11 @@ impl<'a> Job<'a> {
         Ok(Self { paths, home, name: name.to_owned(), running: running? })
     }
 
-    /// A launcher of MPI that has each rank begin by `katydid run`, out of one that does not; it goes into `folder`.
+    /// Writes an MPI launcher script to `folder` whose ranks begin with `katydid run`, from a script whose ranks do not.
     ///
     /// # Errors
     ///
-    /// A script of another kind, or files that cannot be read and written.
+    /// The script has another form, or a file cannot be read or written.
     pub fn ranks_begin(
         paths: &Paths,
         way: &Way,
@@ -191,8 +191,8 @@ impl<'a> Job<'a> {
         Ok(path)
     }
 
-    /// Restores the job `name` from `image`: the latest checkpoint, or what the options say. It holds itself again only
-    /// where the plan has points; which ones, the program knows.
+    /// Restores the job `name` from `image`: the latest checkpoint, or the one that the options select. The program pauses itself
+    /// again only if the plan has points; it remembers which.
     ///
     /// # Errors
     ///
@@ -210,12 +210,12 @@ impl<'a> Job<'a> {
         Ok(Self { paths, home, name: name.to_owned(), running })
     }
 
-    /// Process id of the supervisor.
+    /// Returns the process id of the supervisor.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// What the program has written to standard output so far.
+    /// Returns the program's standard output so far.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl<'a> Job<'a> {
         self.running.output_so_far()
     }
 
-    /// What supervisor and program have written to standard error so far.
+    /// Returns the standard error of supervisor and program so far.
     ///
     /// # Errors
     ///
@@ -242,17 +242,17 @@ impl<'a> Job<'a> {
         self.running.wait_for(word, WAIT_TIMEOUT)
     }
 
-    /// The control socket's view of it; none when nothing answers.
+    /// Returns the control socket's description of the job; `None` if it does not answer.
     pub fn view(&self) -> Option<Value> {
         ask(&self.control(), "GET", "/v1/job").ok()
     }
 
-    /// Path of the job's control socket.
+    /// Returns the path of the job's control socket.
     pub fn control(&self) -> PathBuf {
         self.home.run().join("katydid/jobs").join(&self.name).join("control")
     }
 
-    /// Waits until a program of the job holds itself at a point; false when the job ended instead.
+    /// Waits until a program of the job pauses itself at a point; returns false if the job ended instead.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl<'a> Job<'a> {
         self.holds_itself_within(WAIT_TIMEOUT)
     }
 
-    /// Waits as [`Self::holds_itself`] does for a program that may make no progress for longer between two points.
+    /// Waits as [`Self::holds_itself`] does, for a program that may make no progress for longer between two points.
     ///
     /// # Errors
     ///
@@ -279,54 +279,54 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Asks for a checkpoint into `image`.
+    /// Requests a checkpoint into `image`.
     ///
     /// # Errors
     ///
-    /// [`ProgramError`] when `katydid checkpoint` itself does not end; whether it succeeded is in the outcome.
+    /// [`ProgramError`] if `katydid checkpoint` does not end; the outcome shows whether it succeeded.
     pub fn checkpoint(&self, image: &Path, options: &[&str]) -> Result<Outcome, ProgramError> {
         program::run(&mut self.checkpoint_command(image, options), WAIT_TIMEOUT)
     }
 
-    /// What the job is asked for by: other tests have jobs of its name, and it may have ended.
+    /// Returns the id by which to address the job: other tests have jobs of the same name, and it may have ended.
     fn id(&self) -> String {
         let entry = fs::read(self.home.image("run/katydid/jobs").join(&self.name).join("job.json")).unwrap_or_default();
         let entry: Value = serde_json::from_slice(&entry).unwrap_or_default();
         entry["supervisor"].as_u64().unwrap_or_else(|| self.pid().into()).to_string()
     }
 
-    /// The command of [`Job::checkpoint`].
+    /// Returns the command of [`Job::checkpoint`].
     pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> Command {
         let mut command = katydid(self.paths, &["checkpoint", &self.id(), "--json", "-o"]);
         command.arg(image).args(options).envs([self.home.setting()]);
         command
     }
 
-    /// The command that has the job's sessions move to the server at `to`.
+    /// Returns the command that migrates the job's sessions to the server at `to`.
     pub fn migrate_command(&self, to: &str, options: &[&str]) -> Command {
         let mut command = katydid(self.paths, &["migrate", &self.id(), "--json", "--to", to]);
         command.args(options).envs([self.home.setting()]);
         command
     }
 
-    /// Kills every process of the job and every worker of the server, at once, and waits until they are gone.
+    /// Kills every process of the job and every worker of the server at once, and waits until they are gone.
     ///
     /// # Errors
     ///
-    /// [`watch::NeverCame`] when one stays.
+    /// [`watch::NeverCame`] if one of them stays.
     pub fn kill_everything(&self, server: &Server) -> Result<(), watch::NeverCame> {
         let sessions = server.sessions().unwrap_or_default();
         let workers = sessions.iter().filter_map(|session| u32::try_from(session.get("worker_pid")?.as_u64()?).ok());
-        // That of ranks with a launcher of their own is no process below it.
+        // The supervisor of ranks with their own launcher is not its descendant.
         let supervisor = self.view().and_then(|view| u32::try_from(view["supervisor"].as_u64()?).ok());
-        // The supervisor last: it learns of the others what it can.
+        // The supervisor comes last: it must learn of the others as far as it can.
         let below = watch::tree(self.pid()).into_iter().skip(1);
         let victims: Vec<u32> = below.chain(workers).chain([self.pid()]).chain(supervisor).collect();
         victims.iter().copied().for_each(watch::kill);
         watch::until("all processes that were killed are gone", || !victims.iter().any(|pid| runs(*pid)))
     }
 
-    /// Waits for its end.
+    /// Waits for the job's end.
     ///
     /// # Errors
     ///
@@ -336,22 +336,22 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Whether the tests' session was made outside of their namespace of processes, as below `unshare --pid`.
+/// Returns whether the tests' session comes from outside their PID namespace, as under `unshare --pid`.
 fn session_is_from_outside() -> bool {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name: state, parent, group, session.
+    // After the name: state, parent, group, session.
     stat.rsplit(") ").next().and_then(|words| words.split(' ').nth(3)) == Some("0")
 }
 
 fn has_holder(view: &Value) -> bool {
     let members = view.get("members").and_then(Value::as_array);
-    // One that is looked after already is not waiting for us.
+    // A job with a checkpoint in progress does not wait for the test.
     let busy = view.get("checkpoint").is_some_and(|checkpoint| !checkpoint.is_null());
     !busy && members.is_some_and(|members| members.iter().any(holds_itself))
 }
 
-/// Whether a member of a job, as the control socket shows it, is with its worker and holds itself at a point. One that has
-/// lost its worker there is looked after already.
+/// Returns whether a member of a job, as described by the control socket, has its worker and pauses itself at a point. A member
+/// without its worker is being handled already.
 pub fn holds_itself(member: &Value) -> bool {
     member["reached"].is_u64() && member["state"] == "present"
 }

@@ -1,8 +1,8 @@
-//! The whole system under test: real CUDA programs on every way through Katydid, and what happens when parts of it die.
+//! Tests of the whole system: real CUDA programs on every way through Katydid, and failures of its parts.
 //!
-//! The tests in `tests/`, `cargo xtask` and the run on a GPU machine share this library. It knows which programs there are,
-//! where things lie, and what a program must print. It runs programs as long as they make progress, and starts and ends servers. It
-//! uses the installed binaries only, as a user would; it links no crate of Katydid.
+//! The tests in `tests/`, `cargo xtask` and the run on a GPU machine share this library. It knows the programs, their locations,
+//! and what each must print. It runs programs as long as they make progress, and starts and stops servers. It uses only the
+//! installed binaries, as a user would; it links no crate of Katydid.
 
 pub mod cargo;
 pub mod catalog;

@@ -1,7 +1,7 @@
-//! Programs that are measured as well as tested: of the kinds in Figures 4 to 7 of the Cricket paper.
+//! Programs that are measured as well as tested, of the kinds in Figures 4 to 7 of the Cricket paper.
 //!
-//! Each says of itself, in a line of JSON on standard error, how long it worked and what it copied (`tests/apps/common/measured.h`).
-//! How many calls it made of the driver is what `katydid trace` counts.
+//! Each reports its working time and its copied bytes in a line of JSON on standard error (`tests/apps/common/measured.h`).
+//! `katydid trace` counts its driver calls.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,32 +16,32 @@ use crate::paths::Paths;
 use crate::program::{self, Outcome, ProgramError};
 use crate::way::Way;
 
-/// What a program ends with that needs a library which the machine lacks.
+/// Exit status of a program that needs a library which the machine lacks.
 const ABSENT_STATUS: i32 = 77;
-/// Both versions of the call that finds a function by its name.
+/// Prefix of both versions of the function that looks up driver functions.
 const LOOKING_UP: &str = "cuGetProcAddress";
 /// The loader's search path.
 const SEARCH_PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
 
-/// The middle of figures in any order, of an even number the middle between two; none of none.
+/// Returns the median; of an even number, the mean of the middle two; `None` without figures.
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let (upper, lower) = (figures.len() / 2, figures.len().checked_sub(1)? / 2);
     Some(figures.get(lower)?.midpoint(*figures.get(upper)?))
 }
 
-/// One program, and of what kind it is.
+/// A measured program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// Its name in the catalogue.
+    /// Its name in the catalog.
     pub name: &'static str,
     /// Name of the program in tables.
     pub title: &'static str,
-    /// It brings libraries of NVIDIA's to the device, which hold nothing that softcuda could run.
+    /// Whether it uses NVIDIA libraries on the device, whose code softcuda cannot run.
     pub needs_gpu: bool,
 }
 
-/// All of them, in the order of the table.
+/// All measured programs, in the order of the table.
 pub const MEASURED_PROGRAMS: [Program; 7] = [
     Program { name: "matmul_tiled", title: "matrix product, tiles", needs_gpu: false },
     Program { name: "nbody", title: "n-body", needs_gpu: false },
@@ -52,17 +52,17 @@ pub const MEASURED_PROGRAMS: [Program; 7] = [
     Program { name: "bandwidth", title: "copies", needs_gpu: false },
 ];
 
-/// How much a program has to do.
+/// The amount of work of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// As in the tests: for a device that is the CPU.
+    /// As in the tests: for a CPU as the device.
     Small,
-    /// Seconds of a GPU's time at most.
+    /// At most some seconds of GPU time.
     Large,
 }
 
 impl Size {
-    /// Argument that makes the program take this size.
+    /// Returns the argument that selects this size.
     pub fn word(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -71,10 +71,10 @@ impl Size {
     }
 }
 
-/// What a program told of one run.
+/// The figures that a program reported of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunFigures {
-    /// Seconds of its first call, which makes the context.
+    /// Seconds of its first call, which creates the context.
     pub start: f64,
     /// Seconds from there to the end of its work.
     pub work: f64,
@@ -82,7 +82,7 @@ pub struct RunFigures {
     pub bytes_in: u64,
     /// Bytes that it copied back.
     pub bytes_out: u64,
-    /// Bytes a second of each kind of copies; of the program of copies alone.
+    /// Bytes per second of each kind of copy; only from the copy program.
     pub rates: Vec<(String, f64)>,
 }
 
@@ -92,23 +92,23 @@ pub enum MeasureError {
     /// The machine lacks a library.
     #[error("absent: {0}")]
     Absent(String),
-    /// It failed a check of its own, or ended otherwise than it should.
+    /// It failed its own check, or ended in an unexpected way.
     #[error("{0}")]
     Failed(String),
-    /// It did not run at all, or not to its end.
+    /// It did not start, or did not finish.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// It ended well, and told nothing that is understood.
+    /// It succeeded, but its report cannot be parsed.
     #[error("it told nothing that is understood: {0}")]
     Unclear(String),
 }
 
-/// Where programs are run.
+/// Settings for running programs.
 #[derive(Debug, Clone)]
 pub struct MeasurementSetup {
     /// The installed binaries and the programs.
     pub paths: Paths,
-    /// What they have to do.
+    /// Amount of work.
     pub size: Size,
     /// Folders of NVIDIA's libraries, for programs that need them.
     pub libraries: Vec<PathBuf>,
@@ -117,7 +117,7 @@ pub struct MeasurementSetup {
 }
 
 impl MeasurementSetup {
-    /// Runs a program on a way.
+    /// Runs a program on a way, and returns its figures.
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ impl MeasurementSetup {
         first_report(&errors).ok_or(MeasureError::Unclear(errors))
     }
 
-    /// Calls of the driver that a program makes on a way through Katydid, but for those by which its runtime looks up some 560
-    /// functions before the first one.
+    /// Returns the number of a program's driver calls on a way through Katydid, without the lookups of some 560 functions that
+    /// its runtime makes before the first one.
     ///
     /// # Errors
     ///
@@ -162,18 +162,18 @@ impl MeasurementSetup {
     }
 }
 
-/// Lets the loader look into further folders, behind those that the command has already.
+/// Appends further folders to the command's library search path.
 fn search_too(command: &mut Command, folders: &[PathBuf]) {
     let set = command.get_envs().find(|(name, _)| *name == SEARCH_PATH_VARIABLE).and_then(|(_, value)| value);
     let known: Vec<PathBuf> = set.map(|value| env::split_paths(value).collect()).unwrap_or_default();
     let all = known.iter().map(PathBuf::as_path).chain(folders.iter().map(PathBuf::as_path));
-    // A folder with a colon in its name cannot be joined; the program then says what it misses.
+    // Only a folder with a colon in its name cannot be joined; the program then reports what it misses.
     if let Ok(joined) = env::join_paths(all.filter(|folder| *folder != Path::new(""))) {
         command.env(SEARCH_PATH_VARIABLE, joined);
     }
 }
 
-/// The calls of a trace, without those that look functions up.
+/// Returns the number of calls in a trace, without function lookups.
 fn count_calls(trace: &Value) -> Option<u64> {
     let others = trace["functions"].as_array()?.iter().filter(|line| {
         let name = line["function"].as_str().unwrap_or_default();
@@ -182,7 +182,7 @@ fn count_calls(trace: &Value) -> Option<u64> {
     others.map(|line| line["calls"].as_u64()).sum()
 }
 
-/// The first line that a program wrote to standard error.
+/// Parses the first line of a program's standard error.
 fn first_report(errors: &str) -> Option<RunFigures> {
     let json: Value = serde_json::from_str(errors.lines().next()?).ok()?;
     let number = |key: &str| json[key].as_f64();
@@ -207,7 +207,7 @@ mod tests {
         for program in MEASURED_PROGRAMS {
             let app = apps.iter().find(|app| app.name == program.name).unwrap();
             assert!(app.travels() && app.variants().contains(&Variant::Static), "{}", program.name);
-            // What runs on softcuda is a test by itself too.
+            // A program that runs on softcuda is also a test itself.
             assert_eq!(app.is_test(), !program.needs_gpu, "{}", program.name);
         }
     }

@@ -1,7 +1,7 @@
-//! Where the installed binaries, the built programs and their expected outputs lie.
+//! Locations of the installed binaries, the built programs and their expected outputs.
 //!
-//! There are two arrangements: a checkout, where everything is below cargo's target folder, and a pack, the folder
-//! that travels to a GPU machine.
+//! There are two layouts: a checkout, with everything below cargo's target folder, and a pack, the folder that is sent to a GPU
+//! machine.
 
 mod texts;
 
@@ -12,44 +12,44 @@ use crate::catalog::Variant;
 
 pub use texts::Texts;
 
-/// Names the folder of a pack, for tests that run out of one.
+/// Names the folder of a pack, for tests that run from one.
 pub const PACK_VARIABLE: &str = "KATYDID_TEST_PACK";
 
-/// Names the driver of the tests' servers: `auto`, `soft` (unless set) or a path.
+/// Names the driver of the tests' servers: `auto`, `soft` (the default) or a path.
 pub const DRIVER_VARIABLE: &str = "KATYDID_TEST_DRIVER";
 
-/// What folders with the texts that programs must print are called.
+/// Name of the folders with expected outputs.
 pub const EXPECTED_FOLDER: &str = "expected";
 
-/// The driver that servers of tests are to use.
+/// Returns the driver for the tests' servers.
 pub fn driver_under_test() -> String {
     env::var(DRIVER_VARIABLE).unwrap_or_else(|_| "soft".to_owned())
 }
 
-/// All places that running a program under test needs.
+/// All locations that are needed to run a program under test.
 #[derive(Debug, Clone)]
 pub struct Paths {
-    /// `bin/katydid` and `lib/katydid` are below it.
+    /// Folder that contains `bin/katydid` and `lib/katydid`.
     pub dist: PathBuf,
-    /// A folder a variant, with the programs.
+    /// Folder with the programs, in one subfolder per variant.
     pub apps: PathBuf,
     /// Folders of the shared CUDA runtimes.
     pub runtimes: Vec<PathBuf>,
-    /// What each program must print.
+    /// Expected output of each program.
     pub expected: Texts,
-    /// What each program of OpenCL must print.
+    /// Expected output of each OpenCL program.
     pub expected_opencl: Texts,
     /// Programs that need a framework.
     pub frameworks: PathBuf,
 }
 
-/// Why the places are not known.
+/// Why the locations are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum PathsError {
     /// The running binary does not lie in cargo's target folder.
     #[error("{0}: not below cargo's target folder; run the tests with `cargo xtask test`")]
     NoTarget(PathBuf),
-    /// The running binary is not known.
+    /// The path of the running binary is unknown.
     #[error("cannot tell where this program lies: {0}")]
     NoSelf(#[from] std::io::Error),
     /// Something is not built.
@@ -58,7 +58,7 @@ pub enum PathsError {
 }
 
 impl Paths {
-    /// A checkout whose cargo builds into `target`; the binaries are those of `target/dist`.
+    /// Returns the paths of a checkout that cargo builds into `target`; the binaries are those of `target/dist`.
     pub fn of_checkout(target: &Path) -> Self {
         let toolkit = target.join("cuda-toolkit/nvidia");
         Self {
@@ -71,7 +71,7 @@ impl Paths {
         }
     }
 
-    /// A folder made by `cargo xtask gpu-test --pack`.
+    /// Returns the paths of a folder that `cargo xtask gpu-test --pack` made.
     pub fn of_pack(folder: &Path) -> Self {
         Self {
             dist: folder.join("dist"),
@@ -83,7 +83,7 @@ impl Paths {
         }
     }
 
-    /// For a test binary: the pack that the environment names, else the checkout it was built from, all of it built.
+    /// Returns the paths for a test binary: the pack in the environment, else the checkout of the binary, which must be built.
     ///
     /// # Errors
     ///
@@ -107,38 +107,38 @@ impl Paths {
         Ok(paths)
     }
 
-    /// The command line tool.
+    /// Returns the path of the command line tool.
     pub fn katydid(&self) -> PathBuf {
         self.dist.join("bin/katydid")
     }
 
-    /// Folder of the library that programs get.
+    /// Returns the folder of the library for programs.
     pub fn shim(&self) -> PathBuf {
         self.dist.join("lib/katydid/shim")
     }
 
-    /// The root of the OpenCL driver under test, which is there if it could be fetched; in a pack, of a loader alone.
+    /// Returns the root of the OpenCL driver under test, which exists if it could be fetched; in a pack, of a loader only.
     pub fn opencl(&self) -> PathBuf {
         self.apps.with_file_name("opencl")
     }
 
-    /// What programs under test keep for each other, apart from what the programs of the user that runs the tests do.
+    /// Returns the cache that programs under test share, separate from the user's own.
     pub fn cache(&self) -> PathBuf {
         self.apps.with_file_name("cache")
     }
 
-    /// Folder of the driver library whose device is the CPU.
+    /// Returns the folder of the driver library whose device is the CPU.
     pub fn soft(&self) -> PathBuf {
         self.dist.join("lib/katydid/soft")
     }
 
-    /// Why a program was not built: without Open MPI there are none with ranks. `None`: it was, or should have been.
+    /// Returns why a program was not built: programs with MPI ranks need Open MPI. `None`: it was built, or should have been.
     pub fn why_not_built(&self, name: &str, variant: Variant) -> Option<&'static str> {
         let is_missing = variant == Variant::Mpi && !self.program(name, variant).exists();
         is_missing.then_some("programs with ranks of MPI are not tested: there was no Open MPI to build them with")
     }
 
-    /// Path of a built program, by its CUDA runtime.
+    /// Returns the path of a built program, by its CUDA runtime.
     pub fn program(&self, name: &str, variant: Variant) -> PathBuf {
         self.apps.join(variant.to_string()).join(name)
     }

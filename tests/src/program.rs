@@ -1,7 +1,7 @@
-//! Running a program to its end, or to a limit: a program that hangs is a failure, never a hang of the tests.
+//! Runs a program to its end, or to a limit: a program that hangs is a failure, never a hang of the tests.
 //!
-//! Output goes to files, not to pipes, so that a process that a program left behind cannot keep the reader waiting. The
-//! files have names while the program runs: a checkpoint of the program finds them by these.
+//! Output goes to files, not to pipes, so that a process that a program left behind cannot block the reader. The files have names
+//! while the program runs: a checkpoint of the program finds them by name.
 
 use std::fs::File;
 use std::io;
@@ -16,34 +16,34 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::deadline::watched_processes::{ProcessRole, WatchedChild};
 use crate::deadline::{Deadline, Limit, WaitFailure};
 
-/// How often an awaited process is looked at.
+/// Interval between two checks of an awaited process.
 const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// How a program ended and what it said.
+/// How a program ended, and its output.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit status of the program, or the signal that ended it.
     pub status: ExitStatus,
-    /// Everything it wrote to standard output.
+    /// Everything that it wrote to standard output.
     pub stdout: Vec<u8>,
-    /// Everything it wrote to standard error.
+    /// Everything that it wrote to standard error.
     pub stderr: Vec<u8>,
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub took: Duration,
 }
 
 impl Outcome {
-    /// Standard output as text, for messages.
+    /// Returns standard output as text, for messages.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard error as text, for messages.
+    /// Returns standard error as text, for messages.
     pub fn errors(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// How it ended, in words.
+    /// Describes how it ended.
     pub fn ending(&self) -> String {
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
@@ -59,62 +59,62 @@ pub enum ProgramError {
     /// It could not be started.
     #[error("cannot start {program}: {source}")]
     Start {
-        /// As it was named.
+        /// Name by which it was started.
         program: String,
         /// Error that the system returned.
         source: io::Error,
     },
-    /// It was given up and killed, with all processes of its group.
+    /// The wait was given up, and the program was killed with all processes of its group.
     #[error("{program} {failure}\n--- processes\n{stacks}--- stdout\n{stdout}--- stderr\n{stderr}")]
     TooLong {
-        /// As it was named.
+        /// Name by which it was started.
         program: String,
-        /// What its processes did when the wait was given up.
+        /// Why the wait was given up.
         failure: Box<WaitFailure>,
         /// What its processes and the test's servers were doing.
         stacks: String,
-        /// What it had said.
+        /// Its standard output so far.
         stdout: String,
-        /// What it had said.
+        /// Its standard error so far.
         stderr: String,
     },
-    /// It ended without saying what was waited for.
+    /// It ended without printing the awaited word.
     #[error("{program} ended without saying {word:?}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
     Unsaid {
-        /// As it was named.
+        /// Name by which it was started.
         program: String,
-        /// What was waited for.
+        /// The awaited word.
         word: String,
-        /// What it had said.
+        /// Its standard output so far.
         stdout: String,
-        /// What it had said.
+        /// Its standard error so far.
         stderr: String,
     },
     /// Waiting for it or reading its output failed.
     #[error("lost sight of {program}: {source}")]
     Lost {
-        /// As it was named.
+        /// Name by which it was started.
         program: String,
         /// Error that the system returned.
         source: io::Error,
     },
 }
 
-/// A program that was started; killed with its group when it is dropped.
+/// A started program; dropping this kills it with its process group.
 #[derive(Debug)]
 pub struct Running {
     name: String,
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// Both, if they go with this.
+    /// Both output files, if they are removed with this.
     _temporary: Vec<TempPath>,
     _known: WatchedChild,
     started: Instant,
 }
 
 impl Running {
-    /// Starts `command` as a process group of its own, without input unless the command has one set.
+    /// Starts `command` as a new process group, without input unless the command sets one.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Running {
         Self::start_in_group(command.process_group(0), stdin)
     }
 
-    /// Starts a command that makes a session, and so a group: `setsid` becomes the program only where it leads no group.
+    /// Starts a command that makes a session, and so a group: `setsid` becomes the program only if it leads no group yet.
     ///
     /// # Errors
     ///
@@ -136,7 +136,8 @@ impl Running {
         Ok(running)
     }
 
-    /// As [`Running::start`]; what it writes to standard output and error lies in these files, as it comes, and stays there.
+    /// Starts a command as [`Running::start`] does. Its standard output and error go to these files as they arrive, and stay
+    /// there.
     ///
     /// # Errors
     ///
@@ -155,23 +156,23 @@ impl Running {
         Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), _known: known, started: Instant::now() })
     }
 
-    /// Process id of the program.
+    /// Returns the process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends its input, which must have been piped.
+    /// Closes its input, which must have been piped.
     pub fn close_input(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Kills the process itself at once, and nothing else of its group.
+    /// Kills only the process itself, not its group.
     pub fn kill(&mut self) {
-        // One that has ended needs no killing.
+        // A process that has ended needs no kill.
         let _ = self.child.kill();
     }
 
-    /// What it has written to standard output so far.
+    /// Returns its standard output so far.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl Running {
         Ok(String::from_utf8_lossy(&self.contents(&self.stdout)?).into_owned())
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     ///
     /// # Errors
     ///
@@ -193,7 +194,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`] at `limit`, [`ProgramError::Unsaid`] when it ended without saying the word.
+    /// [`ProgramError::TooLong`] at `limit`, [`ProgramError::Unsaid`] if it ended without the word.
     pub fn wait_for(&mut self, word: &str, limit: impl Into<Limit>) -> Result<(), ProgramError> {
         let mut deadline = self.deadline(limit);
         loop {
@@ -209,11 +210,11 @@ impl Running {
         }
     }
 
-    /// Waits for its end; the limit begins now: it may have been through much already.
+    /// Waits for its end. The limit starts now: the program may have run for long already.
     ///
     /// # Errors
     ///
-    /// [`ProgramError::TooLong`]; the program is dead then.
+    /// [`ProgramError::TooLong`]; the program is then killed.
     pub fn finish(mut self, limit: impl Into<Limit>) -> Result<Outcome, ProgramError> {
         let mut deadline = self.deadline(limit);
         loop {
@@ -225,12 +226,12 @@ impl Running {
         }
     }
 
-    /// The end of a wait for it.
+    /// Returns the deadline of a wait for it.
     pub(crate) fn deadline(&self, limit: impl Into<Limit>) -> Deadline {
         Deadline::of_process(self.pid(), limit)
     }
 
-    /// Sleeps until the next look, unless the limit is over.
+    /// Sleeps until the next check, unless the limit is exceeded.
     pub(crate) fn wait_a_little(&self, deadline: &mut Deadline, interval: Duration) -> Result<(), ProgramError> {
         let Some(failure) = deadline.over() else {
             deadline.pause(interval);
@@ -240,7 +241,7 @@ impl Running {
         Err(ProgramError::TooLong { program, failure: Box::new(failure), stacks, stdout, stderr })
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     ///
     /// # Errors
     ///
@@ -253,7 +254,7 @@ impl Running {
         self.child.try_wait().map_err(|source| ProgramError::Lost { program: self.name.clone(), source })
     }
 
-    /// What it has written to standard output and error, as far as it can be read.
+    /// Returns its standard output and error, as far as they can be read.
     fn texts(&self) -> [String; 2] {
         let text = |file: &Path| self.contents(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         [&self.stdout, &self.stderr].map(|file| text(file).unwrap_or_default())
@@ -267,18 +268,18 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         kill_group(&self.child);
-        // Reaps it; an error means that it has been reaped.
+        // Reaps the process; an error means that it was reaped already.
         let _ = self.child.wait();
     }
 }
 
-/// For `map_err`: the program of `command` does not start.
+/// Returns the error, for `map_err`, that the program of `command` does not start.
 fn cannot_start(command: &Command) -> impl Fn(io::Error) -> ProgramError + use<> {
     let program = command.get_program().to_string_lossy().into_owned();
     move |source| ProgramError::Start { program: program.clone(), source }
 }
 
-/// Kills what is left of a child's process group; a group that is gone is fine.
+/// Kills the rest of a child's process group; a group that is gone is fine.
 fn kill_group(child: &Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
@@ -294,8 +295,7 @@ pub fn run(command: &mut Command, limit: impl Into<Limit>) -> Result<Outcome, Pr
     Running::start(command, Stdio::null())?.finish(limit)
 }
 
-/// Runs a program whose standard output and error go into these files as they come, however it ends, and whatever waits for
-/// it.
+/// Runs a program whose standard output and error go to these files as they arrive, however it ends.
 ///
 /// # Errors
 ///

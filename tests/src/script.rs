@@ -1,11 +1,11 @@
-//! Programs of a test's own, in files.
+//! Script files for tests.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes a script that can be run at once. Another process does it: what this one has open for writing, a child that another
-/// thread has just forked has too, and until that is its program the system does not run the file.
+/// Writes a script that can be run at once. Another process writes it: a child that another thread has just forked would inherit
+/// this process's open file, and until it execs the system refuses to run the file.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! A server for tests: `katydid serve` on a unix socket and on TCP of loopback, ended with the value that holds it.
+//! A server for tests: `katydid serve` on a unix socket and on loopback TCP, stopped when its value is dropped.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,13 +20,13 @@ use crate::gate::lasting_port;
 use crate::paths::Paths;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
-/// How often a server is looked at.
+/// Interval between two checks of a server.
 const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// It could not be started or asked.
+    /// It could not be started or reached.
     #[error("katydid serve: {what}: {source}")]
     System {
         /// Operation that failed, in the infinitive.
@@ -34,7 +34,7 @@ pub enum ServerError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// It ended, or said nothing and made no progress.
+    /// It ended, or did not answer and made no progress.
     #[error("katydid serve does not answer; it said:\n{log}--- processes\n{stacks}")]
     Silent {
         /// Text that the server wrote to standard error.
@@ -45,7 +45,7 @@ pub enum ServerError {
     /// There are no certificates for it.
     #[error(transparent)]
     Certs(#[from] CertsError),
-    /// The admin API said something that is no answer.
+    /// The admin API's answer is not JSON.
     #[error("the admin API answered {request} with: {answer}")]
     Nonsense {
         /// Path of the request.
@@ -59,21 +59,21 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
 }
 
-/// A running `katydid serve`, ended when the value is dropped.
+/// A running `katydid serve`, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     _known: WatchedChild,
     folder: Arc<TempDir>,
     tcp: String,
-    /// The address of a server that is behind TLS too, with the certificates of a program that it lets in.
+    /// The TLS address, if there is one, with the certificates of a program that it accepts.
     tls: Option<String>,
 }
 
 impl Server {
-    /// Among further arguments: programs that come by TCP see no processors as devices of OpenCL.
+    /// Flag among further arguments: programs that connect over TCP see no processors as OpenCL devices.
     pub const STRICT: &'static str = "strict";
-    /// Among them too: `auto` may take softcuda, where no GPU can be used.
+    /// Another such flag: `auto` may fall back to softcuda if no GPU is usable.
     pub const FALLS_BACK: &'static str = "falls back";
 
     /// Starts a server whose workers open `driver` (`auto`, `soft` or a path), and waits until it answers.
@@ -85,8 +85,8 @@ impl Server {
         Self::start_with(paths, driver, further, &[])
     }
 
-    /// Starts a server with a third address, behind TLS, with certificates of an authority of its own, and with variables
-    /// of its environment, which its workers inherit.
+    /// Starts a server with a third address, behind TLS, with certificates of its own authority. `variables` are added to its
+    /// environment, which its workers inherit.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`Server::start`], with variables of its environment, which its workers inherit.
+    /// Starts a server as [`Server::start`] does, with additional variables, which its workers inherit.
     ///
     /// # Errors
     ///
@@ -125,12 +125,12 @@ impl Server {
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
-        // The address is to be free as well when it has ended and has a successor.
+        // The port must also be free after the server's end, for a successor.
         let tcp = format!("tcp://127.0.0.1:{}", lasting_port());
         Self::start_at((Arc::new(folder), &tcp), paths, driver, further, variables)
     }
 
-    /// Starts another server at the addresses of this one, which has ended.
+    /// Starts another server at the addresses of this one, which must have ended.
     ///
     /// # Errors
     ///
@@ -163,11 +163,11 @@ impl Server {
         if !further.contains(&Self::STRICT) {
             command.arg("--allow-cpu-opencl");
         }
-        // Softcuda would answer for a GPU whose driver cannot be used.
+        // softcuda would otherwise stand in for a GPU whose driver is unusable.
         if driver == "auto" && !further.contains(&Self::FALLS_BACK) {
             command.arg("--require-gpu");
         }
-        // Its own, whatever other servers of this user have; a successor finds what is there.
+        // A module cache of its own, unlike other servers of this user; a successor finds its contents.
         command.arg("--module-cache").arg(images(folder.path()));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map_err(system("start"))?;
@@ -192,51 +192,51 @@ impl Server {
         }
     }
 
-    /// The address for shared memory.
+    /// Returns the address for shared memory.
     pub fn unix(&self) -> String {
         unix_address(self.folder.path())
     }
 
-    /// The address on loopback.
+    /// Returns the address on loopback.
     pub fn tcp(&self) -> &str {
         &self.tcp
     }
 
-    /// The address behind TLS, with certificates that are let in there, if it has one.
+    /// Returns the address behind TLS, with accepted certificates, if there is one.
     pub fn tls(&self) -> Option<&str> {
         self.tls.as_deref()
     }
 
-    /// Process id of the server.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The folder of images that programs have sent.
+    /// Returns the folder of module images that programs have sent.
     pub fn images(&self) -> PathBuf {
         images(self.folder.path())
     }
 
-    /// Path of the admin socket.
+    /// Returns the path of the admin socket.
     pub fn admin_socket(&self) -> PathBuf {
         admin_socket(self.folder.path())
     }
 
-    /// What it has said on standard error so far.
+    /// Returns its standard error so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// The admin API's answer to `GET path`.
+    /// Returns the admin API's answer to `GET path`.
     ///
     /// # Errors
     ///
-    /// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
+    /// [`ServerError::System`] if no process listens, [`ServerError::Nonsense`] for anything but JSON.
     pub fn admin(&self, path: &str) -> Result<Value, ServerError> {
         ask(&self.admin_socket(), "GET", path)
     }
 
-    /// Its sessions now.
+    /// Returns its present sessions.
     ///
     /// # Errors
     ///
@@ -247,11 +247,11 @@ impl Server {
         sessions.ok_or_else(|| ServerError::Nonsense { request: "/v1/sessions".to_owned(), answer: view.to_string() })
     }
 
-    /// Ends it as an operator does; whether it ended by itself. What it was doing otherwise is on standard error.
+    /// Stops it as an operator does, and returns whether it ended by itself. If not, standard error shows what it was doing.
     ///
     /// # Errors
     ///
-    /// [`ServerError::System`] when it cannot be waited for.
+    /// [`ServerError::System`] if it cannot be waited for.
     pub fn stop(&mut self) -> Result<bool, ServerError> {
         self.signal(Signal::TERM);
         let mut deadline = Deadline::of_process(self.pid(), WAIT_TIMEOUT);
@@ -265,7 +265,7 @@ impl Server {
         Ok(false)
     }
 
-    /// Waits until it has `count` sessions, and gives the processes of their workers, oldest session first.
+    /// Waits until it has `count` sessions, and returns their workers' process ids, oldest session first.
     ///
     /// # Errors
     ///
@@ -297,11 +297,11 @@ impl Drop for Server {
     }
 }
 
-/// The answer of an HTTP/JSON socket of ours to a request without a body.
+/// Returns the answer of one of Katydid's HTTP/JSON sockets to a request without a body.
 ///
 /// # Errors
 ///
-/// [`ServerError::System`] when nothing listens, [`ServerError::Nonsense`] for anything but JSON.
+/// [`ServerError::System`] if no process listens, [`ServerError::Nonsense`] for anything but JSON.
 pub fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ServerError> {
     let connection = UnixStream::connect(socket).map_err(system("reach the socket"))?;
     let mut connection = PatientStream::new(connection, WAIT_TIMEOUT).map_err(system("set a time limit"))?;

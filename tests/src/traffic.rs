@@ -1,4 +1,4 @@
-//! A network that counts: what passes between programs and a server, which notice nothing of it, but that it may be slow.
+//! A proxy that counts traffic between programs and a server. They notice nothing of it, except delays.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,47 +8,47 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes in front of a reply's length, and of all of its head.
+/// Bytes of a reply frame's head, which begins with the length of the whole frame.
 const FRAME_HEAD_BYTES: usize = 32;
-/// A network that holds replies back lets them go when nothing has come from either side for so long.
+/// A proxy that holds replies back forwards them when neither side has sent anything for this long.
 const SILENCE_TIME: Duration = Duration::from_millis(20);
 
-/// How a network carries what is sent.
+/// How a proxy forwards traffic.
 #[derive(Debug, Clone, Copy)]
 pub enum DelayModel {
-    /// Bytes are passed on as they come.
+    /// Bytes are forwarded as they arrive.
     AtOnce,
-    /// Each way takes so long, for however much.
+    /// Each direction is delayed by this time, whatever the size.
     Late(Duration),
-    /// What the worker says is held back until there is silence: the program gets no further before it has heard something.
+    /// Replies are held back until both sides are silent: the program must then be waiting for one.
     Held,
 }
 
-/// What went over a network.
+/// Counters of a proxy's traffic.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// How often a side waited.
+    /// Number of replies, each of which a side waited for.
     pub replies: AtomicU64,
     /// Bytes that programs have sent.
     pub sent: AtomicU64,
     /// Bytes of replies that servers have sent.
     pub received: AtomicU64,
-    /// How often replies that had been held back were let go.
+    /// How often held replies were forwarded.
     pub rounds: AtomicU64,
     state: Mutex<HeldTraffic>,
     changed: Condvar,
 }
 
-/// What is held back, and when something was last heard.
+/// Held frames, and when the last traffic arrived.
 #[derive(Debug, Default)]
 struct HeldTraffic {
-    /// Bytes, where they go, and whether they are a reply.
+    /// Bytes, their destination, and whether they are a reply.
     frames: Vec<(TcpStream, Vec<u8>, bool)>,
     last_frame: Option<Instant>,
 }
 
 impl Traffic {
-    /// A side has said something; what a worker says is `frame`.
+    /// Records traffic of either side; `frame` is that of a worker.
     fn on_frame(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
         let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         held.frames.extend(frame);
@@ -56,7 +56,7 @@ impl Traffic {
         self.changed.notify_all();
     }
 
-    /// Waits for silence after something that is held back, and takes all of that.
+    /// Waits for silence after a held frame, and takes all held frames.
     fn wait(&self) -> Vec<(TcpStream, Vec<u8>, bool)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -72,30 +72,30 @@ impl Traffic {
         }
     }
 
-    /// Lets go what is held back, again and again.
+    /// Forwards held frames in an endless loop.
     fn let_go(&self) {
         loop {
             let frames = self.wait();
             let is_round = frames.iter().any(|(.., is_reply)| *is_reply);
             self.rounds.fetch_add(u64::from(is_round), Ordering::Relaxed);
             for (mut to, bytes, _) in frames {
-                // A program that has ended wants nothing any more.
+                // A program that has ended needs no more data.
                 let _ = to.write_all(&bytes);
             }
         }
     }
 }
 
-/// Takes bytes on their way; the second argument is whether they are a reply.
+/// Forwards bytes; the second argument tells whether they are a reply.
 type ForwardFrame = Box<dyn FnMut(Vec<u8>, bool) -> Option<()> + Send>;
 
-/// The way on over a connection, in this manner.
+/// Returns the forwarding function of a connection, for this delay model.
 fn onward(mut to: TcpStream, manner: DelayModel, traffic: &Arc<Traffic>, is_back: bool) -> ForwardFrame {
     match manner {
         DelayModel::Held if is_back => {
             let (traffic, mut has_greeted) = (Arc::clone(traffic), false);
             Box::new(move |bytes, is_reply| {
-                // The handshake goes on at once: the server hangs up behind the answer to a question for its driver.
+                // The handshake is forwarded at once: after a query for its driver, the server closes the connection.
                 if !std::mem::replace(&mut has_greeted, true) {
                     return to.write_all(&bytes).ok();
                 }
@@ -120,7 +120,7 @@ fn onward(mut to: TcpStream, manner: DelayModel, traffic: &Arc<Traffic>, is_back
     }
 }
 
-/// Passes on what a program sends.
+/// Forwards what a program sends.
 fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Option<()> {
     let mut bytes = vec![0; 64 << 10];
     loop {
@@ -131,7 +131,7 @@ fn pass(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Opt
     }
 }
 
-/// Reads what goes from a worker to its program: one message of the handshake, then replies.
+/// Reads what a worker sends to its program: one message of the handshake, then replies.
 fn count(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Option<()> {
     let mut message = vec![0; 72];
     from.read_exact(&mut message).ok()?;
@@ -142,7 +142,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Op
     loop {
         let mut frame = vec![0; FRAME_HEAD_BYTES];
         from.read_exact(&mut frame).ok()?;
-        // Thread 2^32 - 1 is a worker that says that it is there: no thread waits for that.
+        // Thread 2^32 - 1 marks a worker's sign of life, for which no thread waits.
         let is_reply = frame[16..20] != [0xff; 4];
         traffic.replies.fetch_add(u64::from(is_reply), Ordering::Relaxed);
         let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;
@@ -153,11 +153,11 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: ForwardFrame) -> Op
     }
 }
 
-/// A network of this manner to `server` (`tcp://…`) that counts what passes; its address.
+/// Starts a counting proxy to `server` (`tcp://…`) with this delay model, and returns its address.
 ///
 /// # Errors
 ///
-/// The address is none of TCP, or no other one can be had.
+/// The address is not a TCP address, or no port is available.
 pub fn counting(server: &str, manner: DelayModel, traffic: &Arc<Traffic>) -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("tcp://{}", listener.local_addr()?);
@@ -170,7 +170,7 @@ pub fn counting(server: &str, manner: DelayModel, traffic: &Arc<Traffic>) -> io:
     thread::spawn(move || {
         while let Ok((program, _)) = listener.accept() {
             let Ok(worker) = TcpStream::connect(&server) else { return };
-            // What is small is not kept back for more to come.
+            // Small writes are not delayed to be merged.
             let _ = program.set_nodelay(true).and_then(|()| worker.set_nodelay(true));
             let (Ok(from), Ok(to)) = (program.try_clone(), worker.try_clone()) else { return };
             let (there, back) =
@@ -183,7 +183,7 @@ pub fn counting(server: &str, manner: DelayModel, traffic: &Arc<Traffic>) -> io:
             });
             thread::spawn(move || {
                 let _ = back.map(|back| count(worker, &home, back));
-                // What is late is still on its way to the program, and shut behind it.
+                // Delayed data is still on its way to the program, which is closed after it.
                 program.shutdown(if matches!(manner, DelayModel::Late(_)) { Shutdown::Read } else { Shutdown::Both })
             });
         }

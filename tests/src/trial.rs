@@ -1,8 +1,8 @@
-//! Tests that say at once what was wrong: a run that is cut off never comes to the list at its end.
+//! Tests that report a failure at once: a run that is cut off never reaches the summary at its end.
 
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// A test by its name.
+/// Makes a test with a name.
 pub fn test<R>(name: impl Into<String>, runner: R) -> Trial
 where
     R: FnOnce() -> Result<(), Failed> + Send + 'static,
@@ -11,7 +11,7 @@ where
     Trial::test(name.clone(), move || runner().inspect_err(|failed| tell(&name, failed)))
 }
 
-/// One that may find that there is nothing to test.
+/// Makes a test that may find that there is nothing to test.
 pub fn ignorable_test<R>(name: impl Into<String>, runner: R) -> Trial
 where
     R: FnOnce() -> Result<Completion, Failed> + Send + 'static,

@@ -1,6 +1,6 @@
-//! Whether a program did what it must: exit status 0, and exactly the text that is kept for it.
+//! Checks a program's result: exit status 0, and exactly its expected output.
 //!
-//! Every program prints the same on every driver and on every way, so that one text serves for all of them.
+//! Every program prints the same with every driver and on every way, so one text serves for all of them.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use crate::paths::Paths;
 use crate::program::Outcome;
 
-/// What was wrong with a run.
+/// The fault of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunFault {
-    /// It did not end well.
+    /// It failed.
     #[error("{ending}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
     Failed {
         /// Exit status or signal.
@@ -22,41 +22,41 @@ pub enum RunFault {
         /// Standard error of the program.
         stderr: String,
     },
-    /// It ended well, but said something else.
+    /// It succeeded with different output.
     #[error(
         "the output differs from {path}, first in line {line}\n  kept: {expected}\n  came: {came}\n--- stderr\n{stderr}"
     )]
     Differs {
-        /// The text that is kept.
+        /// Path of the expected output.
         path: PathBuf,
         /// Number of the line, counted from 1.
         line: usize,
-        /// The line of the kept text.
+        /// The expected line.
         expected: String,
-        /// The line that came instead.
+        /// The actual line.
         came: String,
-        /// What it said there.
+        /// Its standard error.
         stderr: String,
     },
-    /// A line of it is neither the one that is kept nor the one that came without Katydid.
+    /// A line is neither the expected one nor the one without Katydid.
     #[error(
         "the output differs from {path} and from the one without Katydid, first in line {line}\n  kept:   {}\n  \
          native: {}\n  came:   {}\n--- stderr\n{stderr}", lines[0], lines[1], lines[2]
     )]
     DiffersFromBoth {
-        /// The text that is kept.
+        /// Path of the expected output.
         path: PathBuf,
         /// Number of the line, counted from 1.
         line: usize,
-        /// The line of the kept text, that which came without Katydid, and the one that came instead.
+        /// The expected line, the one without Katydid, and the actual one.
         lines: Box<[String; 3]>,
-        /// What it said there.
+        /// Its standard error.
         stderr: String,
     },
-    /// No text is kept for it.
+    /// It has no expected output.
     #[error("{path}: {source}; `cargo xtask bless` writes the texts")]
     NothingKept {
-        /// Where it should be.
+        /// Path at which the text should be.
         path: PathBuf,
         /// Error that the system returned.
         source: io::Error,
@@ -66,7 +66,7 @@ pub enum RunFault {
     Texts(#[from] io::Error),
 }
 
-/// Where the text of a program is kept.
+/// Returns the path of a program's expected output.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub fn expected_path(paths: &Paths, name: &str) -> io::Result<PathBuf> {
     paths.expected.path(name)
 }
 
-/// Judges one run of the program `name`.
+/// Checks one run of the program `name`.
 ///
 /// # Errors
 ///
@@ -94,8 +94,8 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), RunFaul
     Err(RunFault::Differs { path, line, expected, came, stderr: outcome.errors() })
 }
 
-/// Judges one run of the program `name` beside another of it, on the same driver without Katydid: each line has to be the
-/// one that is kept, or the one of that run. For drivers on which not all is known that they answer.
+/// Checks one run of the program `name` against a second run on the same driver without Katydid. Each line must be the expected
+/// one, or that of the second run. For drivers whose answers are not all known.
 ///
 /// # Errors
 ///
@@ -110,8 +110,8 @@ pub fn judge_beside(paths: &Paths, name: &str, outcome: &Outcome, direct: &Outco
     }
 }
 
-/// The first line of a text that neither of two others has in its place, counted from 1: that of the first and the second
-/// one, and its own. Where the text ends too early or too late for both, that is its end, or what comes behind it.
+/// Returns the first line of a text that neither of two others has in its place, counted from 1, with the lines of all three. If
+/// the text is too short or too long for both, it is the end, or the first extra line.
 fn first_unknown(text: &str, first: &str, second: &str) -> Option<(usize, [String; 3])> {
     let lines = |text| str::lines(text).map(Some).chain([None]).collect::<Vec<Option<&str>>>();
     let [came, first, second] = [text, first, second].map(lines);
@@ -120,13 +120,13 @@ fn first_unknown(text: &str, first: &str, second: &str) -> Option<(usize, [Strin
     Some((index + 1, [&first, &second, &came].map(|lines| show_line(lines.get(index).copied().flatten()))))
 }
 
-/// A line as reports show it.
+/// Formats a line for reports.
 fn show_line(line: Option<&str>) -> String {
     line.map_or_else(|| "(the end)".to_owned(), |line| format!("{line:?}"))
 }
 
-/// The first line that differs, counted from 1, in both texts. Texts that differ in the last newline only differ in
-/// the line after their last.
+/// Returns the first line that differs, counted from 1, in both texts. Texts that differ only in the last newline differ in the
+/// line after their last.
 fn first_difference(expected: &str, output: &str) -> (usize, String, String) {
     let (mut expected, mut output) = (expected.split('\n'), output.split('\n'));
     for line in 1.. {

@@ -1,6 +1,6 @@
-//! What the system says of a process: whether it lives, what it used, what it holds. And waiting for a state.
+//! State of processes as the system reports it: whether they live, what they used, what they hold. Also waits for a state.
 //!
-//! Waits have a limit that only a hang reaches ([`Deadline`]); how long something took never decides a test.
+//! Waits have a limit that only a hang reaches ([`Deadline`]); durations never decide a test.
 
 use std::fs;
 use std::io;
@@ -13,19 +13,19 @@ use serde_json::Value;
 use crate::deadline::{Deadline, WaitFailure};
 use crate::paths::Paths;
 
-/// How long the processes of a test may make no progress: longer than anything that they wait for on purpose.
+/// Longest time without progress of a test's processes: longer than any intended wait.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How often a state is looked at.
+/// Interval between two checks of a state.
 const CONDITION_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A state that did not come.
+/// An awaited state did not occur.
 #[derive(Debug, thiserror::Error)]
 #[error("{description}: not so, and the processes {failure}\n--- processes\n{stacks}")]
 pub struct NeverCame {
-    /// State that was waited for, in words.
+    /// Description of the awaited state.
     pub description: String,
-    /// Why it is not waited for any more.
+    /// Why the wait was given up.
     pub failure: WaitFailure,
     /// What the processes of the test were doing.
     pub stacks: String,
@@ -35,7 +35,7 @@ pub struct NeverCame {
 ///
 /// # Errors
 ///
-/// [`NeverCame`] when the test's processes made no progress for [`WAIT_TIMEOUT`].
+/// [`NeverCame`] if the test's processes made no progress for [`WAIT_TIMEOUT`].
 pub fn until(description: &str, mut state: impl FnMut() -> bool) -> Result<(), NeverCame> {
     let mut deadline = Deadline::after(WAIT_TIMEOUT);
     while !state() {
@@ -47,67 +47,67 @@ pub fn until(description: &str, mut state: impl FnMut() -> bool) -> Result<(), N
     Ok(())
 }
 
-/// Whether a process exists, as a zombie too: one that is not reaped is still there.
+/// Returns whether a process exists, including a zombie that is not reaped yet.
 pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// Whether a process runs: it exists, and is more than an entry that waits to be reaped. Each of its threads holds what all
-/// of them have, so its first one may have ended before.
+/// Returns whether a process runs, and is not only a zombie. Its threads share everything, so the first one may have ended before
+/// the others.
 pub fn runs(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
     stats.any(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X'])))
 }
 
-/// Whether a signal has stopped a process.
+/// Returns whether a signal has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
 }
 
-/// Processor time that a process has used, in ticks of 10 ms; 0 for one that is gone.
+/// Returns the processor time of a process in ticks of 10 ms; 0 if it is gone.
 pub fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in brackets, may contain anything; user and system time are fields 14 and 15.
+    // The name, in parentheses, may contain anything; user and system time are fields 14 and 15.
     let after_name = stat.rsplit(") ").next().unwrap_or_default();
     let fields: Vec<&str> = after_name.split(' ').collect();
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     number(11) + number(12)
 }
 
-/// Resident memory of a process in KiB; 0 for one that is gone.
+/// Returns the resident memory of a process in KiB; 0 if it is gone.
 pub fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Descriptors of a process that are memory files (`memfd_create`).
+/// Returns the number of a process's descriptors that are memory files (`memfd_create`).
 pub fn memory_files(pid: u32) -> usize {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("/memfd:")).count()
 }
 
-/// Descriptors that a process has open.
+/// Returns the number of a process's open descriptors.
 pub fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().count()
 }
 
-/// Threads of a process.
+/// Returns the number of a process's threads.
 pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().count()
 }
 
-/// Children of a process, zombies included.
+/// Returns the children of a process, including zombies.
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
-/// A process and everything below it, the process first.
+/// Returns a process and its descendants, the process first.
 pub fn tree(pid: u32) -> Vec<u32> {
     let mut processes = vec![pid];
     let mut next = 0;
@@ -118,7 +118,7 @@ pub fn tree(pid: u32) -> Vec<u32> {
     processes
 }
 
-/// Kills a process at once; one that is gone needs no killing.
+/// Kills a process; one that is gone needs no kill.
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
@@ -133,15 +133,15 @@ pub fn go_on(pid: u32) {
     signal(pid, Signal::CONT);
 }
 
-/// What batch systems and terminals send to all processes of a job.
+/// Signals that batch systems and terminals send to all processes of a job.
 const END_REQUESTS: [Signal; 7] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::XCPU];
 
-/// Sends all signals that ask programs to end, one after the other, to processes that have to outlive them.
+/// Sends all signals that ask programs to end, one after the other, to processes that must survive them.
 ///
 /// # Errors
 ///
-/// One of the processes is gone.
+/// One of the processes has ended.
 pub fn ask_to_end(processes: &[u32]) -> io::Result<()> {
     for signal in END_REQUESTS {
         for pid in processes {
@@ -159,8 +159,8 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Why no process can be saved here, as `katydid doctor` says it: no CRIU, or one without the rights or the kernel that it
-/// needs. `None`: one can.
+/// Returns why no process can be saved here, as reported by `katydid doctor`: no CRIU, or one without the needed rights or
+/// kernel. `None`: processes can be saved.
 pub fn why_no_checkpoint(paths: &Paths) -> Option<String> {
     let output = Command::new(paths.katydid()).args(["doctor", "--json"]).output();
     let findings: Value =

@@ -1,4 +1,4 @@
-//! The ways a program can reach a driver: directly, or through Katydid in one of several manners.
+//! The ways from a program to a driver: directly, or through Katydid in one of several modes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use crate::server::Server;
 /// One way from a program to a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// The program's runtime loads the driver library itself, from this folder or from where the system has it.
+    /// The program's runtime loads the driver library itself, from this folder or the system's.
     Direct {
         /// Short name in reports.
         name: &'static str,
-        /// None for the system's own.
+        /// `None` for the system's library.
         folder: Option<PathBuf>,
     },
-    /// `katydid run`, which starts a server for this program alone.
+    /// `katydid run`, with a private server for this program.
     Private {
         /// `auto`, `soft` or a path.
         driver: String,
     },
-    /// `katydid run --server`, with a server that others use too.
+    /// `katydid run --server`, with a server that other programs use too.
     Served {
         /// Short name in reports.
         name: &'static str,
         /// Address that the server listens on.
         address: String,
-        /// Frames on the socket where shared memory would be taken.
+        /// Whether to send frames over the socket instead of shared memory.
         as_stream: bool,
     },
 }
@@ -44,7 +44,7 @@ impl fmt::Display for Way {
 }
 
 impl Way {
-    /// The ways through one server: over shared memory and over TCP.
+    /// Returns the ways through one server: over shared memory and over TCP.
     pub fn through(server: &Server) -> [Self; 2] {
         [
             Self::Served { name: "shm", address: server.unix(), as_stream: false },
@@ -52,18 +52,18 @@ impl Way {
         ]
     }
 
-    /// Frames on a unix socket, to the same server.
+    /// Returns the way with frames over a unix socket, to the same server.
     pub fn as_stream(server: &Server) -> Self {
         Self::Served { name: "unix", address: server.unix(), as_stream: true }
     }
 
-    /// TLS to the same server, if it was started for that.
+    /// Returns the way over TLS to the same server, if it has such an address.
     pub fn tls(server: &Server) -> Option<Self> {
         let address = server.tls()?.to_owned();
         Some(Self::Served { name: "tls", address, as_stream: false })
     }
 
-    /// The command that runs `program` on this way; arguments can be added to it.
+    /// Returns the command that runs `program` on this way; arguments can be added to it.
     pub fn command(&self, paths: &Paths, program: &Path) -> Command {
         match self {
             Self::Direct { folder, .. } => {
@@ -75,20 +75,20 @@ impl Way {
         }
     }
 
-    /// As [`Way::command`], with further options of `katydid run`. A direct way has no such options: it is `katydid run`
-    /// with a server of its own then.
+    /// Returns a command as [`Way::command`] does, with further options of `katydid run`. A direct way has no such options: it
+    /// becomes `katydid run` with a private server.
     pub fn job(&self, paths: &Paths, options: &[&str], program: &Path) -> Command {
         let mut command = katydid(paths, &["run"]);
         self.to_the_server(&mut command);
         if let Self::Served { as_stream: true, .. } = self {
             command.args(["--link", "stream"]);
         }
-        // However few processors there are: what copies much has several connections on its way.
+        // Large copies use several connections, even with few processors.
         command.args(["--lanes", "3"]).args(options).arg("--").arg(program);
         command
     }
 
-    /// The command that restores a checkpoint of `image` on this way: the latest, or the one that an option names.
+    /// Returns the command that restores a checkpoint of `image` on this way: the latest, or the one that an option selects.
     pub fn restore(&self, paths: &Paths, image: &Path, options: &[&str]) -> Command {
         let mut command = katydid(paths, &["restore"]);
         self.to_the_server(&mut command);

@@ -1,7 +1,7 @@
-//! Builds the programs under test: nvcc and g++ as a user would call them, only what changed, two at a time.
+//! Builds the programs under test as a user would, with nvcc and g++: only those that changed, two at a time.
 //!
-//! Sources lie in a folder a topic, headers of all topics in `common`; their names are unique. A program is up to date when
-//! its stamp holds the hash of its command lines, of the toolkit's pins, of its sources and of every header.
+//! Each topic has a folder of sources, and `common` has the headers of all topics; file names are unique. A program is up to date
+//! if its stamp holds the right hash. The hash covers its command lines, the toolkit's pins, its sources and every header.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,19 +17,19 @@ use crate::output::step;
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// One machine code for the H200 and the text for every other device, softcuda included; unless a program's own
-/// options name other architectures.
+/// Machine code for the H200, and PTX for every other device, softcuda included. A program's own options may name other
+/// architectures.
 const CODE_FLAG: &str = "arch=compute_90,code=[sm_90,compute_90]";
 
-/// Ranks on this machine, that speak through shared memory only: what a checkpoint can take along. Ranks are not tied
+/// Starts ranks on this machine that communicate through shared memory only, which a checkpoint can include. Ranks are not tied
 /// to cores, of which there may be fewer than ranks.
 pub(crate) const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader \
     --mca btl_vader_single_copy_mechanism none";
 
-/// What names of sources end in.
+/// File name extensions of sources.
 const APP_SOURCE_ENDS: [&str; 4] = ["cu", "cpp", "py", "h"];
 
-/// Compilers at a time.
+/// Number of compilers that run at a time.
 const PARALLEL_COMPILERS: usize = 2;
 
 /// Brings `target/apps` up to date.
@@ -37,7 +37,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     bring_up_to_date(tree, |_| true)
 }
 
-/// Brings all programs up to date but those that link with the shim.
+/// Brings all programs up to date except those that link with the shim.
 pub(crate) fn run_unlinked(tree: &Tree) -> Result<()> {
     bring_up_to_date(tree, |app| app.kind != Kind::Driver)
 }
@@ -47,7 +47,7 @@ pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
     bring_up_to_date(tree, |app| app.name == name)
 }
 
-/// The folder of a program's sources.
+/// Returns the folder of a program's sources.
 pub(crate) fn folder(tree: &Tree, app: &App) -> Result<PathBuf> {
     read_sources(&tree.app_sources())?.folder(app).map(Path::to_owned)
 }
@@ -74,7 +74,7 @@ fn bring_up_to_date(tree: &Tree, is_wanted: impl Fn(&App) -> bool) -> Result<()>
     jobs::each(old, PARALLEL_COMPILERS, |(app, folder)| rebuild(tree, app, folder, &sources)).into_iter().collect()
 }
 
-/// Every source file by its name; any of them may include any header.
+/// Source files by name; each may include any header.
 #[derive(Default)]
 struct Sources(BTreeMap<String, Source>);
 
@@ -84,7 +84,7 @@ struct Source {
 }
 
 impl Sources {
-    /// The folder of a program's sources.
+    /// Returns the folder of a program's sources.
     fn folder(&self, app: &App) -> Result<&Path> {
         let mut folders = Vec::new();
         for name in &app.sources {
@@ -156,7 +156,7 @@ fn build(tree: &Tree, app: &App, sources: &Path) -> Result<()> {
     launcher(tree, app, sources).map_or(Ok(()), |script| write_launcher(tree, app, &script))
 }
 
-/// The script that a program is started by, where it is not the program itself.
+/// Returns the script that starts a program, if it is not started directly.
 fn launcher(tree: &Tree, app: &App, sources: &Path) -> Option<String> {
     match app.kind {
         Kind::Python => Some(python_launcher(tree, app, sources)),
@@ -168,7 +168,7 @@ fn launcher(tree: &Tree, app: &App, sources: &Path) -> Option<String> {
 fn python_launcher(tree: &Tree, app: &App, sources: &Path) -> String {
     let texts: Vec<String> = app.sources.iter().map(|name| sources.join(name).display().to_string()).collect();
     let (cuda, python) = (tree.cuda(), tree.target.join("python/bin/python"));
-    // numba finds libdevice by this variable, and NVRTC by where it is itself.
+    // numba finds libdevice by this variable, and NVRTC by its own location.
     let home = format!("CUDA_HOME='{}'", cuda.display());
     format!("#!/bin/sh\n{home} exec '{}' -B '{}' \"$@\"\n", python.display(), texts.join("' '"))
 }
@@ -180,7 +180,7 @@ fn write_launcher(tree: &Tree, app: &App, script: &str) -> Result<()> {
         .with_context(|| format!("cannot let {} be run", path.display()))
 }
 
-/// Every command that makes the program, in order: an object file a source, then a link a variant.
+/// Returns the commands that make the program, in order: an object file for each source, then a link for each variant.
 fn commands(tree: &Tree, app: &App, folder: &Path) -> Vec<Command> {
     if app.kind == Kind::Python {
         return Vec::new();
@@ -212,7 +212,7 @@ fn commands(tree: &Tree, app: &App, folder: &Path) -> Vec<Command> {
     compile.chain(link).collect()
 }
 
-/// An option of the host's compiler, handed through nvcc where it is in between.
+/// Returns an option for the host's compiler, passed through nvcc where nvcc calls it.
 fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
     match app.kind {
         Kind::Runtime | Kind::Fixture | Kind::Mpi => vec!["-Xcompiler", flag],
@@ -220,7 +220,7 @@ fn through<'a>(app: &App, flag: &'a str) -> Vec<&'a str> {
     }
 }
 
-/// The program of which `mpirun` starts a process a rank.
+/// Returns the program that `mpirun` starts as a process for each rank.
 fn ranked(tree: &Tree, app: &App) -> PathBuf {
     tree.target.join("apps/objects").join(format!("{}-ranked", app.name))
 }
@@ -229,7 +229,7 @@ fn object(tree: &Tree, app: &App, source: &str) -> PathBuf {
     tree.target.join("apps/objects").join(format!("{}-{source}.o", app.name))
 }
 
-/// The compiler in the folder of the sources, so that device code knows its files by their bare names.
+/// Returns the compiler in the folder of the sources, so that device code knows its files by their bare names.
 fn compiler(tree: &Tree, app: &App, folder: &Path) -> Command {
     let mut command = match app.kind {
         Kind::Runtime | Kind::Fixture | Kind::Mpi => {
@@ -247,7 +247,7 @@ fn compiler(tree: &Tree, app: &App, folder: &Path) -> Command {
             let mut gcc = Command::new("g++");
             gcc.arg("-O2");
             if app.kind == Kind::Cudart12 {
-                // What is the compiler's and not the runtime's it finds in the other folder.
+                // The other folder has the headers of the compiler that do not belong to the runtime.
                 gcc.arg("-I").arg(tree.cuda12().join("include"));
             }
             gcc.arg("-I").arg(tree.cuda().join("include")).args(&app.options);

@@ -1,7 +1,7 @@
-//! Rewrites what tests compare with: the outputs of the programs under test, and the golden files of the crates.
+//! Rewrites the expected results of tests: the outputs of the programs under test, and the golden files of the crates.
 //!
-//! The outputs come from the programs run directly on softcuda, and only from a program whose own checks passed.
-//! The author reads the difference in git before committing it.
+//! The outputs come from the programs run directly on softcuda, and only from a program whose own checks passed. The author reads
+//! the difference in git before committing it.
 
 use std::fs;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// Longer than any program takes.
+/// Time limit of a program, longer than any program takes.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Rewrites all of it.
+/// Rewrites all expected results.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("tables of measured figures");
     pages::write(tree)?;

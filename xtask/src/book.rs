@@ -1,7 +1,7 @@
-//! The documentation as a book, where mdbook is installed: `docs/SUMMARY.md` has the order of its pages.
+//! Builds the documentation as a book, where mdbook is installed: `docs/SUMMARY.md` has the order of its pages.
 //!
-//! Pages under `docs` link to pages of the root. mdbook takes one folder, so the book is built from a copy that has both, and
-//! every link of the result is followed.
+//! Pages under `docs` link to pages of the root. mdbook takes one folder, so the book is built from a copy that has both.
+//! Afterwards every link of the result is followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// Pages of the root that are chapters too, and their titles there.
+/// Pages of the root that are also chapters, with their titles there.
 const ROOT_PAGES: [(&str, &str); 5] = [
     ("ARCHITECTURE.md", "Architecture for contributors"),
     ("SECURITY.md", "Security in full"),
@@ -24,10 +24,10 @@ const ROOT_PAGES: [(&str, &str); 5] = [
     ("CHANGELOG.md", "Changelog"),
 ];
 
-/// The first chapter.
+/// Page that is the first chapter.
 const FIRST_PAGE: &str = "introduction.md";
 
-/// Builds it into `target/book`, and follows its links.
+/// Builds the book into `target/book`, and follows its links.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     if !shell::works("mdbook", &["--version"]) {
         bail!("mdbook is not installed: `cargo install mdbook` installs it; docs/SUMMARY.md lists the same pages");
@@ -62,20 +62,20 @@ fn lay_out(root: &Path, source: &Path) -> Result<()> {
         fs::remove_file(source.join("docs").join(moved))?;
     }
     fs::write(source.join("SUMMARY.md"), summary(&read("docs/SUMMARY.md")?))?;
-    // mdbook shows the first chapter as index.html of the root too, where its links must lead to the same pages.
+    // mdbook also shows the first chapter as index.html of the root, where its links must lead to the same pages.
     fs::write(source.join(FIRST_PAGE), from_root(&read(&format!("docs/{FIRST_PAGE}"))?))?;
     fs::write(source.join("book.toml"), read("book.toml")?.replace("src = \"docs\"", "src = \".\""))?;
     Ok(())
 }
 
-/// The list of chapters as seen from the root, with the pages of the root behind it.
+/// Returns the list of chapters as seen from the root, followed by the pages of the root.
 fn summary(docs: &str) -> String {
     let pages: String = ROOT_PAGES.map(|(page, title)| format!("- [{title}]({page})\n")).concat();
     let chapters = from_root(docs).replace(&format!("](docs/{FIRST_PAGE})"), &format!("]({FIRST_PAGE})"));
     format!("{chapters}\n# The project\n\n{pages}")
 }
 
-/// The text of a page of `docs`, with its links as seen from the root.
+/// Returns the text of a page of `docs`, with its links as seen from the root.
 fn from_root(page: &str) -> String {
     let mut parts = page.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -100,7 +100,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links between the pages below `book` whose file or heading is not there.
+/// Returns links between the pages below `book` whose file or heading does not exist.
 fn lost_links(book: &Path) -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     read_pages(book, &mut pages)?;
@@ -135,7 +135,7 @@ fn read_pages(folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<()
     Ok(())
 }
 
-/// The values of an attribute, which `start` begins.
+/// Returns the values of an attribute that begins with `start`.
 fn values<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(start).skip(1).filter_map(|rest| rest.split('"').next())
 }

@@ -1,4 +1,4 @@
-//! The static part of the tests: nothing of it runs a program of ours.
+//! The static part of the tests, which runs none of the project's programs.
 
 mod attributes;
 mod changelog;
@@ -28,10 +28,10 @@ use crate::output::{problem, step};
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// One check and its name in the count.
+/// One check, with its name in the summary.
 type Check = (&'static str, fn(&Tree) -> Result<()>);
 
-/// All of them, quickest first.
+/// All checks, quickest first.
 const STATIC_CHECKS: [Check; 8] = [
     ("formatting", formatting),
     ("layers", layers::run),
@@ -43,10 +43,10 @@ const STATIC_CHECKS: [Check; 8] = [
     ("documentation", docs),
 ];
 
-/// So many at a time: half of them wait for cargo's lock, the others keep one processor busy.
+/// Number of checks at a time: half of them wait for cargo's lock, the others keep one processor busy.
 const CHECKS_AT_A_TIME: usize = 2;
 
-/// Runs them all; one that fails does not keep the others from showing what they find.
+/// Runs all checks, even if one of them fails, and reports every failure.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     let results = results(tree);
     let failures = results.iter().filter_map(|(name, result)| Some((*name, result.as_ref().err()?)));
@@ -62,7 +62,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// What each check found, in their order.
+/// Returns the result of each check, in their order.
 pub(crate) fn results(tree: &Tree) -> Vec<(&'static str, Result<()>)> {
     jobs::each(STATIC_CHECKS.to_vec(), CHECKS_AT_A_TIME, |(name, check)| (name, check(tree)))
 }
@@ -72,7 +72,7 @@ fn formatting(tree: &Tree) -> Result<()> {
     silent(&mut shell::cargo(&tree.root, &["fmt", "--all", "--check"]))
 }
 
-/// Runs a command whose output matters only when it fails: it is part of the error then.
+/// Runs a command whose output is shown only if it fails, as part of the error.
 fn silent(command: &mut Command) -> Result<()> {
     shell::read(command).map(drop)
 }
@@ -87,6 +87,6 @@ fn docs(tree: &Tree) -> Result<()> {
     step("documentation: cargo doc, warnings are errors");
     let mut cargo =
         shell::cargo(&tree.root, &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);
-    // Private items are documented too, so links to them are good.
+    // Private items are documented too, so links to them are valid.
     silent(cargo.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }

@@ -1,4 +1,4 @@
-//! The first thing to try: a real CUDA program, built by NVIDIA's compiler, runs on a machine without a GPU.
+//! The first demonstration: a real CUDA program, built by NVIDIA's compiler, runs on a machine without a GPU.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::output::line;
 use crate::tree::Tree;
 use crate::{apps, demo_checkpoint, dist};
 
-/// The program that is shown.
+/// Program that is shown.
 const DEMO_PROGRAM: &str = "nbody";
 
-/// Far longer than it takes.
+/// Time limit, far longer than the program takes.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Installs and builds what is missing, then shows it.
+/// Installs and builds the missing parts, then shows the program.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    // Before the installation, which takes CRIU in.
+    // The setup comes before the installation, which includes CRIU.
     setup::run(tree)?;
     dist::run(tree, false)?;
     for program in [DEMO_PROGRAM, demo_checkpoint::CHECKPOINT_DEMO_PROGRAM] {

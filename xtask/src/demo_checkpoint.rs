@@ -1,4 +1,4 @@
-//! The second thing to try: a program is saved while it runs, it and its worker are killed, and it goes on from the image.
+//! The second demonstration: a running program is saved, it and its worker are killed, and it goes on from the image.
 
 use std::fs;
 use std::path::Path;
@@ -17,11 +17,11 @@ use katydid_tests::way::Way;
 use crate::output::line;
 use crate::tree::Tree;
 
-/// The program that is saved: a line with a checksum for each step of a loop over one state on the GPU.
+/// Program that is saved: it prints a line with a checksum for each step of a loop over one state on the GPU.
 pub(crate) const CHECKPOINT_DEMO_PROGRAM: &str = "long_loop";
-/// Steps, and milliseconds between them, so that there is time to do something to it.
+/// Number of steps, and milliseconds between them, so that there is time for the checkpoint.
 const PROGRAM_ARGUMENTS: [&str; 2] = ["60", "40"];
-/// The step after which the checkpoint is asked for, and the one after which everything is killed.
+/// Step after which the checkpoint is requested, and step after which all processes are killed.
 const SAVED_STEP: &str = "step 19 ";
 const KILLED_STEP: &str = "step 29 ";
 /// Longest time of a step of the demonstration.
@@ -51,7 +51,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     judge(&paths, &first_output, &outcome)
 }
 
-/// Starts it, saves it, and kills it with its worker; gives what it had printed when it was saved, or a little more.
+/// Starts the program, saves it, and kills it with its worker. Returns at least the output that it had printed when it was saved.
 fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
     line("");
     line(&format!("$ katydid run --name demo -- {CHECKPOINT_DEMO_PROGRAM} {} &", PROGRAM_ARGUMENTS.join(" ")));
@@ -83,7 +83,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
     Ok(first_output)
 }
 
-/// The last lines of an output; the ones before are like them.
+/// Prints the last lines of an output; the lines before are similar.
 fn show_end(text: &str) {
     let lines: Vec<&str> = text.lines().collect();
     if lines.len() > 3 {
@@ -92,7 +92,7 @@ fn show_end(text: &str) {
     lines.iter().skip(lines.len().saturating_sub(3)).for_each(|text| line(text));
 }
 
-/// The second life must print exactly what was missing.
+/// Fails unless the second run prints exactly the missing part.
 fn judge(paths: &Paths, first_output: &str, outcome: &Outcome) -> Result<()> {
     let (expected, text) = (fs::read_to_string(expected_path(paths, CHECKPOINT_DEMO_PROGRAM)?)?, outcome.text());
     let goes_on = expected.ends_with(&text) && expected.len() <= first_output.len() + text.len();

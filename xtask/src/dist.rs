@@ -1,6 +1,6 @@
-//! Installs the binaries as a user has them: `bin/katydid`, the libraries beside it, and CRIU if `setup` fetched it.
+//! Installs the binaries as users have them: `bin/katydid`, the libraries beside it, and CRIU if `setup` fetched it.
 //!
-//! Files are replaced by renaming, so that a running server or program keeps the file it has open.
+//! Files are replaced by renaming, so that a running server or program keeps its open file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
 
-/// Built file, and where it goes.
+/// Built files, and where each is installed.
 const INSTALLED_FILES: [(&str, &str); 6] = [
     ("katydid", "bin/katydid"),
     ("katydid-criu", "lib/katydid/katydid-criu"),
@@ -24,7 +24,7 @@ const INSTALLED_FILES: [(&str, &str); 6] = [
     ("libkatydid_softcuda.so", "lib/katydid/soft/libcuda.so.1"),
 ];
 
-/// A shell, and where below `share` it looks for completions.
+/// Shells, and where each looks for completions below `share`.
 const COMPLETION_FILES: [(&str, &str); 3] = [
     ("bash", "bash-completion/completions/katydid"),
     ("zsh", "zsh/site-functions/_katydid"),
@@ -49,7 +49,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     install_criu(tree, &tree.target.join(folder).join("lib/katydid/criu"))
 }
 
-/// What the installed command says of itself: completions where the shells look for them, and man pages.
+/// Writes the completions and man pages that the installed command prints.
 pub(crate) fn pages(dist: &Path) -> Result<()> {
     let katydid = dist.join("bin/katydid");
     for (shell, target) in COMPLETION_FILES {
@@ -67,40 +67,40 @@ pub(crate) fn pages(dist: &Path) -> Result<()> {
     shell::run(Command::new(&katydid).arg("man").arg(&folder))
 }
 
-/// A file in a folder that may have to be made.
+/// Writes a file, and makes its folder if necessary.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The name of our libraries for CUDA that numba asks for, and gets the system's where there is none of ours; below
-/// `lib/katydid`.
+/// Links the project's CUDA libraries below `lib/katydid` under the name that numba asks for, since it would load the system's
+/// library otherwise.
 pub(crate) fn second_names(folder: &Path) -> Result<()> {
     ["shim", "soft"].iter().try_for_each(|library| link("libcuda.so.1", &folder.join(library).join("libcuda.so")))
 }
 
-/// By what else than itself the library for programs of OpenCL is found, below `lib/katydid`.
+/// Makes the other ways to find the library for OpenCL programs, below `lib/katydid`.
 pub(crate) fn opencl(folder: &Path) -> Result<()> {
     vendors(&folder.join("shim/vendors"))?;
     loader(&folder.join("loader"))
 }
 
-/// The folder by which loaders of OpenCL find our library; its name is enough, since programs look beside libcuda.so.1.
+/// Makes the folder by which OpenCL loaders find the library. Its name is enough, since programs look beside libcuda.so.1.
 fn vendors(folder: &Path) -> Result<()> {
     let file = folder.join("katydid.icd");
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::write(&file, "libkatydid_opencl.so\n").with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The library for programs of OpenCL under the names of a loader, for machines that have none.
+/// Links the library for OpenCL programs under the names of a loader, for machines that have none.
 fn loader(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut names = ["libOpenCL.so.1", "libOpenCL.so"].iter();
     names.try_for_each(|name| link("../shim/libkatydid_opencl.so", &folder.join(name)))
 }
 
-/// Copies CRIU's root into place, unless it is there.
+/// Copies CRIU's root into place, unless it is already there.
 fn install_criu(tree: &Tree, target: &Path) -> Result<()> {
     let Some(root) = criu::root(tree) else { return Ok(()) };
     let version = |folder: &Path| fs::read(folder.join("version.txt")).ok();
@@ -121,7 +121,7 @@ fn install_criu(tree: &Tree, target: &Path) -> Result<()> {
     fs::rename(&fresh, target).with_context(|| format!("cannot place {}", target.display()))
 }
 
-/// Puts a copy in place, and leaves an equal one alone.
+/// Installs a copy of a file, unless an equal one is in place.
 fn install(built: &Path, installed: &Path) -> Result<()> {
     let content = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
     if fs::read(installed).is_ok_and(|old| old == content) {
@@ -134,7 +134,7 @@ fn install(built: &Path, installed: &Path) -> Result<()> {
     fs::rename(&fresh, installed).with_context(|| format!("cannot replace {}", installed.display()))
 }
 
-/// A further name, such as `libcuda.so` for linkers and for programs that ask for that name.
+/// Makes a link, such as `libcuda.so` for linkers and for programs that ask for that name.
 fn link(to: &str, link: &Path) -> Result<()> {
     if link.symlink_metadata().is_ok() {
         return Ok(());

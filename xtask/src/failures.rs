@@ -1,29 +1,29 @@
-//! What failed: the names and outputs that `cargo xtask test` ends with.
+//! Failures: the names and outputs at the end of `cargo xtask test`.
 //!
-//! A run says tens of thousands of lines, and of a long one only the end may have been kept. So whatever failed is
-//! said once more there, with its output, cut in the middle where it is long.
+//! A run prints tens of thousands of lines, and only the end of a long output may have been kept. So every failure is repeated
+//! there with its output. Long outputs are cut in the middle.
 
-/// How much of one failure's output is said again: its beginning and its end.
+/// Number of lines that are repeated of one failure's output: at its beginning and at its end.
 const MAX_FIRST_LINES: usize = 60;
 const MAX_FAILURE_LINES: usize = 60;
 
-/// One thing that failed.
+/// One failed check or test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// A check's name, or a test's behind its suite.
+    /// Name of the check, or of the test behind its suite.
     pub(crate) name: String,
-    /// What it said.
+    /// Output of the check or test.
     pub(crate) output: String,
 }
 
 impl Failure {
-    /// Its name as a heading, then its output.
+    /// Returns the name as a heading, followed by the output.
     pub(crate) fn show(&self) -> String {
         format!("---- {} ----\n{}", self.name, shortened(self.output.trim_matches('\n')))
     }
 }
 
-/// A text without its middle, where it is long.
+/// Returns a text without its middle, if it is long.
 fn shortened(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let left_out = lines.len().saturating_sub(MAX_FIRST_LINES + MAX_FAILURE_LINES);

@@ -1,4 +1,4 @@
-//! What the checks need and do not hold themselves: toolkits, drivers, CRIU, fetched by pins.
+//! Pinned files that the checks need and that are not in the tree: toolkits, drivers, CRIU.
 
 pub(crate) mod criu;
 pub(crate) mod cudart;

@@ -1,10 +1,9 @@
 //! The programs under test on a machine with a GPU: packed here, run there, reported as JSON and Markdown.
 //!
-//! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the kept outputs and this very
-//! program; the machine needs no more than a driver, bash, tar and xz. Four ways are tried, one after the other, since some
-//! programs take all memory of the GPU: natively, with a private server each, and with one server over shared memory
-//! and over TCP. The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` are by themselves:
-//! `run.sh checkpoint`.
+//! The pack holds everything: the release binaries, the programs, both CUDA runtimes, the expected outputs and this program
+//! itself. The machine needs only a driver, bash, tar and xz. Four ways are tried, one after the other, since some programs take
+//! all memory of the GPU. They are: natively, with a private server each, and with one server over shared memory and over TCP.
+//! The parts `apps`, `checkpoint`, `frameworks`, `figures`, `programs` and `opencl` can be run separately: `run.sh checkpoint`.
 
 pub(crate) mod archive;
 pub(crate) mod checkpoints;
@@ -42,19 +41,19 @@ use crate::tree::Tree;
 use crate::{apps, dist, jobs};
 use frameworks::WayName;
 
-/// Ways on which programs are tried, unless others are named.
+/// Ways on which programs are tried by default.
 const DEFAULT_WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
-/// A program that takes longer on a GPU hangs.
+/// Time limit of a program; one that takes longer on a GPU hangs.
 const PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
-/// Time for `katydid bench`.
+/// Time limit of `katydid bench`.
 const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
-/// Time for a binary of tests.
+/// Time limit of a binary of tests.
 const TESTS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
-/// Tests of the whole system that mean something on a real GPU too.
+/// Tests of the whole system that are useful on a real GPU too.
 const SYSTEM_TESTS: [&str; 4] = ["faults", "hostile", "opencl", "endurance"];
-/// Those of the part `checkpoint`.
+/// Tests of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
-/// Installed files that travel.
+/// Installed files in the pack.
 const INSTALLED_FILES: [&str; 6] = [
     "bin/katydid",
     "lib/katydid/katydid-criu",
@@ -63,19 +62,19 @@ const INSTALLED_FILES: [&str; 6] = [
     "lib/katydid/shim/libnvidia-ml.so.1",
     "lib/katydid/soft/libcuda.so.1",
 ];
-/// The loader that programs of OpenCL are linked with, as its file among the libraries.
+/// The loader that programs of OpenCL are linked with, by its file name among the libraries.
 const LOADER_LIBRARY: &str = "libOpenCL.so.1";
-/// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
+/// Programs that have a test but no expected output, and the driver that one of them takes.
 const FIXTURE_PROGRAMS: [&str; 7] =
     ["asked_once", "device_queue", "intruder", "memory_driver", "two_platforms", "which_loader", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
-/// The program whose calls are traced.
+/// Program whose calls are traced.
 const TRACED_PROGRAM: &str = "streams_events";
-/// What travels: a script, and everything else in one file, half as large as what is in it.
+/// Files of the pack: a script, and an archive of everything else, half as large as its content.
 const SCRIPT_NAME: &str = "run.sh";
 const ARCHIVE_FILE: &str = "pack.tar.xz";
-/// What the other side starts. An archive that is newer than what was unpacked is unpacked anew.
+/// Script that starts the pack on the other machine. It unpacks the archive again if that is newer than the unpacked files.
 const START_SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
 # `run.sh apps` runs them alone, `run.sh checkpoint` checkpoints of them in less than ten minutes, `run.sh frameworks` programs of PyTorch,
@@ -101,7 +100,7 @@ done
 OUT=${OUT:-$here/report} exec "$pack/bin/xtask" gpu-test --run "$pack" "$@"
 "#;
 
-/// Makes the folder that travels.
+/// Makes the folder for the other machine.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     let whole = tree.target.join("gpu-pack");
     remove(&whole)?;
@@ -125,7 +124,7 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// Builds everything, and copies it to where it will be unpacked.
+/// Builds everything, and copies it to the place where it will be unpacked.
 fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
@@ -169,7 +168,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     stripped(&env::current_exe()?, &folder.join("bin/xtask"))
 }
 
-/// CRIU's root, which `dist` has placed.
+/// Copies CRIU's root, which `dist` has placed.
 fn pack_criu(tree: &Tree, to: &Paths) -> Result<()> {
     let (from, target) = (tree.target.join("dist-release/lib/katydid/criu"), to.dist.join("lib/katydid/criu"));
     if !from.exists() {
@@ -179,8 +178,8 @@ fn pack_criu(tree: &Tree, to: &Paths) -> Result<()> {
     shell::run(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(&from).arg(&target))
 }
 
-/// Programs of OpenCL but those with ranks of MPI, what they print, the loader that they are linked with, and the files
-/// that name our library and the machine's driver.
+/// Copies programs of OpenCL except those with ranks of MPI, their expected outputs, and the loader that they are linked with.
+/// Also copies the files that name Katydid's library and the machine's driver.
 fn pack_opencl(from: &Paths, to: &Paths) -> Result<()> {
     if !programs::has_driver(from) {
         bail!("there are no programs of OpenCL; `cargo xtask setup` fetches what they are built with");
@@ -202,14 +201,14 @@ fn pack_opencl(from: &Paths, to: &Paths) -> Result<()> {
     dist::opencl(&to.dist.join("lib/katydid"))
 }
 
-/// Programs of other people that measure, with what they read.
+/// Copies third-party programs that measure, with their input files.
 fn pack_others(tree: &Tree, to: &Paths) -> Result<()> {
     let (from, folder) = (third_party::folder(tree), rates::packed(to));
     for file in rates::PACKED_FILES {
         let target = folder.join(file);
         let parent = target.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        // What they are, not links to it.
+        // The files themselves are copied instead of links to them.
         let mut copy = Command::new("cp");
         shell::run(
             copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from.join(file)).arg(&target),
@@ -218,7 +217,7 @@ fn pack_others(tree: &Tree, to: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// The catalogue of instruction forms, the answers that are kept, and what asks a GPU.
+/// Copies the catalogue of instruction forms, the recorded answers, and the program that asks a GPU.
 fn pack_forms(tree: &Tree, folder: &Path) -> Result<()> {
     shell::run(&mut shell::cargo(&tree.root, &["build", "--quiet", "--package", "katydid-ptx-forms"]))?;
     stripped(&tree.target.join("debug/katydid-forms"), &folder.join("bin/katydid-forms"))?;
@@ -231,7 +230,7 @@ fn pack_forms(tree: &Tree, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds a binary of tests and tells where cargo put it.
+/// Builds a binary of tests and returns where cargo put it.
 fn test_binary(tree: &Tree, name: &str) -> Result<PathBuf> {
     let arguments = ["test", "--quiet", "-p", "katydid-tests", "--no-run", "--message-format", "json", "--test", name];
     let messages = shell::read(&mut shell::cargo(&tree.root, &arguments))?;
@@ -248,7 +247,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A copy without symbols for debuggers.
+/// Makes a copy without debug symbols.
 fn stripped(from: &Path, to: &Path) -> Result<()> {
     copy(from, to)?;
     shell::run(Command::new("strip").arg("--strip-unneeded").arg(to))
@@ -297,7 +296,7 @@ pub(crate) fn run(folder: &Path, part: Option<RunPart>, options: &frameworks::Op
     }
 }
 
-/// Our own programs and nothing else.
+/// Runs only the project's own programs.
 fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Result<ExitCode> {
     let paths = Paths::of_pack(folder);
     let server = Server::start(&paths, "auto", &[])?;
@@ -309,7 +308,7 @@ fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Resu
     Ok(ending(&runs, &[]))
 }
 
-/// Natively, and through Katydid; `at_a_time` programs at once. `only`: programs by name; all if that is empty.
+/// Runs programs natively and through Katydid, `at_a_time` at once. `only` has their names; all run if it is empty.
 fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at_a_time: usize) -> Result<Vec<Run>> {
     let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
     let apps: Vec<App> =
@@ -325,7 +324,7 @@ fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at
     Ok(runs)
 }
 
-/// How many runs, and other things, went well.
+/// Prints how many runs and other tests passed, and returns the exit code.
 fn ending(runs: &[Run], opencl_passed: &[bool]) -> ExitCode {
     let all = runs.iter().map(|run| run.fault.is_some()).chain(opencl_passed.iter().copied());
     let failed = all.filter(|failed| *failed).count();
@@ -368,31 +367,31 @@ fn run_one(paths: &Paths, way: &Way, app: &App, variant: Variant) -> Run {
     Run { way: way.to_string(), app: app.name.clone(), variant, milliseconds, fault }
 }
 
-/// A run of our own tool that must end well.
+/// Runs `katydid`, which must succeed.
 fn katydid(paths: &Paths, arguments: &[&str], limit: Limit) -> Result<Outcome> {
     succeeds(Command::new(paths.katydid()).args(arguments), limit)
 }
 
-/// One binary of tests, on the GPU; what it says lies in the report.
+/// Runs one binary of tests on the GPU; its output goes to the report.
 fn tests_of_the_system(folder: &Path, report: &Path, name: &str, limit: Limit) -> Result<Outcome> {
     let mut command = steps::tests(folder, name);
     command.arg("--test-threads=2");
     succeeds_into(&mut command, limit, report, name)
 }
 
-/// Asks the GPU every form and program again; what it answers otherwise than is kept lies in the report.
+/// Asks the GPU every form and program again; answers that differ from the recorded ones go to the report.
 fn forms(folder: &Path, report: &Path) -> Result<Outcome> {
     let mut command = Command::new(folder.join("bin/katydid-forms"));
     command.arg("--root").arg(folder.join("forms")).args(["run", "--library", "libcuda.so.1"]);
     succeeds_into(&mut command, TESTS_LIMIT, report, "forms")
 }
 
-/// Runs a command that must end well; shows what it said when it does not.
+/// Runs a command that must succeed; shows its output if it fails.
 fn succeeds(command: &mut Command, limit: Limit) -> Result<Outcome> {
     judged(command, |command| program::run(command, limit))
 }
 
-/// Runs a command that must end well; what it says lies in the report as it comes, under `name`.
+/// Runs a command that must succeed; its output goes to the report under `name` as it comes.
 fn succeeds_into(command: &mut Command, limit: Limit, report: &Path, name: &str) -> Result<Outcome> {
     let [out, err] = ["txt", "err"].map(|end| report.join(format!("{name}.{end}")));
     judged(command, |command| program::run_into(command, limit, [&out, &err]))
@@ -409,7 +408,7 @@ fn judged(command: &mut Command, run: impl FnOnce(&mut Command) -> Result<Outcom
     Ok(outcome)
 }
 
-/// Traces one program; the table is the result, the timeline lies in the report.
+/// Traces one program; the table is the result, the timeline goes to the report.
 fn trace(paths: &Paths, report: &Path) -> Result<Outcome> {
     let timeline = report.join("trace.json").to_string_lossy().into_owned();
     let program = paths.program(TRACED_PROGRAM, Variant::Static).to_string_lossy().into_owned();
@@ -444,7 +443,7 @@ fn as_json(run: &Run) -> Value {
     })
 }
 
-/// The table of programs, then the bench, the trace, and every fault in full.
+/// Returns the table of programs, then the bench, the trace, and every fault in full.
 fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> String {
     let measured = format!(
         "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED_PROGRAM}\n\n```text\n{trace}\n```\n"
@@ -452,7 +451,7 @@ fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> Strin
     [table(machine, runs), measured, faults(runs)].concat()
 }
 
-/// A row a program and a column a way.
+/// Returns a table with a row for each program and a column for each way.
 fn table(machine: &Value, runs: &[Run]) -> String {
     let mut ways: Vec<&str> = Vec::new();
     let mut rows: Vec<(&str, Variant)> = Vec::new();
@@ -480,7 +479,7 @@ fn table(machine: &Value, runs: &[Run]) -> String {
     out
 }
 
-/// Every fault in full.
+/// Returns every fault in full.
 fn faults(runs: &[Run]) -> String {
     let mut out = String::new();
     for run in runs {

@@ -1,10 +1,10 @@
-//! A machine of its own for what needs another kernel than this one: QEMU starts a kernel of Debian's with our binaries and a few
+//! A virtual machine for tests that need a different kernel: QEMU starts a Debian kernel with Katydid's binaries and some
 //! programs under test in its memory.
 //!
-//! The folder `tests/NAME` has `init`, that machine's only process of its own. It says on the serial line what is wrong, and in the
-//! last line that all is well if it is. Packages come as CRIU's do (`fetch/criu.rs`), and QEMU is started through its own loader, so
-//! that nothing is installed and everything runs the same on every machine. The processor helps where it can (KVM); elsewhere QEMU
-//! does everything.
+//! The folder `tests/NAME` has `init`, the only process of the project that the machine starts. It prints errors on the serial
+//! line, and a success message in the last line if there are none. Packages are fetched like CRIU's (`fetch/criu.rs`), and QEMU
+//! is started through its own loader. So nothing is installed, and everything runs the same on every machine. The processor helps
+//! where it can (KVM); elsewhere QEMU does everything.
 
 pub(crate) mod control_groups;
 pub(crate) mod vsock;
@@ -26,14 +26,14 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// The pins: QEMU, with all that it needs in turn, and what needs nothing.
+/// Pins: QEMU with all its dependencies, and packages without dependencies.
 const QEMU_PACKAGE: &str = "qemu-system-x86=1:7.2+dfsg-7+deb12u18+b3";
 const OTHER_PACKAGES: [&str; 2] =
     ["linux-image-6.1.0-50-cloud-amd64=6.1.176-1", "busybox-static=1:1.35.0-4+deb12u1+b1"];
-/// The kernel's file and its modules, in that package.
+/// Path of the kernel and its modules, in that package.
 const KERNEL_FILE: &str = "boot/vmlinuz-6.1.0-50-cloud-amd64";
 const MODULES_FOLDER: &str = "lib/modules/6.1.0-50-cloud-amd64/kernel";
-/// What `dist` has installed and the machine needs.
+/// Files installed by `dist` that the machine needs.
 const INSTALLED_FILES: [&str; 5] = [
     "bin/katydid",
     "lib/katydid/shim/libcuda.so.1",
@@ -41,36 +41,36 @@ const INSTALLED_FILES: [&str; 5] = [
     "lib/katydid/shim/libnvidia-ml.so.1",
     "lib/katydid/soft/libcuda.so.1",
 ];
-/// How the machine is made: two processors, no devices but a serial line. It ends when its kernel does.
+/// Options of the machine: two processors, no devices except a serial line. It ends when its kernel does.
 const MACHINE_OPTIONS: &str =
     "-cpu max -smp 2 -m 2048 -nodefaults -no-user-config -display none -no-reboot -serial stdio";
-/// What runs its instructions: the first that this machine has.
+/// Options for the accelerator; QEMU takes the first that this machine has.
 const BY_PROCESSOR: &str = "-accel kvm -accel tcg";
 const BY_SOFTWARE: &str = "-accel tcg";
-/// KVM by the processor. There are others, which run no kernel but those that were made for them.
+/// KVM by the processor. Other kinds of KVM only run kernels that were made for them.
 const KVM_MODULE_FOLDERS: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
 const KVM_DEVICE: &str = "/dev/kvm";
-/// The kernel's command line: its console, to end when it panics, and to accept late timers of a busy machine.
+/// Command line of the kernel: its console, to end when it panics, and to accept late timers of a busy machine.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 no_timer_check quiet";
 
-/// A machine, and what it is for.
+/// A machine, and its purpose.
 pub(crate) struct Guest {
-    /// The folder below `tests` with its `init`; that says `NAME: ok` at the end if all is well.
+    /// Folder below `tests` with its `init`, which prints `NAME: ok` at the end if there is no error.
     name: &'static str,
-    /// What it tries, for people.
+    /// Description of the test, for people.
     tries: &'static str,
-    /// Modules of its kernel, in the order in which they are loaded.
+    /// Modules of its kernel, in loading order.
     modules: &'static [&'static str],
-    /// Programs under test, each in a folder of this name.
+    /// Programs under test, each with the name of its folder.
     programs: &'static [(&'static str, &'static str)],
-    /// CRIU is there too.
+    /// Whether the machine has CRIU.
     has_criu: bool,
-    /// Empty files, which choose further work of `init`.
+    /// Empty files that select further work of `init`.
     requests: Vec<&'static str>,
 }
 
 impl Guest {
-    /// Fetches and builds what is missing, and runs the machine to its end.
+    /// Fetches and builds the missing parts, and runs the machine to its end.
     pub(crate) fn run(&self, tree: &Tree) -> Result<()> {
         let root = fetch(tree)?;
         dist::run(tree, false)?;
@@ -86,7 +86,7 @@ impl Guest {
         clear(&image)
     }
 
-    /// What the machine has in its memory, in the one file that its kernel unpacks.
+    /// Packs the content of the machine's memory into the one file that its kernel unpacks.
     fn image(&self, tree: &Tree, root: &Path) -> Result<PathBuf> {
         let folder = tree.target.join("guest").join(self.name);
         clear(&folder)?;
@@ -107,7 +107,7 @@ impl Guest {
         for file in INSTALLED_FILES {
             let installed = tree.target.join("dist").join(file);
             copy(&installed, &format!("katydid/{file}"))?;
-            // What it needs to be debugged is most of it. Where nothing strips it, the machine has room for it all the same.
+            // Debug information is the largest part. If strip is missing, the machine still has room for it.
             shell::works("strip", &[&folder.join("katydid").join(file).to_string_lossy()]);
             libraries.extend(needed(&installed)?);
         }
@@ -134,7 +134,7 @@ impl Guest {
     }
 }
 
-/// Where the packages lie, unpacked: fetched unless they are there.
+/// Returns the folder of the unpacked packages, and fetches them unless they are there.
 fn fetch(tree: &Tree) -> Result<PathBuf> {
     let (root, work) = (tree.target.join("guest/root"), tree.target.join("guest/new"));
     let stamp = root.join("pins.txt");
@@ -158,7 +158,7 @@ fn fetch(tree: &Tree) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Makes `work/root` out of what `source` has.
+/// Makes `work/root` from the packages of `source`.
 fn from(source: &str, work: &Path) -> Result<()> {
     clear(work)?;
     let archives = work.join("cache/archives");
@@ -183,33 +183,33 @@ fn from(source: &str, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that a program or library of this machine is loaded with.
+/// Returns the libraries that a program or library of this machine loads.
 fn needed(file: &Path) -> Result<BTreeSet<PathBuf>> {
     let listed = shell::read(Command::new("ldd").arg(file).env_remove("LD_LIBRARY_PATH"))?;
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from);
     Ok(paths.filter(|path| path.is_file()).collect())
 }
 
-/// Packs a folder as kernels want it.
+/// Packs a folder in the format for kernels.
 fn pack(busybox: &Path, folder: &Path, image: &Path) -> Result<()> {
     let names = shell::read(Command::new(busybox).args(["find", "."]).current_dir(folder))?;
     let file = fs::File::create(image).with_context(|| format!("cannot make {}", image.display()))?;
     let mut packer = Command::new(busybox);
     packer.args(["cpio", "-o", "-H", "newc"]).current_dir(folder);
     let mut child = packer.stdin(Stdio::piped()).stdout(file).stderr(Stdio::null()).spawn().context("cannot pack")?;
-    // The end of the list ends the packer, so the pipe is closed before it is waited for.
+    // The packer ends at the end of the list, so the pipe is closed before the wait.
     child.stdin.take().context("no pipe")?.write_all(names.as_bytes()).context("cannot name the files")?;
     let status = child.wait().context("cannot pack")?;
     if status.success() { Ok(()) } else { bail!("cannot pack the machine's memory ({status})") }
 }
 
-/// Starts the machine, waits for its end, and gives what it said on its serial line.
+/// Starts the machine, waits for its end, and returns its output on the serial line.
 fn start(root: &Path, image: &Path) -> Result<String> {
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
     let libraries = std::env::join_paths(libraries).context("the target folder has a colon in its name")?;
     let mut command = Command::new(root.join("lib64/ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(libraries).arg(root.join("usr/bin/qemu-system-x86_64"));
-    // It looks for them where its executable is, which is the loader.
+    // QEMU looks for its modules beside its executable, which is the loader.
     command.env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
     for folder in ["usr/share/qemu", "usr/share/seabios"] {
         command.arg("-L").arg(root.join(folder));
@@ -223,7 +223,7 @@ fn start(root: &Path, image: &Path) -> Result<String> {
     Ok(outcome.text())
 }
 
-/// What runs the machine's instructions.
+/// Returns the accelerator option for this machine.
 fn accelerator() -> &'static str {
     let has_processor = KVM_MODULE_FOLDERS.iter().any(|module| Path::new(module).exists());
     let is_open = || fs::File::options().read(true).write(true).open(KVM_DEVICE).is_ok();

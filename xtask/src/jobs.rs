@@ -4,7 +4,8 @@ use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The results of `work` for each item, in the order of the items; `at_a_time` run at once. All are worked on, whatever becomes of the others.
+/// Returns the results of `work` for each item, in the order of the items; `at_a_time` run at once. A failure does not stop the
+/// others.
 pub(crate) fn each<T: Send, R: Send>(items: Vec<T>, at_a_time: usize, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let queue = Mutex::new(items.into_iter().enumerate());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -25,7 +26,7 @@ mod tests {
 
     #[test]
     fn results_come_in_the_order_of_the_items_whichever_is_done_first() {
-        // Each waits for another one: with fewer than two at a time this would not end.
+        // Each item waits for another one: with fewer than two at a time this would not end.
         let (pairs, expected) = (Barrier::new(2), vec![0, 2, 4, 6]);
         let double = |number| {
             pairs.wait();

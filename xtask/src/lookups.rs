@@ -1,8 +1,10 @@
-//! `cargo xtask lookups`: what releases of CUDA's runtime, NCCL and PyTorch ask the driver for, and what they do on softcuda.
+//! `cargo xtask lookups`: the functions that releases of CUDA's runtime, NCCL and PyTorch look up in the driver, and their
+//! results on softcuda.
 //!
-//! For each release of `xtask/releases.txt` pip fetches the wheels, a program of `tests/releases` runs with them under
-//! `katydid trace`, and the wheels are removed again. `spec/lookups.txt` has then what was asked for, and
-//! `docs/evidence/DATE-releases.json` what ran; other releases keep their entries. A test of the shim holds the driver API to the former.
+//! For each release of `xtask/releases.txt`, pip fetches the wheels and a program of `tests/releases` runs with them under
+//! `katydid trace`. The wheels are removed again. Then `spec/lookups.txt` holds the lookups, and
+//! `docs/evidence/DATE-releases.json` the results; other releases keep their entries. A test of the shim compares the driver API
+//! with the former.
 
 pub(crate) mod cudart;
 mod evidence;
@@ -21,7 +23,7 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{checks, dist};
 
-/// Tries the releases that are named, such as `torch==2.15.0` or `torch`, in that order; all if none is.
+/// Tries the named releases, such as `torch==2.15.0` or `torch`, in that order; all if none is named.
 pub(crate) fn run(tree: &Tree, names: &[String]) -> Result<()> {
     let releases = releases();
     let is_meant = |release: &&Release, name: &String| release.requirement == name || release.parts().0 == name;

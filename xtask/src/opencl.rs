@@ -1,4 +1,4 @@
-//! Programs that use OpenCL, and what measures them.
+//! Programs that use OpenCL, and tools that measure them.
 
 pub(crate) mod build;
 pub(crate) mod rates;

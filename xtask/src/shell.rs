@@ -1,4 +1,4 @@
-//! Running other programs: their failure is an error that shows the command line.
+//! Running other programs: a failure is an error that shows the command line.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A command line as a person would type it.
+/// Returns a command line as a person would type it.
 pub(crate) fn show_command(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
@@ -22,7 +22,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and gives what it wrote to standard output; its errors are part of ours.
+/// Runs a command and returns its standard output; its standard error is part of an error.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
     let line = show_command(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {line}"))?;
@@ -33,18 +33,18 @@ pub(crate) fn read(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("no text came from: {line}"))
 }
 
-/// Whether a program exists and ends well with `arguments`.
+/// Returns whether a program exists and succeeds with `arguments`.
 pub(crate) fn works(program: impl AsRef<OsStr>, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// What git says of the checkout.
+/// Returns the output of git in the checkout.
 pub(crate) fn git(root: &Path, arguments: &[&str]) -> Result<String> {
     read(Command::new("git").current_dir(root).args(arguments))
 }
 
-/// The cargo that runs us, in the checkout.
+/// Returns a command for the cargo that runs this program, in the checkout.
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = katydid_tests::cargo::cargo();
     command.current_dir(root).args(arguments);

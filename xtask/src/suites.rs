@@ -1,4 +1,4 @@
-//! The test binaries of the workspace: `cargo test --no-run` builds them, and some at a time run.
+//! The test binaries of the workspace: `cargo test --no-run` builds them, and several run at a time.
 //!
 //! Cargo would run one after the other. Many of them wait more than they compute, so processors would be idle.
 
@@ -20,28 +20,29 @@ use crate::output::line;
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// Suites at a time.
+/// Number of suites at a time.
 const AT_A_TIME: usize = 3;
-/// How often a suite that says nothing is asked whether it has ended.
+/// Interval of checks whether a silent suite has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// The folder of the package whose suites test the whole system. They take longest, so they come first.
+/// Folder of the package whose suites test the whole system. They take longest, so they come first.
 const SYSTEM_PACKAGE: &str = "tests";
-/// The first of these: it takes longer than any other.
+/// The first of these suites, which takes longer than any other.
 const LONGEST_SUITE: &str = "checkpoint";
 
 /// A test binary.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Suite {
-    /// The target's name, behind that of the package where another one may have such a target.
+    /// Name of the target, behind that of the package if another package may have such a target.
     name: String,
     binary: PathBuf,
-    /// The folder of its package: it runs there.
+    /// Folder of its package, in which it runs.
     folder: PathBuf,
-    /// The tests to run; empty: all.
+    /// Filter for the tests to run; all if it is empty.
     filter: &'static str,
 }
 
-/// Builds the suites that `arguments` of `cargo test` name, to run the tests whose names hold `filter`. The longest come first.
+/// Builds the suites that `arguments` of `cargo test` name, to run the tests whose names contain `filter`. The longest come
+/// first.
 pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Result<Vec<Suite>> {
     let mut cargo = shell::cargo(&tree.root, &["test", "--no-run", "--message-format=json-render-diagnostics"]);
     let output = cargo.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -58,7 +59,7 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     Ok(suites)
 }
 
-/// The suite that one of cargo's messages tells of.
+/// Returns the suite that one of cargo's messages reports.
 fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
@@ -75,7 +76,7 @@ fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
     Some(count_jobs())
 }
 
-/// Runs all suites, and shows what they say as it comes. `prepare` gives each its variables.
+/// Runs all suites, and shows their output as it comes. `prepare` sets the variables of each.
 pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> Vec<Outcome> {
     jobs::each(suites, AT_A_TIME, |suite| {
         let mut command = Command::new(&suite.binary);
@@ -96,11 +97,11 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
 
 /// Runs a suite to its end.
 fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
-    // One pipe for both, so that what a test says stands where it was said.
+    // Standard output and standard error share one pipe, which keeps their order.
     let (output, input) = io::pipe().context("cannot make a pipe")?;
     let copy = input.try_clone().context("cannot copy a pipe")?;
     let child = command.stdin(Stdio::null()).stdout(input).stderr(copy).spawn();
-    // The command still holds the writing ends; without this the end of the output would never come.
+    // The command still holds the writing ends; without this, the output would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("cannot start {}", shell::show_command(command)))?;
     let (lines, mut report) = (lines_of(output), Report::default());
@@ -111,7 +112,7 @@ fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
                 report.read(&text);
                 line(&format!("{name} | {text}"));
             }
-            // What a suite left behind may hold the pipe open for ever. Its own last lines may still be in the pipe.
+            // Processes that a suite left behind may hold the pipe open forever. The suite's last lines may still be in the pipe.
             Err(RecvTimeoutError::Timeout) if has_ended => break,
             Err(RecvTimeoutError::Timeout) => has_ended = child.try_wait().context("a suite was lost")?.is_some(),
             Err(RecvTimeoutError::Disconnected) => break,
@@ -121,7 +122,7 @@ fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
     Ok(report.finish(status.success(), status))
 }
 
-/// The lines that a pipe brings.
+/// Returns the lines that come through a pipe.
 fn lines_of(output: PipeReader) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! Everything that must pass, in one command; the last line counts: `N passed, N failed`.
+//! Everything that must pass, in one command; the last line has the counts: `N passed, N failed`.
 //!
-//! All parts run even when one fails, so that one run shows everything that is wrong; what failed is said once more,
-//! name and output, right before the last line. Parts that wait for the network or for processes run beside others.
+//! All parts run even if one fails, so that one run shows all errors. The name and output of each failure are repeated right
+//! before the last line. Parts that wait for the network or for processes run beside others.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -19,14 +19,16 @@ use crate::suites::{self, Suite};
 use crate::tree::Tree;
 use crate::{apps, dist};
 
-/// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by a user without the rights.
+/// Variable that is 1 if it is a failure that no checkpoint can be tested (`tests/tests/checkpoint`). Users without the rights
+/// set it to 0.
 const CHECKPOINTS_WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
-/// All test binaries. Examples in doc comments are not among them: there are none, and rustdoc takes a minute to find that out.
+/// Flags for all test binaries. Examples in doc comments are left out: there are none, and rustdoc takes a minute to find that
+/// out.
 const WORKSPACE_FLAGS: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
-/// The shared-memory ring's own tests, built against loom's atomics: every interleaving.
+/// Flags for the shared-memory ring's own tests, built against loom's atomics: every interleaving.
 const LOOM_FLAGS: [&str; 5] = ["--package", "katydid-transport", "--features", "loom", "--lib"];
 
-/// How many tests and checks did what.
+/// Numbers of tests and checks by result.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     passed: u64,
@@ -35,7 +37,7 @@ struct Count {
 }
 
 impl Count {
-    /// One more; a failure is shown at once.
+    /// Adds one result; a failure is shown at once.
     fn note(&mut self, name: &str, result: Result<()>) {
         match result {
             Ok(()) => self.passed += 1,
@@ -48,7 +50,7 @@ impl Count {
     }
 }
 
-/// Runs everything and counts; of long matrices all slices, or those that the commit chooses.
+/// Runs everything and counts the results; of long matrices all slices, or those that the commit chooses.
 pub(crate) fn run(tree: &Tree, runs_everything: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     check(tree, &mut count);
@@ -63,7 +65,7 @@ pub(crate) fn run(tree: &Tree, runs_everything: bool) -> Result<ExitCode> {
     Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The static checks, while the network is waited for. Before the binaries: CRIU is placed beside them.
+/// Runs the static checks during the downloads. They come before the binaries, since CRIU is placed beside those.
 fn check(tree: &Tree, count: &mut Count) {
     thread::scope(|scope| {
         let fetching = scope.spawn(|| setup::run(tree));
@@ -74,7 +76,7 @@ fn check(tree: &Tree, count: &mut Count) {
     });
 }
 
-/// The installed binaries beside the programs under test, of which some are linked with ours and come behind.
+/// Builds the installed binaries and the programs under test at once. Programs that are linked with Katydid come afterwards.
 fn build_programs(tree: &Tree, count: &mut Count) {
     thread::scope(|scope| {
         let compiling = scope.spawn(|| apps::run_unlinked(tree).and_then(|()| build::apps(tree)));
@@ -84,7 +86,7 @@ fn build_programs(tree: &Tree, count: &mut Count) {
     count.note("programs that link with our library", apps::run(tree));
 }
 
-/// The test binaries, built and run while what needs only the installed ones runs: that leaves processors idle too.
+/// Builds and runs the test binaries beside the parts that need only the installed ones, since those leave processors idle.
 fn run_suites(tree: &Tree, runs_everything: bool, count: &mut Count) {
     thread::scope(|scope| {
         let others = scope.spawn(|| (third_party::test(tree, runs_everything), coverage::check(tree)));
@@ -112,7 +114,7 @@ fn build_suites(tree: &Tree, count: &mut Count) -> Vec<Suite> {
     suites
 }
 
-/// What a thread that works beside us has come to.
+/// Returns the result of a thread that works beside this one.
 fn joined(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(panicked()))
 }
@@ -121,7 +123,7 @@ fn panicked() -> Error {
     anyhow!("its thread panicked")
 }
 
-/// The variables of this run for the tests.
+/// Sets the variables of this run for the tests.
 fn prepare(command: &mut Command, runs_everything: bool) {
     if env::var_os(CHECKPOINTS_WANTED).is_none() {
         command.env(CHECKPOINTS_WANTED, "1");

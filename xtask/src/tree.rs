@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use katydid_tests::paths::Paths;
 
-/// Where sources lie and where things are built.
+/// Folders of the sources and of the build outputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     /// Root of the checkout.
@@ -16,7 +16,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The checkout this program was built from.
+    /// Finds the checkout that this program was built from.
     pub(crate) fn find() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.parent().context("xtask lies in no checkout")?.to_owned();
@@ -26,22 +26,22 @@ impl Tree {
         Ok(Self { root, target })
     }
 
-    /// The CUDA toolkit of version 13, once `setup` has run.
+    /// Returns the CUDA toolkit of version 13, once `setup` has run.
     pub(crate) fn cuda(&self) -> PathBuf {
         self.target.join("cuda-toolkit/nvidia/cu13")
     }
 
-    /// The runtime of CUDA 12 and its headers.
+    /// Returns the runtime of CUDA 12 and its headers.
     pub(crate) fn cuda12(&self) -> PathBuf {
         self.target.join("cuda-toolkit/nvidia/cuda_runtime")
     }
 
-    /// Sources of the programs under test.
+    /// Returns the sources of the programs under test.
     pub(crate) fn app_sources(&self) -> PathBuf {
         self.root.join("tests/apps")
     }
 
-    /// The installed binaries and built programs.
+    /// Returns the paths of the installed binaries and built programs.
     pub(crate) fn paths(&self) -> Paths {
         Paths::of_checkout(&self.target)
     }

@@ -1,9 +1,9 @@
 //! The address map that program and worker share, and the allocators that fill it.
 //!
-//! A device pointer and a pinned host pointer have one value in the program, in the worker, and after a restore. So both
+//! A device pointer and a pinned host pointer have the same value in the program, in the worker, and after a restore. So both
 //! sides keep the same ranges free ([`Reservation`]). They agree on one range for each kind of memory before any pointer is
 //! handed out: the program offers ranges ([`Offers`]), and the worker chooses ([`choose`]). The program hands out addresses
-//! itself ([`Suballocator`]) and asks the worker only for growth. [`RangeMap`] finds what an address belongs to.
+//! itself ([`Suballocator`]) and asks the worker only for growth. [`RangeMap`] finds the range of an address.
 
 mod map;
 mod negotiate;

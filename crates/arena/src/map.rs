@@ -1,18 +1,18 @@
-//! Where the arenas lie in this session.
+//! The addresses of the arenas in this session.
 
 use std::ops::Range;
 
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
-/// Bytes of address space that each GPU has: GPU `g` starts at the device arena's base plus `g` times this.
+/// Bytes of address space for each GPU: GPU `g` starts at the device arena's base plus `g` times this.
 pub const DEVICE_STRIDE: u64 = 1 << 40;
-/// NVIDIA's driver reserves whole pieces of this size at multiples of it, and nothing else at an address that is asked for
-/// (measured: driver 580).
+/// NVIDIA's driver reserves only whole pieces of this size, at multiples of it, when a particular address is requested (measured:
+/// driver 580).
 pub const RESERVATION_UNIT: u64 = 32 << 20;
-/// Most GPUs of a session: what fits between two bases.
+/// Most GPUs of a session, as many as fit between two bases.
 pub const MAX_SESSION_DEVICES: u32 = 16;
 
-/// The ranges both sides agreed on.
+/// The ranges on which both sides agreed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressMap {
     device: Range<u64>,
@@ -20,7 +20,7 @@ pub struct AddressMap {
 }
 
 impl AddressMap {
-    /// The map that a worker's answer stands for; none if it lacks the device arena.
+    /// Returns the map in a worker's answer; `None` without a device arena.
     #[must_use]
     pub fn from_arenas(arenas: &[ArenaRange]) -> Option<Self> {
         let find =
@@ -28,7 +28,7 @@ impl AddressMap {
         Some(Self { device: find(ArenaKind::DEVICE)?, pinned: find(ArenaKind::PINNED) })
     }
 
-    /// The ranges that [`AddressMap::from_arenas`] would make this map of.
+    /// Returns the ranges from which [`AddressMap::from_arenas`] makes this map.
     #[must_use]
     pub fn arenas(&self) -> Vec<ArenaRange> {
         let arena = |kind, range: &Range<u64>| ArenaRange { kind, base: range.start, length: range.end - range.start };
@@ -36,7 +36,7 @@ impl AddressMap {
         std::iter::once(arena(ArenaKind::DEVICE, &self.device)).chain(pinned).collect()
     }
 
-    /// Addresses of GPU `device`'s memory; none beyond the arena.
+    /// Returns the addresses of GPU `device`'s memory; `None` past the end of the arena.
     #[must_use]
     pub fn device(&self, device: u32) -> Option<Range<u64>> {
         let start = self.device.start + u64::from(device) * DEVICE_STRIDE;
@@ -44,20 +44,20 @@ impl AddressMap {
         (end <= self.device.end).then_some(start..end)
     }
 
-    /// The GPU whose range holds `address`.
+    /// Returns the GPU whose range contains `address`.
     #[must_use]
     pub fn device_of(&self, address: u64) -> Option<u32> {
         let index = self.device.contains(&address).then(|| (address - self.device.start) / DEVICE_STRIDE)?;
         u32::try_from(index).ok()
     }
 
-    /// Addresses of pinned host memory; none if the sides agreed on none.
+    /// Returns the addresses of pinned host memory; `None` if the sides agreed on none.
     #[must_use]
     pub fn pinned(&self) -> Option<Range<u64>> {
         self.pinned.clone()
     }
 
-    /// Whether `address` lies in the pinned arena.
+    /// Returns whether `address` lies in the pinned arena.
     #[must_use]
     pub fn is_pinned(&self, address: u64) -> bool {
         self.pinned.as_ref().is_some_and(|range| range.contains(&address))

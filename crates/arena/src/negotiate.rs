@@ -1,7 +1,7 @@
-//! How both sides come to use the same ranges.
+//! Negotiates the ranges that both sides use.
 //!
-//! The program reserves every candidate that is free in its address space and offers them, best first. The worker
-//! tries them in that order in its own, and names one of each kind. The program keeps those and lets the others go.
+//! The program reserves every candidate that is free in its address space, and offers them, best first. The worker tries them in
+//! that order in its own address space, and chooses one of each kind. The program keeps those and releases the others.
 
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use thiserror::Error;
@@ -13,8 +13,8 @@ use crate::reservation::Reservation;
 const PINNED_ARENA_BYTES: u64 = 256 << 30;
 /// Bytes of the device arena.
 const DEVICE_ARENA_BYTES: u64 = DEVICE_STRIDE * MAX_SESSION_DEVICES as u64;
-/// Candidates in order of preference. Sanitizers take all below 0x1000_7fff_8000, position-independent executables
-/// start at 0x5555…, and the system fills the address space from 0x7fff… downwards.
+/// Candidates in order of preference. Sanitizers use all addresses below 0x1000_7fff_8000, position-independent executables start
+/// at 0x5555…, and the system fills the address space from 0x7fff… downwards.
 const ARENA_CANDIDATES: [ArenaRange; 5] = [
     ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: DEVICE_ARENA_BYTES },
     ArenaRange { kind: ArenaKind::DEVICE, base: 0x1000_0000_0000, length: DEVICE_ARENA_BYTES },
@@ -27,7 +27,7 @@ const ARENA_CANDIDATES: [ArenaRange; 5] = [
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// Every candidate for a kind of memory is taken, here or there.
+    /// No candidate for a kind of memory is free on both sides.
     #[error(
         "no address range for {kind} memory is free on both sides; something else occupies {tried:x?} \
          (see /proc/PID/maps of the program)"
@@ -56,7 +56,7 @@ impl Offers {
     /// Reserves every candidate that is free.
     ///
     /// # Errors
-    /// [`ArenaError::NoRange`] if no candidate for device memory is.
+    /// [`ArenaError::NoRange`] if no candidate for device memory is free.
     pub fn reserve() -> Result<Self, ArenaError> {
         let offers = Self::reserve_each(|_| true);
         if offers.held.iter().any(|(arena, _)| arena.kind == ArenaKind::DEVICE) {
@@ -66,7 +66,7 @@ impl Offers {
         }
     }
 
-    /// Reserves the candidates for pinned memory that are free, for a session whose devices have addresses of their own.
+    /// Reserves the free candidates for pinned memory, for a session whose devices have their own addresses.
     #[must_use]
     pub fn reserve_pinned() -> Self {
         Self::reserve_each(|arena| arena.kind == ArenaKind::PINNED)
@@ -77,16 +77,16 @@ impl Offers {
         Self { held: ARENA_CANDIDATES.iter().filter(|arena| is_meant(arena)).filter_map(reserve).collect() }
     }
 
-    /// What goes into the hello.
+    /// Returns the offers for the hello.
     #[must_use]
     pub fn arenas(&self) -> Vec<ArenaRange> {
         self.held.iter().map(|(arena, _)| *arena).collect()
     }
 
-    /// Keeps what the worker chose and lets the other ranges go.
+    /// Keeps the ranges that the worker chose, and releases the others.
     ///
     /// # Errors
-    /// [`ArenaError::NotOffered`], [`ArenaError::NoRange`] if it chose no device arena.
+    /// [`ArenaError::NotOffered`], and [`ArenaError::NoRange`] if the worker chose no device arena.
     pub fn settle(mut self, chosen: &[ArenaRange]) -> Result<NegotiatedArenas, ArenaError> {
         let (mut device, mut pinned) = (None, None);
         for arena in chosen {
@@ -101,7 +101,7 @@ impl Offers {
         Ok(NegotiatedArenas { map, device: device.ok_or_else(nothing)?, pinned })
     }
 
-    /// Keeps the range that the worker chose of those of [`Offers::reserve_pinned`]; none if it chose none.
+    /// Keeps the range that the worker chose from [`Offers::reserve_pinned`]; `None` if it chose none.
     ///
     /// # Errors
     /// [`ArenaError::NotOffered`].
@@ -113,7 +113,7 @@ impl Offers {
         }
     }
 
-    /// The reservation of a range that the worker chose.
+    /// Takes the reservation of a range that the worker chose.
     fn take(&mut self, chosen: &ArenaRange) -> Result<Reservation, ArenaError> {
         let offered = self.held.iter().position(|(held, _)| held == chosen);
         let at = offered.ok_or(ArenaError::NotOffered { base: chosen.base })?;
@@ -124,15 +124,15 @@ impl Offers {
 /// The agreed map, and the reservations that keep its ranges free.
 #[derive(Debug)]
 pub struct NegotiatedArenas {
-    /// Where the arenas lie.
+    /// The addresses of the arenas.
     pub map: AddressMap,
     /// Reservation of the arena for device memory.
     pub device: Reservation,
-    /// The pinned arena; none if the sides found no common range.
+    /// Reservation of the pinned arena; `None` if the sides found no common range.
     pub pinned: Option<Reservation>,
 }
 
-/// Worker: the first offer of each kind that `fits` here. A device arena is required, others are not.
+/// Worker: returns the first offer of each kind that `fits` here. A device arena is required, others are not.
 ///
 /// # Errors
 /// [`ArenaError::NoRange`].
@@ -147,19 +147,21 @@ pub fn choose(offers: &[ArenaRange], mut fits: impl FnMut(&ArenaRange) -> bool) 
     if chosen.iter().any(|arena| arena.kind == ArenaKind::DEVICE) { Ok(chosen) } else { Err(no_range(offers)) }
 }
 
-/// Worker: the first offer for pinned memory that `fits` here; none if none does.
+/// Worker: returns the first offer for pinned memory that `fits` here, if there is one.
 pub fn choose_pinned(offers: &[ArenaRange], mut fits: impl FnMut(&ArenaRange) -> bool) -> Option<ArenaRange> {
     let is_meant = |offer: &&ArenaRange| offer.kind == ArenaKind::PINNED && is_known(offer);
     offers.iter().filter(is_meant).find(|offer| fits(offer)).copied()
 }
 
-/// The candidate for pinned memory at an address, for a worker whose program has it already; none if it is no candidate's.
+/// Returns the candidate for pinned memory at an address, for a worker whose program has it already; `None` for any other
+/// address.
 #[must_use]
 pub fn pinned_at(base: u64) -> Option<ArenaRange> {
     ARENA_CANDIDATES.into_iter().find(|arena| arena.kind == ArenaKind::PINNED && arena.base == base)
 }
 
-/// The worker maps only what a program of this build offers: a hostile one could name the worker's own memory.
+/// Returns whether an offer is one of this build's. The worker maps only those: a hostile program could name the worker's own
+/// memory.
 fn is_known(offer: &ArenaRange) -> bool {
     ARENA_CANDIDATES.contains(offer)
 }
@@ -175,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Candidates belong to the whole process: a test that reserves them would leave none to another.
+    /// Candidates belong to the whole process: a test that reserves them leaves none to another.
     fn candidates_for_one() -> MutexGuard<'static, ()> {
         static ARENA_CANDIDATES: Mutex<()> = Mutex::new(());
         ARENA_CANDIDATES.lock().unwrap_or_else(PoisonError::into_inner)

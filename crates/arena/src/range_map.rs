@@ -1,10 +1,10 @@
-//! Finds the range an address lies in.
+//! Finds the range that contains an address.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// A range was inserted over one that is there, or it is empty or passes the end of the address space.
+/// The new range overlaps another one, is empty, or exceeds the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{length} bytes at {start:#x} overlap a known range, or are empty")]
 pub struct Overlap {
@@ -36,7 +36,7 @@ impl<T> RangeMap<T> {
     /// Adds a range.
     ///
     /// # Errors
-    /// [`Overlap`]: it would overlap another one, or has no bytes.
+    /// [`Overlap`]: the range would overlap another one, or has no bytes.
     pub fn insert(&mut self, start: u64, length: u64, value: T) -> Result<(), Overlap> {
         let free = start.checked_add(length).is_some_and(|end| {
             length > 0
@@ -49,49 +49,49 @@ impl<T> RangeMap<T> {
         Ok(())
     }
 
-    /// Takes out the range that starts at exactly this address: its length and value.
+    /// Removes the range that starts at exactly this address; returns its length and value.
     pub fn remove(&mut self, start: u64) -> Option<(u64, T)> {
         self.ranges.remove(&start)
     }
 
-    /// The range that holds `address`: start, length, value.
+    /// Returns the range that contains `address`: start, length, value.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(u64, u64, &T)> {
         let (start, (length, value)) = self.ranges.range(..=address).next_back()?;
         (address - start < *length).then_some((*start, *length, value))
     }
 
-    /// Like [`RangeMap::find`], with the value for a change.
+    /// Works like [`RangeMap::find`], with a mutable value.
     pub fn find_mut(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
         let (start, (length, value)) = self.ranges.range_mut(..=address).next_back()?;
         (address - start < *length).then_some((*start, *length, value))
     }
 
-    /// The range that holds all of `length` bytes at `address` (none of zero bytes: the address alone counts).
+    /// Returns the range that contains all of `length` bytes at `address`; for zero bytes only the address counts.
     #[must_use]
     pub fn find_span(&self, address: u64, length: u64) -> Option<(u64, u64, &T)> {
         let entry = self.find(address)?;
         (length <= entry.1 - (address - entry.0)).then_some(entry)
     }
 
-    /// Ranges that share at least one byte with `start..end`, in order of address.
+    /// Returns the ranges that share at least one byte with `start..end`, in order of address.
     pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &T)> {
         let first = self.find(start).map_or(start, |(first, ..)| first);
         self.ranges.range(first..end.max(first)).map(|(start, (length, value))| (*start, *length, value))
     }
 
-    /// All ranges in order of address.
+    /// Returns all ranges in order of address.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
         self.ranges.iter().map(|(start, (length, value))| (*start, *length, value))
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there is no range.
+    /// Returns whether there are no ranges.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

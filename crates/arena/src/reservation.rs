@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
-/// Mappings are made of these.
+/// Mappings consist of pages of this size.
 const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 
-/// Why a range could not be reserved, or used as asked.
+/// Why a range could not be reserved or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// Something is mapped there.
+    /// The range contains a mapping already.
     #[error("addresses {start:#x}..{end:#x} are in use already")]
     InUse {
         /// First address of the range.
@@ -27,7 +27,7 @@ pub enum ReserveError {
         /// First address after it.
         end: u64,
     },
-    /// The caller's part is not inside the reservation, or not made of whole pages.
+    /// The part is not inside the reservation, or does not consist of whole pages.
     #[error("{length} bytes at offset {offset:#x} are not whole pages of the reserved range")]
     Outside {
         /// Offset from the reservation's start, in bytes.
@@ -47,15 +47,14 @@ pub enum ReserveError {
     },
 }
 
-/// A range that holds no memory, until some is mapped into it. Dropping it gives the range back with all that was
-/// mapped there.
+/// A range without memory, until some is mapped into it. Dropping this unmaps the range with everything mapped there.
 #[derive(Debug)]
 pub struct Reservation {
     range: Range<u64>,
 }
 
 impl Reservation {
-    /// Takes the range if nothing is mapped in it.
+    /// Reserves the range if nothing is mapped in it.
     ///
     /// # Errors
     /// [`ReserveError::InUse`], [`ReserveError::System`].
@@ -69,23 +68,23 @@ impl Reservation {
             reservation.keep_from_children();
             return Ok(reservation);
         }
-        // Dropping it gives back what an old kernel mapped elsewhere.
+        // Dropping it unmaps what an old kernel mapped elsewhere.
         Err(ReserveError::InUse { start: base, end: base.saturating_add(length) })
     }
 
-    /// Leaves the range out of what a fork copies: the child has no session to use it for, and CRIU keeps a bit for each page that
-    /// a child has inherited, 512 MiB of them for 16 TiB, which restoring looks through (0.2 s, measured). And out of cores, which
-    /// would be written by walking through all of its pages.
+    /// Excludes the range from forks: a child has no session to use it for. CRIU keeps a bit for each page that a child has
+    /// inherited, 512 MiB of bits for 16 TiB, and a restore scans them (0.2 s, measured). Also excludes it from core dumps, which
+    /// would walk through all of its pages.
     fn keep_from_children(&self) {
         let length = (self.range.end - self.range.start) as usize;
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
-            // SAFETY: the range was mapped by the caller just now, and the advice changes nothing in this process. Where a
-            // kernel does not take it, restoring or dumping takes longer.
+            // SAFETY: the caller has just mapped the range, and the advice changes nothing in this process. On a kernel that
+            // refuses it, restores or dumps take longer.
             let _ = unsafe { madvise(pointer(self.range.start), length, advice) };
         }
     }
 
-    /// The range of reserved addresses.
+    /// Returns the range of reserved addresses.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
@@ -98,15 +97,15 @@ impl Reservation {
     pub fn map_shared(&self, offset: u64, length: u64, fd: impl AsFd, fd_offset: u64) -> Result<(), ReserveError> {
         let start = self.part(offset, length)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: replaces pages of this reservation only, by `part`; users of an arena's addresses ask for them
-        // here first, so nothing that Rust knows of lies there.
+        // SAFETY: replaces pages of this reservation only, by `part`. Users of an arena request addresses here first, so nothing
+        // that Rust knows of lies there.
         unsafe { mmap(pointer(start), length as usize, access, flags, fd, fd_offset) }
             .map_err(failed(start, length))?;
         Ok(())
     }
 
-    /// Maps the first bytes of another process's memory over all of the range, in place of what was mapped there, and keeps
-    /// that memory open.
+    /// Maps the start of another process's memory over the whole range, in place of its present mappings, and keeps that memory
+    /// open.
     ///
     /// # Errors
     /// [`ReserveError::System`].
@@ -124,7 +123,7 @@ impl Reservation {
         self.map_anonymous(offset, length, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Takes back what was mapped there; the range stays reserved.
+    /// Unmaps a part; the range stays reserved.
     ///
     /// # Errors
     /// [`ReserveError::Outside`], [`ReserveError::System`].
@@ -140,7 +139,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// The address of a part made of whole pages.
+    /// Returns the address of a part that consists of whole pages.
     fn part(&self, offset: u64, length: u64) -> Result<u64, ReserveError> {
         let whole = self.range.end - self.range.start;
         let inside = offset.checked_add(length).is_some_and(|end| end <= whole);
@@ -154,20 +153,20 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let length = (self.range.end - self.range.start) as usize;
-        // SAFETY: the range is this value's own; by dropping it the caller says that no address of it is in use.
-        // An error would mean that the range is gone already.
+        // SAFETY: this value owns the range; by dropping it the caller says that no address of it is in use. An error would mean
+        // that the range is gone already.
         let _ = unsafe { munmap(pointer(self.range.start), length) };
     }
 }
 
-/// Maps nothing at all, if nothing is mapped there: a file without a byte, shared. Private memory would do as well, and does where
-/// there are no memory files. But CRIU asks for the state of each page of private memory before Linux 6.7, and has room for all of
-/// the longest piece: 32 GiB for 16 TiB, which machines with less refuse.
+/// Reserves addresses if nothing is mapped there: maps an empty file, shared. Private memory would reserve them too, and does so
+/// where memory files are missing. But before Linux 6.7, CRIU queries the state of each page of private memory. It allocates a
+/// buffer for the longest mapping: 32 GiB for 16 TiB, which smaller machines refuse.
 fn hold(base: u64, length: usize) -> Result<*mut c_void, Errno> {
     let (start, access) = (pointer(base), ProtFlags::empty());
     let flags = MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     match memfd_create("katydid-reserved", MemfdFlags::CLOEXEC) {
-        // SAFETY: `FIXED_NOREPLACE` maps where nothing is mapped, or (kernels before 4.17) elsewhere, or not at all.
+        // SAFETY: `FIXED_NOREPLACE` maps only where nothing is mapped, or (kernels before 4.17) elsewhere, or fails.
         Ok(nothing) => unsafe { mmap(start, length, access, flags | MapFlags::SHARED, nothing, 0) },
         // SAFETY: as above.
         Err(_) => unsafe { mmap_anonymous(start, length, access, flags | MapFlags::PRIVATE) },
@@ -188,12 +187,12 @@ mod tests {
 
     use super::*;
 
-    /// Each test has its own range, since they run side by side. No mappings come that low, whatever the kernel draws.
+    /// Each test has its own range, since tests run in parallel. The kernel never places mappings that low.
     const AT: u64 = 0x2000_0000_0000;
     const MEBIBYTE: u64 = 1 << 20;
 
     fn write_byte(address: u64, value: u8) {
-        // SAFETY: the tests write only where they have mapped memory.
+        // SAFETY: tests write only to memory that they have mapped.
         unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address as usize).write_volatile(value) }
     }
 

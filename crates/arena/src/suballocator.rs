@@ -1,33 +1,33 @@
-//! Hands out addresses of one device's memory, within what the worker has backed.
+//! Allocates addresses of one device's memory, within what the worker has backed.
 //!
-//! Blocks are multiples of 256 bytes, like the driver's, and a free block is always as long as it can be: neighbours
-//! are joined when they come free, unless they were backed apart and that matters. A block is taken from the shortest
-//! free one that holds it, so large ones last.
+//! Blocks are multiples of 256 bytes, like the driver's. Adjacent free blocks are joined when one is freed, unless they were
+//! backed separately and that matters. A block is taken from the shortest free block that can hold it, so large ones last.
 //!
-//! What was backed as one piece goes back as one. Where a device's memory is to be had again piece by piece, large blocks
-//! have pieces of their own, and all others share pieces of [`GROWTH_GRANULE_BYTES`]: no gap of a whole one is ever lost.
+//! A piece that was backed as a whole is returned as a whole. If a device's memory must be reclaimable piece by piece, large
+//! blocks have their own pieces, and all others share pieces of [`GROWTH_GRANULE_BYTES`]. So no gap of a whole piece is ever
+//! lost.
 //!
 //! Native `cuMemFree` waits for the GPU. Here a freed block waits instead, in quarantine, until its context has been
-//! synchronised; before that, work queued earlier may still use it.
+//! synchronized: earlier work may still use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thiserror::Error;
 
-/// Growth comes in multiples of this: the driver's granularity. Blocks of this size and more start at a multiple of it.
+/// Growth comes in multiples of this, the driver's granularity. Blocks of at least this size start at a multiple of it.
 pub const GROWTH_GRANULE_BYTES: u64 = 2 << 20;
-/// Blocks of this size and more get pieces of their own, where there are runs: what the driver takes for a piece is worth
-/// it. As much is what others grow by.
+/// With runs, blocks of at least this size have their own pieces: they outweigh the driver's cost of a piece. Other blocks grow
+/// by this much at a time.
 pub const LARGE_BLOCK_BYTES: u64 = 8 << 20;
-/// Bytes that may lie idle, beside a share of the most that was ever used, while more is asked for.
+/// Bytes that may be idle during further growth, besides a share of the highest use.
 const MAX_IDLE_BYTES: u64 = 256 << 20;
-/// Every block starts at a multiple of this and has a multiple of it.
+/// Every block starts at a multiple of this, and its length is one.
 const BLOCK_UNIT_BYTES: u64 = 256;
-/// Free blocks of about the right length that are tried before one is taken that holds any alignment.
+/// How many free blocks of about the right length are tried before one that fits any alignment.
 const MAX_FIT_TRIES: usize = 32;
 
-/// The address is no block's start, or the block was freed already.
+/// No block starts at the address, or it was freed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("no block in use starts at {address:#x}")]
 pub struct FreeError {
@@ -38,13 +38,13 @@ pub struct FreeError {
 /// Best-fit allocator over the backed part of an arena.
 #[derive(Debug)]
 pub struct Suballocator {
-    /// Parts that are not backed: start to end.
+    /// Ranges that are not backed: start to end.
     unbacked: BTreeMap<u64, u64>,
-    /// Parts as they were backed: start to end.
+    /// Ranges as they were backed: start to end.
     grown: BTreeMap<u64, u64>,
-    /// What is free, but for whole runs.
+    /// Free blocks, except whole runs.
     free: FreeList,
-    /// None where blocks take what there is.
+    /// The runs; `None` if blocks are taken from any free block.
     runs: Option<Runs>,
     /// Blocks in use: start to length.
     used: BTreeMap<u64, u64>,
@@ -54,12 +54,12 @@ pub struct Suballocator {
     most_used_bytes: u64,
     quarantined_bytes: u64,
     backed_bytes: u64,
-    /// No block lies in two parts that were backed apart.
+    /// Whether blocks must not cross the border of two ranges that were backed separately.
     is_of_parts: bool,
 }
 
 impl Suballocator {
-    /// Nothing of `arena`, which starts at a multiple of [`GROWTH_GRANULE_BYTES`], is backed yet.
+    /// Makes an allocator for `arena`, which starts at a multiple of [`GROWTH_GRANULE_BYTES`]; nothing of it is backed yet.
     #[must_use]
     pub fn new(arena: Range<u64>) -> Self {
         Self {
@@ -77,22 +77,22 @@ impl Suballocator {
         }
     }
 
-    /// An arena in which each part that is backed is memory of its own to a driver. The driver takes no range that lies in
+    /// Makes an allocator in which each backed part is separate memory to the driver. The driver accepts no range that crosses
     /// two parts.
     #[must_use]
     pub fn of_parts(arena: Range<u64>) -> Self {
         Self { is_of_parts: true, ..Self::new(arena) }
     }
 
-    /// An arena whose gaps serve other blocks, wherever they are: pieces of [`LARGE_BLOCK_BYTES`] bytes and more are runs,
-    /// given to blocks and back as a whole. Runs of `cuttable` bytes in all may have less than a whole block in them.
+    /// Makes an allocator whose gaps serve other blocks, wherever they are. Pieces of at least [`LARGE_BLOCK_BYTES`] bytes are
+    /// runs, which blocks take and return as a whole. Runs of up to `cuttable` bytes in total may be used for smaller blocks.
     #[must_use]
     pub fn of_runs(arena: Range<u64>, cuttable: u64) -> Self {
         Self { runs: Some(Runs { cuttable, ..Runs::default() }), ..Self::new(arena) }
     }
 
-    /// A block of `size` bytes (rounded up to 256; from 2 MiB on, the block starts at a multiple of 2 MiB) at a
-    /// multiple of `align`, a power of two; none: grow first, see [`Suballocator::growth_for`].
+    /// Allocates a block of `size` bytes (rounded up to 256) at a multiple of `align`, a power of two. From 2 MiB on, the block
+    /// starts at a multiple of 2 MiB. `None`: the arena must grow first, see [`Suballocator::growth_for`].
     pub fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let (length, align) = shape(size, align)?;
         let address = self.allocate_run(length, align)?;
@@ -102,7 +102,7 @@ impl Suballocator {
         Some(address)
     }
 
-    /// Takes a block out of what is free: a run of its size, a gap between others, a part of a longer run.
+    /// Takes a free block: a run of its size, a gap between others, or a part of a longer run.
     fn allocate_run(&mut self, length: u64, align: u64) -> Option<u64> {
         let Some(runs) = self.runs.as_mut().filter(|_| length >= LARGE_BLOCK_BYTES) else {
             return self.free.take(length, align);
@@ -118,8 +118,8 @@ impl Suballocator {
         self.free.take(length, align)
     }
 
-    /// The range whose backing would make room for such a block, in whole [`GROWTH_GRANULE_BYTES`]; none if the arena ends
-    /// first. At least `at_least` bytes long where there is room: asking for more saves later round trips.
+    /// Returns the range whose backing would make room for such a block, in whole [`GROWTH_GRANULE_BYTES`]; `None` if the arena
+    /// ends first. It is at least `at_least` bytes long if there is room: growing by more saves later round trips.
     #[must_use]
     pub fn growth_for(&self, size: u64, align: u64, at_least: u64) -> Option<Range<u64>> {
         let (length, align) = shape(size, align)?;
@@ -130,7 +130,7 @@ impl Suballocator {
                 let to = from.checked_add(length)?.checked_next_multiple_of(GROWTH_GRANULE_BYTES)?;
                 return (to <= end).then_some(from..to);
             }
-            // A free block right before counts towards the new one.
+            // A free block directly before counts towards the new one.
             let from = self.free.ending_at(start).filter(|_| !self.is_of_parts).unwrap_or(start);
             let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
             let enough = block_end
@@ -143,8 +143,8 @@ impl Suballocator {
         })
     }
 
-    /// The pieces that a growth for such a block is to be backed in, each given to [`Suballocator::grow`]. The end of a
-    /// large block that fills no whole [`GROWTH_GRANULE_BYTES`] is a piece apart, as others will lie behind it.
+    /// Returns the pieces in which to back a growth for such a block, each for [`Suballocator::grow`]. The end of a large block
+    /// that fills no whole [`GROWTH_GRANULE_BYTES`] is a separate piece, as other blocks will follow it.
     #[must_use]
     pub fn pieces(&self, growth: Range<u64>, size: u64) -> Vec<Range<u64>> {
         if self.runs.is_none() {
@@ -160,7 +160,7 @@ impl Suballocator {
         run.into_iter().chain(shared).collect()
     }
 
-    /// The worker has backed this range, which is free from now on. Parts that were backed before are left as they are.
+    /// Adds a range that the worker has backed as free. Parts that were backed before stay as they are.
     pub fn grow(&mut self, range: Range<u64>) {
         let holes: Vec<(u64, u64)> = self.unbacked.range(..range.end).map(|(start, end)| (*start, *end)).collect();
         for (start, end) in holes {
@@ -181,8 +181,8 @@ impl Suballocator {
         }
     }
 
-    /// Frees a block: it waits in quarantine until [`Suballocator::release_until`] learns that the GPU has passed
-    /// `epoch`. Returns its size.
+    /// Frees a block: it waits in quarantine until [`Suballocator::release_until`] reports that the GPU has passed `epoch`.
+    /// Returns its size.
     ///
     /// # Errors
     /// [`FreeError`].
@@ -194,7 +194,7 @@ impl Suballocator {
         Ok(length)
     }
 
-    /// Makes blocks that were freed at `epoch` or before usable again; returns how many bytes.
+    /// Makes blocks usable again that were freed at `epoch` or earlier; returns how many bytes.
     pub fn release_until(&mut self, epoch: u64) -> u64 {
         let quarantined_before = self.quarantined_bytes;
         while let Some(first) = self.quarantine.first_entry().filter(|first| *first.key() <= epoch) {
@@ -206,7 +206,7 @@ impl Suballocator {
         quarantined_before - self.quarantined_bytes
     }
 
-    /// Makes a range free, and each run whole of which no byte is in use now.
+    /// Makes a range free, and restores each run without a byte in use.
     fn put(&mut self, address: u64, length: u64) {
         self.free.put(address, length);
         let Some(runs) = &mut self.runs else { return };
@@ -219,15 +219,15 @@ impl Suballocator {
         }
     }
 
-    /// Start and size of the block in use that holds `address`.
+    /// Returns start and size of the block in use that contains `address`.
     #[must_use]
     pub fn block_of(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &length) = self.used.range(..=address).next_back()?;
         (address - start < length).then_some((start, length))
     }
 
-    /// Takes out the pieces that are wholly free, each as it was once given to [`Suballocator::grow`] (the worker can give
-    /// back no part of one), so that their memory can serve others. What the worker has given back can grow again after
+    /// Removes the pieces that are wholly free and returns them, each as it was given to [`Suballocator::grow`], so that their
+    /// memory can serve others. The worker cannot return a part of a piece. A returned range can grow again after
     /// [`Suballocator::mark_unbacked`].
     pub fn trim(&mut self) -> Vec<Range<u64>> {
         let mut pieces: Vec<Range<u64>> = self.runs.as_mut().map_or(Vec::new(), Runs::take_all);
@@ -245,44 +245,44 @@ impl Suballocator {
         pieces
     }
 
-    /// Whether so much lies idle that it ought to be trimmed before more is asked for: blocks of ever other sizes would else
-    /// take all of the device, run by run.
+    /// Returns whether so much is idle that it should be trimmed before further growth. Otherwise blocks of ever new sizes would
+    /// use up the device, run by run.
     #[must_use]
     pub fn should_trim(&self) -> bool {
         let idle = self.runs.as_ref().map_or(0, |runs| runs.whole_bytes);
         idle > 0 && self.backed_bytes > self.most_used_bytes + self.most_used_bytes / 4 + MAX_IDLE_BYTES
     }
 
-    /// Every piece that is backed.
+    /// Returns every piece that is backed.
     pub fn backed(&self) -> impl Iterator<Item = Range<u64>> {
         self.grown.iter().map(|(start, end)| *start..*end)
     }
 
-    /// Bytes that are backed and free.
+    /// Returns the number of backed bytes that are free.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.backed_bytes - self.used_bytes - self.quarantined_bytes
     }
 
-    /// Bytes in blocks in use.
+    /// Returns the bytes of blocks in use.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// Bytes in blocks that wait for the GPU.
+    /// Returns the bytes of blocks that wait for the GPU.
     #[must_use]
     pub fn quarantined_bytes(&self) -> u64 {
         self.quarantined_bytes
     }
 
-    /// Bytes that the worker has backed.
+    /// Returns the bytes that the worker has backed.
     #[must_use]
     pub fn backed_bytes(&self) -> u64 {
         self.backed_bytes
     }
 
-    /// The worker has given a trimmed piece back.
+    /// Notes that the worker has returned a trimmed piece.
     pub fn mark_unbacked(&mut self, range: Range<u64>) {
         let (mut start, mut end) = (range.start, range.end);
         if let Some(after) = self.unbacked.remove(&end) {
@@ -295,28 +295,28 @@ impl Suballocator {
     }
 }
 
-/// Length and alignment of a block; none if it is larger than any arena.
+/// Returns length and alignment of a block; `None` if it is larger than any arena.
 fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
     let length = size.max(1).checked_next_multiple_of(BLOCK_UNIT_BYTES)?;
     let least = if length >= GROWTH_GRANULE_BYTES { GROWTH_GRANULE_BYTES } else { BLOCK_UNIT_BYTES };
     Some((length, align.max(least).checked_next_power_of_two()?))
 }
 
-/// Large pieces that are given to blocks as a whole, and back.
+/// Large pieces that blocks take and return as a whole.
 #[derive(Debug, Default)]
 struct Runs {
-    /// Large pieces of which no byte is in use: length and start.
+    /// Large pieces without a byte in use: length and start.
     whole: BTreeSet<(u64, u64)>,
     whole_bytes: u64,
-    /// Starts of those that were taken for less than they hold; what is left of them is free as any gap is.
+    /// Starts of runs that were taken for smaller blocks; the rest of each is an ordinary gap.
     cut: BTreeSet<u64>,
     cut_bytes: u64,
-    /// Most that `cut_bytes` may become.
+    /// Limit of `cut_bytes`.
     cuttable: u64,
 }
 
 impl Runs {
-    /// Takes a run of just the whole granules of a block, whose rest is free behind it.
+    /// Takes a run of exactly a block's whole granules; the block's rest must be free after it.
     fn take(&mut self, length: u64, align: u64, free: &mut FreeList) -> Option<u64> {
         let run = length - length % GROWTH_GRANULE_BYTES;
         let fits =
@@ -331,7 +331,7 @@ impl Runs {
         Some(start)
     }
 
-    /// Takes the shortest run that holds a block, which may lie anywhere in it.
+    /// Takes the shortest run that can hold a block anywhere in it.
     fn cut(&mut self, length: u64, align: u64) -> Option<(u64, u64)> {
         let holds = |run: u64, start: u64| start.next_multiple_of(align) - start + length <= run;
         let &(run, start) = self.whole.range((length, 0)..).find(|(run, start)| holds(*run, *start))?;
@@ -359,19 +359,19 @@ impl Runs {
     }
 }
 
-/// Free blocks, none of which touches another but at a seam.
+/// Free blocks. Two of them touch only at a seam.
 #[derive(Debug, Default)]
 struct FreeList {
     /// Length of each free block, by its start.
     by_start: BTreeMap<u64, u64>,
     /// Lengths and starts of the free blocks, shortest first.
     by_length: BTreeSet<(u64, u64)>,
-    /// Addresses before which every block ends.
+    /// Addresses at which blocks must end.
     seams: BTreeSet<u64>,
 }
 
 impl FreeList {
-    /// Adds a block, joined with its neighbours.
+    /// Adds a block, joined with its neighbors.
     fn put(&mut self, address: u64, length: u64) {
         let (mut start, mut end) = (address, address + length);
         if let Some(&after) = self.by_start.get(&end).filter(|_| !self.seams.contains(&end)) {
@@ -392,14 +392,14 @@ impl FreeList {
             (address - start + length <= free).then_some(address)
         };
         let close = self.by_length.range((length, 0)..).take(MAX_FIT_TRIES).find_map(fit);
-        // A block longer by the alignment fits wherever it starts; those between are tried last.
+        // A block that is longer by the alignment always fits; those in between are tried last.
         let sure = || self.by_length.range((length.saturating_add(align), 0)..).find_map(fit);
         let address = close.or_else(sure).or_else(|| self.by_length.range((length, 0)..).find_map(fit))?;
         self.cut(address, address + length);
         Some(address)
     }
 
-    /// Takes out a part that lies in one free block.
+    /// Removes a part that lies in one free block.
     fn cut(&mut self, start: u64, end: u64) {
         let Some((&from, &length)) = self.by_start.range(..=start).next_back() else { return };
         self.remove(from, length);
@@ -410,13 +410,13 @@ impl FreeList {
         }
     }
 
-    /// Start of the free block that ends at this address.
+    /// Returns the start of the free block that ends at this address.
     fn ending_at(&self, end: u64) -> Option<u64> {
         let (&start, &length) = self.by_start.range(..end).next_back()?;
         (start + length == end).then_some(start)
     }
 
-    /// Whether all of the range is free.
+    /// Returns whether the whole range is free.
     fn holds(&self, start: u64, end: u64) -> bool {
         self.by_start.range(..=start).next_back().is_some_and(|(from, length)| from + length >= end)
     }
@@ -569,7 +569,7 @@ mod tests {
         assert_eq!(allocator.block_of(block), Some((block, 4 * MEBIBYTE)));
     }
 
-    /// Allocates as a client does that is refused nothing.
+    /// Allocates as a client does whose growth is never refused.
     fn take(allocator: &mut Suballocator, size: u64) -> u64 {
         if let Some(address) = allocator.allocate(size, 1) {
             return address;

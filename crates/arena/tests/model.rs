@@ -1,4 +1,4 @@
-//! The suballocator against a model that remembers every block and nothing else.
+//! Compares the suballocator with a model that only remembers every block.
 
 #![expect(clippy::unwrap_used, reason = "a failing step is a failing test")]
 
@@ -25,7 +25,7 @@ impl Model {
         self.backed.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Every byte of the range is backed.
+    /// Returns whether every byte of the range is backed.
     fn is_backed(&self, mut start: u64, end: u64) -> bool {
         while let Some((_, to)) = self.backed.iter().find(|(from, to)| *from <= start && start < *to) {
             if *to >= end {
@@ -36,7 +36,7 @@ impl Model {
         false
     }
 
-    /// A new block overlaps none that is in use or waits, is backed, and lies as it should.
+    /// Checks that a new block is backed and aligned, and overlaps no block in use or in quarantine.
     fn check_new(&self, address: u64, size: u64, align: u64) -> u64 {
         let length = size.next_multiple_of(256);
         let other_blocks =

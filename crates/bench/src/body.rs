@@ -1,4 +1,4 @@
-//! The measuring program: runs once for each way and round, and prints its figures as JSON.
+//! The measuring program, which runs once per way and round, and prints its figures as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

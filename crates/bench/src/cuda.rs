@@ -1,7 +1,7 @@
-//! The few driver functions the measuring program calls, from whatever `libcuda.so.1` the loader finds.
+//! The few driver functions that the measuring program calls, from whatever `libcuda.so.1` the loader finds.
 //!
-//! Found by the ordinary search, because that is how a program finds its driver, and Katydid in its place. A method
-//! here costs one indirect call and a comparison over what is measured.
+//! The ordinary search finds them, because programs find their driver, or Katydid in its place, in the same way. A method adds
+//! one indirect call and a comparison to the measured call.
 
 #![expect(unsafe_code, reason = "calls into the driver library under measurement")]
 
@@ -14,7 +14,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use katydid_cli_core::layout::CUDA_LIBRARY;
 
-/// A function failed, or is missing.
+/// A function that failed, or is missing.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub(super) enum CudaError {
     /// No library, or no such function in it.
@@ -26,18 +26,18 @@ pub(super) enum CudaError {
 }
 
 impl CudaError {
-    /// For a measuring thread that has panicked.
+    /// Returns the error of a measuring thread that has panicked.
     pub(super) fn died() -> Self {
         Self::Missing("a measuring thread has died".to_owned())
     }
 
-    /// For what was not begun.
+    /// Returns the error of a measurement that had no time to begin.
     pub(super) fn no_time() -> Self {
         Self::Missing("there was no time left for it".to_owned())
     }
 }
 
-/// A figure that takes more than a driver may fail by the rest of it.
+/// A figure that needs more than a driver may fail for another reason.
 impl From<io::Error> for CudaError {
     fn from(error: io::Error) -> Self {
         Self::Missing(error.to_string())
@@ -108,7 +108,7 @@ functions! {
 /// A loaded module; meaningful only to the [`Cuda`] it came from.
 pub(super) struct Module(Handle);
 
-/// A kernel of a module, likewise.
+/// A kernel of a module; meaningful only to the [`Cuda`] it came from.
 pub(super) struct Kernel(Handle);
 
 /// An initialised driver with a current context.
@@ -119,7 +119,7 @@ pub(super) struct Cuda {
     stream: Handle,
     event: Handle,
     kernel: Handle,
-    /// The functions are addresses inside it.
+    /// Library that holds the functions.
     _library: Library,
 }
 
@@ -146,7 +146,7 @@ impl Cuda {
         call!(self.functions, cuCtxSetCurrent(self.context))
     }
 
-    /// From nothing to a current context: what a program waits for before its first real call.
+    /// Opens the driver and a context: what a program waits for before its first real call.
     pub(super) fn open() -> Result<Self, CudaError> {
         // SAFETY: loading a driver library runs its constructors, as in every program that links it.
         let library = unsafe { Library::open(Some(CUDA_LIBRARY), RTLD_NOW | RTLD_GLOBAL) }
@@ -161,28 +161,28 @@ impl Cuda {
         Ok(Self { functions, device, context, stream: none, event: none, kernel: none, _library: library })
     }
 
-    /// Makes the stream and the event. The stream waits for the default one, as those of most programs do: beside one that
-    /// does not, copies of the default stream have to be waited for.
+    /// Makes the stream and the event. The stream waits for the default one, as in most programs. Otherwise, copies of the
+    /// default stream would need an explicit wait.
     pub(super) fn prepare(&mut self) -> Result<(), CudaError> {
         call!(self.functions, cuStreamCreate(&raw mut self.stream, 0))?;
         call!(self.functions, cuEventCreate(&raw mut self.event, 0))
     }
 
-    /// Loads the kernel `name` of `ptx`, to be launched from now on.
+    /// Loads the kernel `name` of `ptx` for later launches.
     pub(super) fn load(&mut self, ptx: &CStr, name: &CStr) -> Result<(), CudaError> {
         let mut module = ptr::null_mut();
         call!(self.functions, cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()))?;
         call!(self.functions, cuModuleGetFunction(&raw mut self.kernel, module, name.as_ptr()))
     }
 
-    /// A module, which stays loaded.
+    /// Loads a module, which stays loaded.
     pub(super) fn module(&self, ptx: &CStr) -> Result<Module, CudaError> {
         let mut module = ptr::null_mut();
         call!(self.functions, cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()))?;
         Ok(Module(module))
     }
 
-    /// A kernel of a module.
+    /// Returns a kernel of a module.
     pub(super) fn kernel(&self, module: &Module, name: &CStr) -> Result<Kernel, CudaError> {
         let mut kernel = ptr::null_mut();
         call!(self.functions, cuModuleGetFunction(&raw mut kernel, module.0, name.as_ptr()))?;
@@ -206,7 +206,7 @@ impl Cuda {
         )
     }
 
-    /// A question about an idle stream; a driver that batches must answer it all the same.
+    /// Queries the idle stream. Even a driver that batches must answer.
     pub(super) fn query_stream(&self) -> Result<(), CudaError> {
         call!(self.functions, cuStreamQuery(self.stream))
     }
@@ -216,18 +216,18 @@ impl Cuda {
         call!(self.functions, cuCtxSynchronize())
     }
 
-    /// One thread of the kernel.
+    /// Launches one thread of the kernel.
     pub(super) fn launch(&self) -> Result<(), CudaError> {
         let (none, stream) = (ptr::null_mut(), self.stream);
         call!(self.functions, cuLaunchKernel(self.kernel, 1, 1, 1, 1, 1, 1, 0, stream, none, none))
     }
 
-    /// The one event, again.
+    /// Records the one event again.
     pub(super) fn record(&self) -> Result<(), CudaError> {
         call!(self.functions, cuEventRecord(self.event, self.stream))
     }
 
-    /// Device memory; its contents are not looked at.
+    /// Allocates device memory, whose contents do not matter.
     pub(super) fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
         let mut address = 0;
         call!(self.functions, cuMemAlloc_v2(&raw mut address, bytes))?;
@@ -239,7 +239,7 @@ impl Cuda {
         call!(self.functions, cuMemsetD32_v2(at, word, 1))
     }
 
-    /// Bytes of the device that can be had.
+    /// Returns the free bytes of the device.
     pub(super) fn free_memory(&self) -> Result<usize, CudaError> {
         let (mut free, mut total) = (0, 0);
         call!(self.functions, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
@@ -261,16 +261,16 @@ impl Cuda {
         call!(self.functions, cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()))
     }
 
-    /// The bytes must live until the next synchronisation; only the four of a constant are ever passed.
+    /// Copies bytes that must live until the next synchronisation. Only the four of a constant are ever passed.
     pub(super) fn copy_in_async(&self, to: u64, from: &'static [u8]) -> Result<(), CudaError> {
         call!(self.functions, cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.stream))
     }
 
-    /// Pinned memory, zeroed; freed with the value.
+    /// Allocates zeroed pinned memory, freed with the value.
     pub(super) fn pinned(&self, bytes: usize) -> Result<PinnedMemory<'_>, CudaError> {
         let mut start = ptr::null_mut();
         call!(self.functions, cuMemAllocHost_v2(&raw mut start, bytes))?;
-        // SAFETY: the driver just gave us `bytes` writable bytes there, which no other code knows of.
+        // SAFETY: the driver has just returned `bytes` writable bytes there, which no other code knows of.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
         Ok(PinnedMemory { cuda: self, start: start.cast(), bytes })
     }
@@ -278,7 +278,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // The process ends next; a driver that fails here holds nothing of the bench any more.
+        // The process ends next. If this fails, the driver holds nothing of the bench any more.
         let _ = call!(self.functions, cuDevicePrimaryCtxRelease_v2(self.device));
     }
 }

@@ -1,24 +1,24 @@
-//! What `katydid bench` measures, and the statistics of it.
+//! The figures of `katydid bench`, and their statistics.
 
 use serde::{Deserialize, Serialize};
 
 /// One figure: its key in JSON, its name in the table, and the bytes it moves (0: none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Figure {
-    /// For programs; never changed once released.
+    /// Key in JSON, never changed once released.
     pub(super) key: &'static str,
     /// Name of the figure in tables.
     pub(super) name: &'static str,
-    /// What one repetition moves, for the rate.
+    /// Bytes that one repetition moves, for the rate.
     pub(super) bytes: u64,
 }
 
-/// A figure that moves no data.
+/// Returns a figure that moves no data.
 const fn figure(key: &'static str, name: &'static str) -> Figure {
     Figure { key, name, bytes: 0 }
 }
 
-/// A figure that moves data.
+/// Returns a figure that moves data.
 const fn copy(key: &'static str, name: &'static str, bytes: u64) -> Figure {
     Figure { key, name, bytes }
 }
@@ -32,7 +32,7 @@ const BYTES_PER_GIB: u64 = 1 << 30;
 const ROWS_BYTES: u64 = 4_000 * 4_001;
 const SLICES_BYTES: u64 = 40 * 400 * 1_001;
 
-/// All figures, in the order of the table. The parts of the measuring program note each by its key.
+/// All figures, in the order of the table. The parts of the measuring program refer to each by its key.
 pub(super) const FIGURES: [Figure; 71] = [
     figure("first_call", "process start to context, warm server"),
     figure("first_call_cold", "process start to context, no worker ready"),
@@ -107,8 +107,8 @@ pub(super) const FIGURES: [Figure; 71] = [
     copy("by_hand_64m_8", "64 MiB of the device sent over 8 connections by hand", MIB_64),
 ];
 
-/// The middle of figures in any order; of an even number the middle between two: the later one alone would be the worse of two
-/// rounds.
+/// Returns the median of figures in any order. For an even number it is the mean of the middle two, since the later one alone
+/// would be the worse of two rounds.
 pub(super) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let upper = figures.len() / 2;
@@ -126,7 +126,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// The figures of samples in nanoseconds, in any order; `None` without any.
+    /// Returns the figures of samples in nanoseconds, in any order; `None` without samples.
     pub(super) fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_by(f64::total_cmp);
         let most = ((samples.len() as f64 - 1.0) * 0.99).round() as usize;
@@ -134,23 +134,23 @@ impl Timing {
         Some(Self { median_ns: median(samples)?, p99_ns })
     }
 
-    /// The figures of several runs: the median of each number.
+    /// Returns the figures of several runs: the median of each number.
     pub(super) fn over_runs(runs: &[Self]) -> Option<Self> {
         let of = |field: fn(&Self) -> f64| median(runs.iter().map(field).collect());
         Some(Self { median_ns: of(|run| run.median_ns)?, p99_ns: of(|run| run.p99_ns)? })
     }
 }
 
-/// What an idle session costs the program.
+/// Cost of an idle session for the program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Idle {
-    /// CPU time used in an idle while, in percent of one CPU.
+    /// CPU time of an idle period, in percent of one CPU.
     pub(super) cpu_percent: f64,
     /// Resident memory of the program, in bytes.
     pub(super) resident: u64,
 }
 
-/// Nanoseconds as people read them.
+/// Formats nanoseconds for people.
 pub(super) fn duration(nanoseconds: f64) -> String {
     match nanoseconds {
         small if small < 100_000.0 => format!("{:.2} us", small / 1e3),

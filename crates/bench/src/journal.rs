@@ -68,20 +68,20 @@ const JOURNAL_WORKLOADS: [JournalWorkload; 3] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Cost {
-    /// Time with a journal over time without: the median of all pairs, and between what it lies.
+    /// Time with a journal over time without: the median of all pairs, and the interval around it.
     ratio: f64,
     low: f64,
     high: f64,
-    /// Nanoseconds of the notes of one, and the share that they are of the worker's processor time for it.
+    /// Nanoseconds of the notes of one call, and their share of the worker's processor time for it.
     notes_ns: f64,
     share: f64,
 }
 
-/// By key of a work.
+/// Costs by the key of a workload.
 pub(super) type Costs = BTreeMap<&'static str, Cost>;
 
-/// One of a pair: does the work that a line on its standard input names, and says how many nanoseconds it took each, and how many
-/// there were.
+/// Runs one program of a pair. It runs the workload that a line on its standard input names, and prints the nanoseconds per call
+/// and the number of calls.
 pub(super) fn body(cuda: &mut Cuda) -> Outcome {
     let fail = |error| Failure::work(format!("cannot measure: {error}"));
     cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME).map_err(fail)?;
@@ -95,7 +95,7 @@ pub(super) fn body(cuda: &mut Cuda) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nanoseconds each, what the worker does for it included, and how many there were.
+/// Returns the nanoseconds per call, with the worker's part, and the number of calls.
 fn measure_round(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed() < ROUND_TIME {
@@ -106,14 +106,14 @@ fn measure_round(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Resul
     Ok((start.elapsed().as_nanos() as f64 / f64::from(count), count))
 }
 
-/// Has a program do a work for a turn.
+/// Makes a program run a workload for one turn.
 fn ask(program: &mut Program, work: &JournalWorkload) -> Result<(f64, u32), String> {
     let answer = program.ask(work.key)?;
     let parsed = answer.split_once(' ').and_then(|(each, count)| Some((each.parse().ok()?, count.parse().ok()?)));
     parsed.ok_or_else(|| format!("a program answered {answer:?}"))
 }
 
-/// Measures over shared memory, with a server for each of both.
+/// Measures over shared memory, with two servers: one with a journal, one without.
 pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Costs, Failure> {
     let servers = [PrivateServer::start_with(driver, &[], None)?, PrivateServer::start_without_journal(driver)?];
     let mut pairs: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
@@ -129,7 +129,7 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
     Ok(JOURNAL_WORKLOADS.iter().zip(pairs).zip(worker_times).filter_map(cost).collect())
 }
 
-/// Nanoseconds of processor time that a worker takes for each work.
+/// Returns the processor time of a worker for each workload, in nanoseconds.
 fn worker_nanoseconds(server: &PrivateServer, layout: &Layout) -> Result<[f64; JOURNAL_WORKLOADS.len()], String> {
     let mut program = start(server, layout)?;
     JOURNAL_WORKLOADS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
@@ -145,7 +145,7 @@ fn worker_nanoseconds(server: &PrivateServer, layout: &Layout) -> Result<[f64; J
     Ok(times)
 }
 
-/// The worker of the only program, once those of earlier ones are gone.
+/// Returns the worker of the only program, once those of earlier ones have ended.
 fn only_worker(server: &PrivateServer) -> Result<u32, String> {
     let end = Instant::now() + WORKER_EXIT_TIMEOUT;
     loop {
@@ -157,7 +157,7 @@ fn only_worker(server: &PrivateServer) -> Result<u32, String> {
     }
 }
 
-/// Nanoseconds that the threads of a process have run which are there.
+/// Returns the run time of a process's present threads, in nanoseconds.
 fn processor_time(process: u32) -> Result<u64, String> {
     let folder = format!("/proc/{process}/task");
     let of = |task: fs::DirEntry| {
@@ -167,7 +167,7 @@ fn processor_time(process: u32) -> Result<u64, String> {
     Ok(tasks.flatten().filter_map(of).sum::<u64>())
 }
 
-/// Measures nothing else, and says it.
+/// Measures only the journal, and prints the result.
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;
@@ -181,14 +181,14 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A program that works for a turn when it is asked.
+/// Starts a program that works for a turn on request.
 fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
     let (search, server) = (Some(layout.program_search()), Some(server.address().clone()));
     let setup = Setup { way: Way::Shm, search, server, stream: false };
     Program::start(&setup, &["--on-request"]).map_err(|error| error.to_string())
 }
 
-/// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
+/// Runs a pair of programs, and returns the ratios of each workload. Which of them begins changes from turn to turn.
 fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOURNAL_WORKLOADS.len()], String> {
     let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
     let mut samples: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
@@ -198,7 +198,7 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOUR
             for which in [round as usize % 2, (round as usize + 1) % 2] {
                 times[which] = ask(&mut programs[which], work)?.0;
             }
-            // The first one finds everything cold.
+            // The first turn is cold.
             if round > 0 {
                 ratios.push(times[0] / times[1]);
             }
@@ -208,8 +208,8 @@ fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOUR
 }
 
 impl Cost {
-    /// The bounds are those ranks below and above which the median of the rounds lies in 2.5 % of all cases each: 0.98 roots of
-    /// the number from the middle.
+    /// Computes the cost. The bounds are the ranks below and above which the median of the rounds lies in 2.5 % of all cases
+    /// each: 0.98 roots of the number from the middle.
     fn of(mut pairs: Vec<f64>, notes_ns: f64, taken_ns: f64) -> Option<Self> {
         pairs.sort_by(f64::total_cmp);
         let last = pairs.len().checked_sub(1)?;
@@ -219,7 +219,7 @@ impl Cost {
     }
 }
 
-/// Lines for people: what the notes are of the worker's work, and what each work costs more than without a journal.
+/// Returns lines for people: the notes' share of the worker's work, and the extra cost of each workload with a journal.
 pub(super) fn lines(costs: &Costs) -> Vec<String> {
     let percent = |ratio: f64| format!("{:+.1}", (ratio - 1.0) * 100.0);
     let share = |cost: &Cost| format!("{:.2} % ({:.1} ns)", cost.share * 100.0, cost.notes_ns);

@@ -1,11 +1,11 @@
-//! `katydid bench`: the same measurements on the driver directly, through shared memory, a unix socket and TCP, in turns;
-//! behind TLS and through vsock too, and several sessions by NVIDIA's Multi-Process Service, if that is asked for.
+//! `katydid bench`: measures the same calls on the driver directly, through shared memory, a unix socket and TCP, in turns. On
+//! request, it adds TLS and vsock, and several sessions through NVIDIA's Multi-Process Service.
 //!
-//! Each run is a fresh process ([`mod@body`]), so that the first call is measured as programs meet it; the ways take turns
-//! within a round, so that a machine that slows down slows all of them. A warm worker is ready before each run. What takes
-//! seconds (large copies, very many objects) is measured in the first round alone, and not over the unix socket, which has
-//! no such budgets. What is measured beside the rounds comes between them: every figure is taken once before any is taken
-//! again and again, and further rounds are begun while there is time.
+//! Each run is a fresh process ([`mod@body`]), so that it measures the first call as programs experience it. The ways take turns
+//! within a round, so that a slow machine slows all of them. A warm worker is ready before each run. Slow measurements (large
+//! copies, very many objects) are part of the first round alone. They are not made over the unix socket, which has no such
+//! budgets. Measurements outside of rounds come between them: every figure is taken once before any is repeated, and further
+//! rounds begin while there is time.
 
 mod body;
 mod checkpoint;
@@ -49,7 +49,7 @@ use report::Comparison;
 use sampling::Report;
 use setup::{Setup, Way, native_search, prepared, wait_until_warm};
 
-/// Certificates for a server and a program of this machine, which are gone with this value.
+/// Certificates for a server and a program on this machine, removed with this value.
 #[derive(Debug)]
 pub struct Loopback {
     /// Folder with the server's certificate and key.
@@ -60,22 +60,22 @@ pub struct Loopback {
     pub folder: Scratch,
 }
 
-/// Rounds, if time allows; each figure is the median over them.
+/// Most rounds; each figure is the median over them.
 const MAX_ROUNDS: u32 = 4;
 const QUICK_ROUNDS: u32 = 2;
-/// Rounds that come before the many sessions.
+/// Rounds before the measurement of many sessions.
 const FIRST_ROUNDS: u32 = 2;
-/// Nothing more is begun after so long, unless the flags say otherwise: all of it ends within a minute and a half.
+/// Time after which nothing more begins, unless the flags say otherwise. The bench then ends within a minute and a half.
 const TIME_LIMIT: Duration = Duration::from_secs(70);
-/// Starts without a warm worker.
+/// Number of starts without a warm worker.
 const COLD_STARTS: u32 = 3;
-/// Programs at once, and the key.
+/// Numbers of concurrent programs, with their keys.
 const SESSION_COUNTS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
-/// More of them are many: left out of quick runs, and measured last, since making 64 contexts can take half a minute.
+/// Most sessions of quick runs. More are measured last, since making 64 contexts can take half a minute.
 const FEW_SESSIONS: usize = 8;
-/// The number that stands for a machine itself in addresses of vsock.
+/// The vsock address of the machine itself.
 const VMADDR_CID_LOCAL: u32 = 1;
-/// The measuring program.
+/// Runs the measuring program.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub fn body(flags: &BenchBodyFlags) -> Outcome {
     body::main(flags)
 }
 
-/// The measuring program of `bench soft`.
+/// Runs the measuring program of `bench soft`.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ pub fn soft_body(flags: &BenchSoftBodyFlags) -> Outcome {
     soft::body(flags)
 }
 
-/// The measuring program of `bench opencl`.
+/// Runs the measuring program of `bench opencl`.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn opencl_body(flags: &BenchOpenclBodyFlags) -> Outcome {
     opencl::body(flags)
 }
 
-/// The program that `bench checkpoint` takes checkpoints of.
+/// Runs the program that `bench checkpoint` checkpoints.
 ///
 /// # Errors
 ///
@@ -161,7 +161,8 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless a variable forbids it.
+/// Returns the ways: native, then the addresses of one server. On the unix socket, the shim uses shared memory unless a variable
+/// forbids it.
 fn ways(flags: &BenchFlags, layout: &Layout, driver: &ProbedDriver, server: &PrivateServer) -> Vec<Setup> {
     let search = native_search(layout, &driver.path);
     let native = Setup { way: Way::Native, search, server: None, stream: false };
@@ -174,7 +175,7 @@ fn ways(flags: &BenchFlags, layout: &Layout, driver: &ProbedDriver, server: &Pri
     ways
 }
 
-/// The server's addresses beside its unix socket: TCP, TLS if there are certificates, and vsock if that is wanted.
+/// Returns the server's addresses beside its unix socket: TCP, TLS if there are certificates, and vsock if requested.
 fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
     let host = || "127.0.0.1".to_owned();
     let tls = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server.clone()) });
@@ -182,20 +183,20 @@ fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
     [Address::Tcp { host: host(), port: 0 }].into_iter().chain(tls).chain(vsock).collect()
 }
 
-/// The way behind TLS.
+/// Returns the way through TLS.
 fn tls(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
     let address = server.addresses().iter().find(|address| matches!(address, Address::Tls { .. }))?;
     let address = address.clone().with_certs(Some(&certs.client));
     Some(Setup { way: Way::Tls, search: Some(layout.program_search()), server: Some(address), stream: true })
 }
 
-/// The way through vsock, if the server listens there.
+/// Returns the way through vsock, if the server listens there.
 fn between_machines(layout: &Layout, server: &PrivateServer) -> Option<Setup> {
     let address = server.addresses().iter().find(|address| matches!(address, Address::Vsock { .. }))?.clone();
     Some(Setup { way: Way::Vsock, search: Some(layout.program_search()), server: Some(address), stream: true })
 }
 
-/// When nothing more is begun; never, where a number of rounds is asked for and no time.
+/// Returns when nothing more begins. A number of rounds without a time has no deadline.
 fn deadline(flags: &BenchFlags) -> Option<Instant> {
     let within = match (&flags.within, flags.rounds) {
         (Some(within), _) => within.0,
@@ -205,7 +206,7 @@ fn deadline(flags: &BenchFlags) -> Option<Instant> {
     Instant::now().checked_add(within)
 }
 
-/// Further rounds up to `most`, or until no time is left for one as long as the last.
+/// Measures further rounds, up to `most`, or until there is no time for one as long as the last.
 fn measure_rounds(
     most: u32,
     deadline: Option<Instant>,
@@ -223,7 +224,7 @@ fn measure_rounds(
     Ok(())
 }
 
-/// One run on each way. One that fails ends the measurement: its figures could not be compared.
+/// Measures one run on each way. A failure ends the measurement, since figures could not be compared.
 fn measure_round(
     flags: &BenchFlags,
     ways: &[Setup],
@@ -244,7 +245,7 @@ fn measure_round(
     Ok(())
 }
 
-/// What the path can do by itself, for TCP to be held against.
+/// Measures what the network path can do by itself, to compare TCP with.
 fn measure_plain(quick: bool, comparison: &mut Comparison) {
     Progress::on_stderr().show("plain TCP");
     for (connections, key) in PLAIN_COPIES {
@@ -253,7 +254,7 @@ fn measure_plain(quick: bool, comparison: &mut Comparison) {
     }
 }
 
-/// A server whose sessions share the GPU, with what lets them.
+/// A server whose sessions share the GPU, with the service for that.
 struct Service {
     /// The server; dropped first, while the GPU is still shared.
     server: PrivateServer,
@@ -272,7 +273,7 @@ impl Service {
     }
 }
 
-/// Several programs at once: natively and over shared memory, which is what a machine's own programs use.
+/// Measures several concurrent programs, natively and over shared memory, which programs on the same machine use.
 fn measure_sessions(
     is_selected: impl Fn(usize) -> bool,
     ways: &[&Setup],
@@ -292,14 +293,15 @@ fn measure_sessions(
     }
 }
 
-/// What keeping a journal costs.
+/// Measures the cost of keeping a journal.
 fn measure_journal(flags: &BenchFlags, layout: &Layout, comparison: &mut Comparison) -> Result<(), Failure> {
     Progress::on_stderr().show("the journal");
     comparison.journal = journal::measure(&flags.driver, layout, flags.quick)?;
     Ok(())
 }
 
-/// First calls with a server that keeps no worker ready, and natively. A server of its own, since a pool refills itself.
+/// Measures first calls natively and with a server that keeps no worker ready. It needs a separate server, since a pool refills
+/// itself.
 fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison) -> Result<(), Failure> {
     let progress = Progress::on_stderr();
     let server = PrivateServer::start_with(&flags.driver, &[], Some(0))?;
@@ -316,7 +318,7 @@ fn measure_cold(flags: &BenchFlags, ways: &[Setup], comparison: &mut Comparison)
     Ok(())
 }
 
-/// One run of the measuring program. Its start is stamped as late as possible, so that first calls compare.
+/// Runs the measuring program once. Stamps its start as late as possible, so that first calls compare.
 fn run(way: Way, mut command: Command) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.title()));
     command.args(["--started", &sampling::now().to_string()]);

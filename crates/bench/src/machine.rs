@@ -1,21 +1,21 @@
-//! The machine that figures are taken on, with the driver that they are taken of.
+//! The machine and the driver of the figures.
 
 use std::fs;
 
 use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
-/// What NVIDIA's kernel module says of its release.
+/// File with the release of NVIDIA's kernel module.
 const DRIVER_VERSION_FILE: &str = "/proc/driver/nvidia/version";
 
-/// Asks the system and the driver; what they cannot say is empty.
+/// Describes machine and driver. Unknown fields are empty.
 pub(super) fn describe(driver: &ProbedDriver) -> Machine {
     let gpu = driver.devices.first().map_or_else(String::new, |(name, _)| name.clone());
     let module = fs::read_to_string(DRIVER_VERSION_FILE).unwrap_or_default();
     Machine::with_device(gpu, if driver.soft { "softcuda".to_owned() } else { release(&module).to_owned() })
 }
 
-/// The release in the text of [`DRIVER_VERSION_FILE`]: its first word of digits and dots.
+/// Returns the release in the text of [`DRIVER_VERSION_FILE`]: its first word of digits and dots.
 fn release(module: &str) -> &str {
     let is_release =
         |word: &&str| word.contains('.') && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.');

@@ -1,18 +1,18 @@
-//! Copies over TCP between threads of this process: what the path itself can do.
+//! Copies over TCP between threads of this process: the speed of the path itself.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-/// Connections of a plain copy, and the key.
+/// Numbers of connections of a plain copy, with their keys.
 pub(super) const PLAIN_COPIES: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
-/// Bytes of one copy, all connections together.
+/// Bytes of one copy, over all connections.
 pub(super) const NETWORK_COPY_BYTES: usize = 64 << 20;
-/// What is written at a time.
+/// Bytes of one write.
 pub(super) const NETWORK_PIECE_BYTES: usize = 1 << 20;
 
-/// Nanoseconds of each of `repetitions` plain copies over `connections` connections of loopback, as iperf3 would make them: the same
+/// Times `repetitions` plain copies over `connections` connections on loopback, in nanoseconds. Like iperf3, it sends the same
 /// bytes again and again.
 ///
 /// # Errors
@@ -29,12 +29,12 @@ pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f6
     timed(connections, repetitions, |_, stream| answer(stream, send))
 }
 
-/// Nanoseconds of each copy over connections that `serve` serves, which is given the connection's number. The first tenth,
-/// and at least one, is thrown away: TCP learns how much may be under way.
+/// Times copies over connections, in nanoseconds. `serve` serves each connection, and gets its number. The first tenth of copies,
+/// at least one, does not count, while TCP adapts its window.
 ///
 /// # Errors
 ///
-/// What the system refuses, and what went wrong in `serve`.
+/// What the system refuses, and failures of `serve`.
 pub(super) fn timed<E: From<io::Error> + Send>(
     connections: usize,
     repetitions: usize,
@@ -51,17 +51,17 @@ pub(super) fn timed<E: From<io::Error> + Send>(
         let served: Vec<_> =
             (0..).zip(peers).map(|(at, mut stream)| scope.spawn(move || serve(at, &mut stream))).collect();
         let samples = received(local, repetitions);
-        // Why nothing more came is known there.
+        // A failure of `serve` explains why no more bytes came, so it takes precedence.
         served.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died().into())))?;
         Ok(samples?)
     })
 }
 
-/// Answers each byte by `send`, until the other end closes.
+/// Answers each byte with `send`, until the other end closes.
 ///
 /// # Errors
 ///
-/// What the system refuses, and what went wrong in `send`.
+/// What the system refuses, and failures of `send`.
 pub(super) fn answer<E: From<io::Error>>(
     stream: &mut TcpStream,
     mut send: impl FnMut(&mut TcpStream) -> Result<(), E>,
@@ -72,7 +72,7 @@ pub(super) fn answer<E: From<io::Error>>(
     Ok(())
 }
 
-/// Asks for `repetitions` copies, and closes.
+/// Requests and times `repetitions` copies, then closes.
 fn received(mut streams: Vec<TcpStream>, repetitions: usize) -> io::Result<Vec<f64>> {
     let mut memory = vec![0; NETWORK_COPY_BYTES];
     let mut samples = Vec::with_capacity(repetitions);
@@ -91,7 +91,7 @@ fn died() -> io::Error {
     io::ErrorKind::Other.into()
 }
 
-/// Asks for all bytes, each connection's into its part of the memory.
+/// Requests all bytes, and reads each connection's into its part of the memory.
 fn receive(streams: &mut [TcpStream], memory: &mut [u8]) -> io::Result<()> {
     let each = memory.len() / streams.len();
     thread::scope(|scope| {

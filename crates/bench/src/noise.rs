@@ -3,10 +3,10 @@
 //! Reads of fresh memory all hit one page of zeros, which every core has in its cache. The first write to a page costs more
 //! than the copy into it.
 
-/// Bytes that repeat no sooner than this.
+/// Bytes after which the noise repeats.
 const PERIOD_BYTES: usize = 64 << 20;
 
-/// `bytes` bytes of noise, the same in every call.
+/// Returns `bytes` bytes of noise, the same in every call.
 pub(super) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

@@ -1,6 +1,6 @@
-//! Calls of an OpenCL library that is loaded while the program runs: what the measurements of OpenCL share.
+//! Calls of an OpenCL library that is loaded at run time, shared by all measurements of OpenCL.
 
-/// Makes `Functions`, with an address for each of the functions of `cl.h` that are named.
+/// Defines `Functions`, with an address for each named function of `cl.h`.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
         #[expect(non_snake_case, reason = "names are OpenCL's")]
@@ -30,7 +30,7 @@ macro_rules! call {
     }};
 }
 
-/// Calls a function that returns an object, and puts the code last.
+/// Calls a function that returns an object and writes its code to the last argument.
 macro_rules! make {
     ($functions:expr, $name:ident($($argument:expr),*)) => {{
         let mut code = 0;

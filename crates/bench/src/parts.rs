@@ -1,5 +1,5 @@
-//! What the measuring program does, part by part. Each part notes its figures under the keys of `figures::FIGURES`; one
-//! that fails costs its own figures and no others.
+//! The parts of the measuring program. Each notes its figures under the keys of `figures::FIGURES`. A part that fails costs only
+//! its own figures.
 
 mod by_hand;
 mod calls;
@@ -13,7 +13,7 @@ mod threads;
 use super::empty_kernel::{EMPTY_KERNEL_NAME, EMPTY_KERNEL_PTX};
 use super::sampling::Body;
 
-/// Every part; what takes seconds comes last.
+/// Runs every part, slow ones last.
 pub(super) fn measure(body: &mut Body) {
     if let Err(error) = body.cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME) {
         body.lose(error);

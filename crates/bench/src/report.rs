@@ -1,4 +1,4 @@
-//! What `katydid bench` prints: a table for people, JSON for programs.
+//! The output of `katydid bench`: a table, or JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,22 +16,22 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
-/// Copies that are held against plain ones of as many bytes.
+/// Copies to compare with plain ones of the same size.
 const BULK_FIGURES: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];
 
 /// The runs of all ways.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    /// The driver, which is the same under all ways.
+    /// The driver, the same on all ways.
     driver: ProbedDriver,
     rounds: u32,
-    /// One report a round, and those of what is measured beside the rounds.
+    /// One report per round, and those of measurements outside of rounds.
     runs: BTreeMap<Way, Vec<Report>>,
-    /// What keeping a journal costs.
+    /// Cost of keeping a journal.
     pub(super) journal: Costs,
 }
 
-/// What `--json` writes; keys are only ever added.
+/// Output of `--json`. Keys are only ever added.
 #[derive(Serialize)]
 struct Json<'a> {
     machine: Machine,
@@ -41,13 +41,13 @@ struct Json<'a> {
     idle: BTreeMap<Way, Idle>,
     resident_after: BTreeMap<Way, u64>,
     journal: &'a Costs,
-    /// Rates of large copies over TCP, by key, of the best rate of plain copies in the same run.
+    /// Rates of large copies over TCP, by key, as a share of the best plain rate in the same run.
     of_path: BTreeMap<&'static str, f64>,
-    /// Reasons; what was left out has none.
+    /// Reasons for failed figures; figures that were left out have none.
     not_measured: Vec<String>,
 }
 
-/// One figure of all ways; a way that could not measure it has null.
+/// One figure on all ways; null for a way that could not measure it.
 #[derive(Serialize)]
 struct JsonFigure {
     key: &'static str,
@@ -59,22 +59,22 @@ struct JsonFigure {
 }
 
 impl Comparison {
-    /// A comparison without runs.
+    /// Returns a comparison without runs.
     pub(super) fn new(driver: ProbedDriver, ways: impl Iterator<Item = Way>) -> Self {
         Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect(), journal: Costs::new() }
     }
 
-    /// Rounds that came to their end.
+    /// Returns the number of completed rounds.
     pub(super) fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Counts a round that has ended.
+    /// Counts a completed round.
     pub(super) fn end_round(&mut self) {
         self.rounds += 1;
     }
 
-    /// Adds a figure that was measured beside the rounds: nanoseconds, or why there are none.
+    /// Adds a figure from outside of rounds: nanoseconds, or why there are none.
     pub(super) fn note(&mut self, way: Way, key: &str, samples: Result<Vec<f64>, String>) {
         let outcome = match samples.map(Timing::of) {
             Ok(Some(timing)) => Outcomes::Timing(timing),
@@ -90,7 +90,7 @@ impl Comparison {
         self.runs.entry(way).or_default().push(report);
     }
 
-    /// A figure of a way over all runs; `None` where it was not measured.
+    /// Returns a figure of a way over all runs; `None` if it was not measured.
     fn timing(&self, way: Way, key: &str) -> Option<Timing> {
         let outcomes = self.runs.get(&way)?.iter().filter_map(|report| report.figures.get(key));
         let timings = outcomes.filter_map(|outcome| match outcome {
@@ -100,7 +100,7 @@ impl Comparison {
         Timing::over_runs(&timings.collect::<Vec<_>>())
     }
 
-    /// Median over native's median; `None` for native itself, and where one of the two is missing.
+    /// Returns the median over native's median; `None` for native itself, and if one of the two is missing.
     fn ratio(&self, way: Way, key: &str) -> Option<f64> {
         if way == Way::Native {
             return None;
@@ -108,7 +108,7 @@ impl Comparison {
         Some(self.timing(way, key)?.median_ns / self.timing(Way::Native, key)?.median_ns)
     }
 
-    /// Why figures are missing, each reason once.
+    /// Returns why figures are missing, each reason once.
     fn failures(&self) -> Vec<String> {
         let reports = self.runs.iter().flat_map(|(way, reports)| reports.iter().map(move |report| (way, report)));
         let failed = reports.flat_map(|(way, report)| {
@@ -123,19 +123,19 @@ impl Comparison {
         lines
     }
 
-    /// The program's cost while idle: the median of memory, the worst of CPU.
+    /// Returns the program's cost while idle: the median of memory, the worst of CPU.
     fn idle(&self, way: Way) -> Option<Idle> {
         let idle: Vec<Idle> = self.runs.get(&way)?.iter().filter_map(|report| report.idle).collect();
         let cpu_percent = idle.iter().map(|idle| idle.cpu_percent).max_by(f64::total_cmp)?;
         Some(Idle { cpu_percent, resident: middle(idle.iter().map(|idle| idle.resident))? })
     }
 
-    /// Resident memory after all measurements.
+    /// Returns the resident memory after all measurements.
     fn resident_after(&self, way: Way) -> Option<u64> {
         middle(self.runs.get(&way)?.iter().filter_map(|report| report.resident_after))
     }
 
-    /// The table, the costs of an idle session, and what could not be measured.
+    /// Writes the table, the cost of an idle session, and what could not be measured.
     pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
         let device = self.driver.devices.first().map_or("no device", |(name, _)| name);
         writeln!(out, "driver {} ({device}); times are medians and 99th percentiles\n", self.driver.path.display())?;
@@ -155,7 +155,7 @@ impl Comparison {
         self.failures().iter().try_for_each(|line| writeln!(out, "not measured: {line}"))
     }
 
-    /// What of the path's own rate copies over TCP reach: the best rate of plain copies, over however many connections.
+    /// Returns the rates of copies over TCP as shares of the path's own rate: the best plain one, over any number of connections.
     fn bulk(&self) -> Vec<String> {
         let (shares, Some((_, connections))) = (self.of_path(), self.path()) else { return Vec::new() };
         let name = |key: &str| FIGURES.iter().find(|figure| figure.key == key).map_or("", |figure| figure.name);
@@ -166,20 +166,20 @@ impl Comparison {
         shares.iter().map(line).collect()
     }
 
-    /// Nanoseconds of the fastest plain copy, and its connections.
+    /// Returns the nanoseconds of the fastest plain copy, and its connections.
     fn path(&self) -> Option<(f64, usize)> {
         let plain = |(connections, key)| Some((self.timing(Way::Tcp, key)?.median_ns, connections));
         PLAIN_COPIES.into_iter().filter_map(plain).min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
-    /// The rate of each large copy over TCP, of the path's.
+    /// Returns the rate of each large copy over TCP, as a share of the path's.
     fn of_path(&self) -> BTreeMap<&'static str, f64> {
         let Some((plain, _)) = self.path() else { return BTreeMap::new() };
         let share = |key: &'static str| Some((key, plain / self.timing(Way::Tcp, key)?.median_ns));
         BULK_FIGURES.into_iter().filter_map(share).collect()
     }
 
-    /// A line a figure; for each way its median and tail, and the ratio where native was measured too.
+    /// Returns a row per figure: median and tail for each way, and the ratio if native was measured too.
     fn table(&self) -> Table {
         let mut columns = vec![("FIGURE".to_owned(), Align::Left)];
         for way in self.runs.keys() {
@@ -212,7 +212,7 @@ impl Comparison {
         cells
     }
 
-    /// All numbers, in nanoseconds and bytes.
+    /// Returns all numbers, in nanoseconds and bytes.
     pub(super) fn json(&self) -> impl Serialize + '_ {
         Json {
             machine: machine::describe(&self.driver),
@@ -239,12 +239,12 @@ impl Comparison {
     }
 }
 
-/// The middle one of some numbers.
+/// Returns the median of some numbers.
 fn middle(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     median(numbers.map(|number| number as f64).collect()).map(|middle| middle as u64)
 }
 
-/// A time, with the rate where that says more.
+/// Formats a time, with the rate of large copies.
 fn format_time(figure: &Figure, nanoseconds: f64) -> String {
     match figure.bytes {
         large if large >= 1 << 20 => format!("{} ({:.1} GB/s)", duration(nanoseconds), large as f64 / nanoseconds),

@@ -1,6 +1,6 @@
-//! What the measuring program takes samples with, and what it prints.
+//! Samples of the measuring program, and its output.
 //!
-//! A figure that cannot be measured carries its reason, so that one missing function costs one line of the table.
+//! A failed figure carries its reason, so that one missing function costs one line of the table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,27 +14,27 @@ use super::cuda::{Cuda, CudaError};
 use super::figures::{Idle, Timing};
 use crate::flags::BenchBodyFlags;
 
-/// Calls timed together where one is too short for the clock.
+/// Calls timed together if one is too short for the clock.
 pub(super) const CALLS_PER_BATCH: u32 = 64;
-/// No figure takes longer than this, unless it takes so long to have as few samples as this.
+/// Longest time of a figure, unless it needs more for its minimum of samples.
 const MAX_FIGURE_TIME: Duration = Duration::from_millis(400);
 const MIN_SAMPLES: usize = 2;
 
-/// What takes seconds is not begun later than this in a run.
+/// Latest time in a run at which a slow measurement begins.
 const LATEST_SLOW_START: Duration = Duration::from_secs(12);
 
-/// What one run prints.
+/// Output of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     /// By key of `figures::FIGURES`.
     pub(super) figures: BTreeMap<String, Outcomes>,
-    /// Right after the start.
+    /// Cost of an idle session, right after the start.
     pub(super) idle: Option<Idle>,
-    /// Resident memory in bytes after everything, large copies included.
+    /// Resident memory in bytes after all measurements, with large copies.
     pub(super) resident_after: Option<u64>,
 }
 
-/// A figure, or why there is none.
+/// A figure, or why it is missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcomes {
@@ -42,24 +42,24 @@ pub(super) enum Outcomes {
     Failed(String),
 }
 
-/// How often each thing is done.
+/// Number of repetitions of each kind.
 pub(super) struct Plan {
     /// Calls and small copies.
     pub(super) repetitions: u32,
     /// Copies of 64 MiB, each of which takes milliseconds.
     pub(super) large: u32,
-    /// Objects that are kept at a time.
+    /// Objects that live at the same time.
     pub(super) objects: u32,
-    /// How long the program does nothing.
+    /// Time for which the program is idle.
     pub(super) idle: Duration,
-    /// What takes seconds is measured too.
+    /// Whether slow measurements run too.
     pub(super) heavy: bool,
-    /// Copies over TCP by this program are measured too.
+    /// Whether this program measures its own copies over TCP too.
     pub(super) by_hand: bool,
 }
 
 impl Plan {
-    /// `quick` gives up a steady 99th percentile for a run of a second.
+    /// Returns the plan of the flags. `quick` sacrifices a steady 99th percentile for a run of a second.
     pub(super) fn new(flags: &BenchBodyFlags) -> Self {
         let idle = Duration::from_millis(if flags.quick { 300 } else { 1000 });
         let (heavy, by_hand) = (flags.heavy, flags.by_hand);
@@ -70,12 +70,12 @@ impl Plan {
     }
 }
 
-/// Nanoseconds of the clock that parent and child share.
+/// Returns nanoseconds of the clock that parent and child share.
 pub(super) fn now() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// Clocks of this kind never show negative times.
+/// Converts a time; clocks of this kind are never negative.
 fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
@@ -86,7 +86,7 @@ pub(super) struct Body {
     pub(super) plan: Plan,
     pub(super) begun: Instant,
     pub(super) figures: BTreeMap<String, Outcomes>,
-    /// Why there is no kernel.
+    /// Why the kernel is missing.
     pub(super) lost: Option<CudaError>,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Body {
 pub(super) type Samples = Result<Vec<f64>, CudaError>;
 
 impl Body {
-    /// Keeps a figure; a failed one keeps its reason.
+    /// Stores a figure, or the reason of its failure.
     pub(super) fn note(&mut self, key: &str, samples: Samples) {
         let outcome = match samples.map(Timing::of) {
             Ok(Some(timing)) => Outcomes::Timing(timing),
@@ -104,17 +104,17 @@ impl Body {
         self.figures.insert(key.to_owned(), outcome);
     }
 
-    /// Whether what takes seconds may begin.
+    /// Returns whether slow measurements may begin.
     pub(super) fn has_time(&self) -> bool {
         self.begun.elapsed() < LATEST_SLOW_START
     }
 
-    /// The kernel could not be loaded.
+    /// Notes that the kernel could not be loaded.
     pub(super) fn lose(&mut self, error: CudaError) {
         self.lost = Some(error);
     }
 
-    /// Measures what launches the kernel: a driver that cannot load it loses these figures and no other.
+    /// Measures with the kernel. A driver that cannot load it loses only these figures.
     pub(super) fn with_kernel(&self, measure: impl FnOnce() -> Samples) -> Samples {
         match &self.lost {
             None => measure(),
@@ -122,7 +122,7 @@ impl Body {
         }
     }
 
-    /// What a session that does nothing costs the program.
+    /// Returns the cost of an idle session for the program.
     pub(super) fn idle(&self) -> Option<Idle> {
         self.cuda.synchronise().ok()?;
         let (cpu, wall) = (cpu_time(), Instant::now());
@@ -133,12 +133,12 @@ impl Body {
     }
 }
 
-/// Times each call. The first tenth is thrown away: it pays for caches and page faults.
+/// Times each call. The first tenth does not count, since it pays for caches and page faults.
 pub(super) fn each(repetitions: u32, call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     each_within(MAX_FIGURE_TIME, repetitions, call)
 }
 
-/// Times each call, as `each` does; a slow call is repeated as often as `limit` allows.
+/// Times each call, as `each` does. Repeats a slow call as often as `limit` allows.
 fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     let loop_start = Instant::now();
     let mut samples = Vec::with_capacity(repetitions as usize);
@@ -156,7 +156,7 @@ fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Resu
     Ok(samples)
 }
 
-/// Times calls that return before the work is done, many at a time; the work is waited for outside the clock.
+/// Times calls that return before the work is done, many at a time. The wait for the work is not timed.
 pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     let loop_start = Instant::now();
     let mut samples = Vec::with_capacity(number as usize);
@@ -177,12 +177,12 @@ pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result
     Ok(samples)
 }
 
-/// CPU time of this process in nanoseconds.
+/// Returns the CPU time of this process in nanoseconds.
 fn cpu_time() -> u64 {
     nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 pub(super) fn resident() -> Option<u64> {
     let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)

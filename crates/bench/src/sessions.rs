@@ -1,5 +1,5 @@
-//! Several programs at once: each launches the empty kernel and waits for it, for the same while. The figure is the time of
-//! one launch with its wait over all of them: `window / sum of launches`.
+//! Concurrent programs: each launches the empty kernel and waits for it, for the same time. The figure is the time of one launch
+//! with its wait over all programs: `window / sum of launches`.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -10,10 +10,10 @@ use super::empty_kernel::{EMPTY_KERNEL_NAME, EMPTY_KERNEL_PTX};
 use super::setup::{Setup, prepared};
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// How long they work.
+/// Time for which they work.
 const WORK_TIME: Duration = Duration::from_millis(300);
 
-/// One of the programs: says that it is ready, waits for a line, works, says how often it came round.
+/// Runs one of the programs. It reports that it is ready, waits for a line, works, and prints its number of launches.
 pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
     let fail = |error| Failure::work(format!("cannot measure: {error}"));
     cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME).map_err(fail)?;
@@ -30,7 +30,7 @@ pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nanoseconds of a launch with its wait, `number` programs taken together.
+/// Returns the nanoseconds of a launch with its wait, over `number` programs.
 ///
 /// # Errors
 ///
@@ -53,12 +53,12 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     }
 }
 
-/// The text of an error.
+/// Returns the text of an error.
 fn to_text(error: impl ToString) -> String {
     error.to_string()
 }
 
-/// A measuring program under way; killed with the value.
+/// A running measuring program, killed on drop.
 pub(super) struct Program {
     process: Child,
     stdin: ChildStdin,
@@ -66,7 +66,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts one with these further arguments.
+    /// Starts a program with these further arguments.
     pub(super) fn start(setup: &Setup, arguments: &[&str]) -> io::Result<Self> {
         let mut command: Command = prepared(setup);
         let mut process = command.args(arguments).stdin(Stdio::piped()).spawn()?;
@@ -75,13 +75,13 @@ impl Program {
         Ok(Self { process, stdin, lines: BufReader::new(lines) })
     }
 
-    /// Says a word, and hears what it says to that.
+    /// Sends a word, and returns the answer.
     pub(super) fn ask(&mut self, word: &str) -> Result<String, String> {
         self.send_line(word)?;
         self.line()
     }
 
-    /// The next thing it says.
+    /// Reads the next line of its output.
     fn line(&mut self) -> Result<String, String> {
         let mut line = String::new();
         match self.lines.read_line(&mut line) {
@@ -96,7 +96,7 @@ impl Program {
 }
 
 impl Drop for Program {
-    /// Whatever it does, it has been measured, or is of no use any more.
+    /// Kills the process: it has been measured, or is of no use any more.
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

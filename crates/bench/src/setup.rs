@@ -1,4 +1,4 @@
-//! Ways from the measuring program to the driver, and what a run on one needs.
+//! Ways from the measuring program to the driver, and the setup of a run on one.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,9 +14,9 @@ use katydid_cli_core::output::failure::Failure;
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
 
-/// The variable that chooses between shared memory and the socket.
+/// The variable that selects shared memory or the socket.
 const LINK_VARIABLE: &str = "KATYDID_LINK";
-/// How long a worker may take to become ready.
+/// Time within which a worker must become ready.
 const WORKER_READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A way from the measuring program to the driver.
@@ -35,7 +35,7 @@ pub(super) enum Way {
     Tls,
     /// Katydid over vsock of this machine.
     Vsock,
-    /// Katydid over shared memory, kernels of several sessions beside each other.
+    /// Katydid over shared memory, with concurrent kernels of several sessions.
     Mps,
 }
 
@@ -54,18 +54,18 @@ impl Way {
     }
 }
 
-/// A way with what its measuring program needs.
+/// A way, with the setup of its measuring program.
 pub(super) struct Setup {
     pub(super) way: Way,
     /// The loader's search path; `None` unsets it.
     pub(super) search: Option<OsString>,
     /// The server, except for the native way.
     pub(super) server: Option<Address>,
-    /// Frames go over the socket, even where there could be shared memory.
+    /// Whether frames use the socket even where shared memory is possible.
     pub(super) stream: bool,
 }
 
-/// Where the loader finds the very driver that the workers opened.
+/// Returns the loader's search path for the same driver that the workers opened.
 pub(super) fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> {
     let search_path = layout.driver_search();
     match driver.parent().filter(|folder| folder.is_absolute()) {
@@ -74,7 +74,7 @@ pub(super) fn native_search(layout: &Layout, driver: &Path) -> Option<OsString> 
     }
 }
 
-/// A program that meets no ready worker would measure the driver's start.
+/// Waits for a ready worker. Without one, a program would measure the start of the driver.
 pub(super) fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
     let deadline = Instant::now() + WORKER_READY_TIMEOUT;
     while server.workers().ready == 0 {
@@ -89,7 +89,7 @@ pub(super) fn wait_until_warm(server: &PrivateServer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The measuring program, ready to be started on a way.
+/// Returns the command of the measuring program on a way.
 pub(super) fn prepared(setup: &Setup) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("bench-body");

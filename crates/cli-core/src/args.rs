@@ -1,4 +1,4 @@
-//! What users write: the config file, other files, durations, sizes.
+//! Input of users: the config file, other files, durations, sizes.
 
 pub mod config;
 pub mod duration;

@@ -1,16 +1,16 @@
-//! Where the installed libraries are.
+//! Paths of the installed libraries.
 //!
 //! ```text
 //! bin/katydid
-//! lib/katydid/shim/libcuda.so.1    what programs are given
-//! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the same for OpenCL
-//! lib/katydid/loader/libOpenCL.so.1    the latter again, for programs of a machine that has no loader of OpenCL
+//! lib/katydid/shim/libcuda.so.1    the shim for CUDA programs
+//! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the shim for OpenCL programs
+//! lib/katydid/loader/libOpenCL.so.1    the OpenCL shim again, for machines without an OpenCL loader
 //! lib/katydid/soft/libcuda.so.1    softcuda
-//! lib/katydid/criu/                CRIU with its libraries; only where the system's will not do
+//! lib/katydid/criu/                CRIU with its libraries; only used if the system's does not work
 //! lib/katydid/katydid-criu         starts that CRIU with the capabilities that this file was given
 //! ```
 //!
-//! `lib/katydid` is sought beside the executable's folder, or is what `KATYDID_LIB` says.
+//! `lib/katydid` is beside the executable's folder, or at the path in `KATYDID_LIB`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
-/// The variable that overrides the place of the libraries.
+/// Variable that overrides the folder of the libraries.
 pub const LIBRARY_FOLDER_VARIABLE: &str = "KATYDID_LIB";
-/// Where loaders of OpenCL look for vendors' files.
+/// Variable with the folder of vendors' files, which OpenCL loaders read.
 pub const VENDORS_VARIABLE: &str = "OCL_ICD_VENDORS";
-/// Libraries that loaders of OpenCL open besides.
+/// Variable with further libraries that OpenCL loaders open.
 pub const ICD_LIBRARIES_VARIABLE: &str = "OCL_ICD_FILENAMES";
-/// Where the loader looks first.
+/// Variable with the folders that the dynamic loader searches first.
 pub const SEARCH_PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
-/// The file name every CUDA program asks for.
+/// The file name that every CUDA program asks for.
 pub const CUDA_LIBRARY: &str = "libcuda.so.1";
-/// What loaders of OpenCL open as that of a vendor.
+/// The vendor library that OpenCL loaders open.
 const OPENCL_LIBRARY: &str = "libkatydid_opencl.so";
-/// The file name every OpenCL program asks for: a loader's.
+/// The file name that every OpenCL program asks for: that of a loader.
 pub const OPENCL_LOADER: &str = "libOpenCL.so.1";
 
-/// The folder of the libraries.
+/// The installed libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Path of `lib/katydid`, with the folders `shim` and `soft`.
@@ -57,7 +57,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// The layout this process belongs to; its files need not exist.
+    /// Finds the installation that this process belongs to; its files need not exist.
     pub fn find() -> Result<Self, LayoutError> {
         if let Some(folder) = env::var_os(LIBRARY_FOLDER_VARIABLE).filter(|value| !value.is_empty()) {
             return Ok(Self { folder: absolute(Path::new(&folder)) });
@@ -77,22 +77,22 @@ impl Layout {
         self.folder.join("shim")
     }
 
-    /// The library given to programs.
+    /// Path of the shim for CUDA programs.
     pub fn shim(&self) -> PathBuf {
         self.shim_folder().join(CUDA_LIBRARY)
     }
 
-    /// The folder of vendors' files that loaders of OpenCL look into.
+    /// The folder of vendors' files, which OpenCL loaders read.
     pub fn vendors(&self) -> PathBuf {
         self.shim_folder().join("vendors")
     }
 
-    /// The library by which programs of OpenCL reach the server, and the file that names it to loaders.
+    /// Paths of the shim for OpenCL programs, and of the file that names it to loaders.
     pub fn opencl(&self) -> [PathBuf; 2] {
         [self.shim_folder().join(OPENCL_LIBRARY), self.vendors().join("katydid.icd")]
     }
 
-    /// The folder in which that library has a loader's name.
+    /// The folder in which the OpenCL shim has a loader's name.
     pub fn loader_folder(&self) -> PathBuf {
         self.folder.join("loader")
     }
@@ -102,13 +102,13 @@ impl Layout {
         self.folder.join("soft").join(CUDA_LIBRARY)
     }
 
-    /// The root of our own CRIU; it need not be there.
+    /// Root folder of Katydid's own CRIU; it may be missing.
     pub fn criu(&self) -> PathBuf {
         self.folder.join("criu")
     }
 
-    /// The loader's search path for programs: the shim first, then what was there; at last, on a machine without a loader
-    /// of OpenCL, our library under its name.
+    /// The loader's search path for programs: the shim first, then the present path. On a machine without an OpenCL loader, the
+    /// folder in which the shim has a loader's name comes last.
     pub fn program_search(&self) -> OsString {
         let search = first(&self.shim_folder(), env::var_os(SEARCH_PATH_VARIABLE).as_deref());
         match has_loader() || !self.loader_folder().is_dir() {
@@ -117,26 +117,26 @@ impl Layout {
         }
     }
 
-    /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.
+    /// The loader's search path for workers, which must find the real driver instead of the shim; `None`: unset.
     pub fn driver_search(&self) -> Option<OsString> {
         env::var_os(SEARCH_PATH_VARIABLE).map(|path| joined(other_folders(&path, &self.shim_folder())))
     }
 
-    /// Whether the library for programs is there.
+    /// Checks that the shim exists.
     pub fn check_shim(&self) -> Result<(), LayoutError> {
         let path = self.shim();
         if path.is_file() { Ok(()) } else { Err(LayoutError::Missing { path }) }
     }
 }
 
-/// Whether a program that is linked with a loader of OpenCL finds one.
+/// Whether a program that is linked with an OpenCL loader finds one.
 #[expect(unsafe_code, reason = "opens the loader's library to see whether there is one")]
 pub fn has_loader() -> bool {
-    // SAFETY: a loader does nothing before its first call; what it would do is what it does in every OpenCL program.
+    // SAFETY: a loader does nothing before its first call; anything that it did would happen in every OpenCL program too.
     unsafe { Library::open(Some(OPENCL_LOADER), RTLD_LAZY | RTLD_LOCAL) }.is_ok()
 }
 
-/// A search path with `folder` first, and not again further on.
+/// A search path with `folder` first, and not repeated.
 pub fn first(folder: &Path, search_path: Option<&OsStr>) -> OsString {
     joined(
         [folder.to_owned()]
@@ -145,17 +145,17 @@ pub fn first(folder: &Path, search_path: Option<&OsStr>) -> OsString {
     )
 }
 
-/// Entries of `path` that are neither `folder` nor empty.
+/// Entries of `path`, except `folder` and empty ones.
 fn other_folders<'a>(path: &'a OsStr, folder: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
     env::split_paths(path).filter(move |entry| entry != folder && !entry.as_os_str().is_empty())
 }
 
-/// Entries came out of a search path, so none holds the separator that could not be joined.
+/// Joins entries of a search path, so none can hold the separator.
 fn joined(entries: impl Iterator<Item = PathBuf>) -> OsString {
     env::join_paths(entries).unwrap_or_default()
 }
 
-/// Programs change their folder before they load libraries, so a relative path would not do.
+/// Makes a path absolute: programs may change their folder before they load libraries.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

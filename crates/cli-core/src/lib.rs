@@ -1,4 +1,4 @@
-//! What every command of `katydid` shares: what users write and read, where the libraries are, servers.
+//! Code that all commands of `katydid` share: input and output of users, paths of the libraries, servers.
 //!
 //! Errors and output are at the bottom, servers at the top. Commands are in the crates `cli` and `bench`.
 

@@ -1,4 +1,4 @@
-//! What drivers of OpenCL workers of this machine would find.
+//! OpenCL drivers that workers of this machine would find.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::output::failure::{Failure, Outcome};
 
-/// What workers of this machine would find.
+/// OpenCL drivers that workers of this machine would find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
     /// Names of the platforms that work.
@@ -16,7 +16,7 @@ pub struct Drivers {
     pub tried: Vec<String>,
 }
 
-/// The probing process: prints [`Drivers`], or in their place why there are none.
+/// Runs the probing process: prints [`Drivers`], or why there are none.
 pub fn probe() -> Outcome {
     let found = katydid_worker::opencl_drivers().map(|(platforms, tried)| Drivers { platforms, tried });
     writeln!(io::stdout(), "{}", serde_json::to_string(&found).map_err(Failure::work)?)?;

@@ -1,4 +1,4 @@
-//! What users read: documents, failures, tables, dates.
+//! Output for users: documents, failures, tables, dates.
 
 pub mod date;
 pub mod document;

@@ -1,4 +1,4 @@
-//! What a driver library is, found out in a process of its own: a driver that crashes or hangs takes only that along.
+//! Probes a driver library in a process of its own: a driver that crashes or hangs affects only that process.
 
 #![expect(unsafe_code, reason = "three questions to a driver library")]
 
@@ -26,7 +26,7 @@ pub enum Probe {
 /// A working driver library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbedDriver {
-    /// The name it was loaded by.
+    /// The path by which it was loaded.
     pub path: PathBuf,
     /// Whether it is softcuda.
     pub soft: bool,
@@ -36,7 +36,7 @@ pub struct ProbedDriver {
     pub devices: Vec<(String, u64)>,
 }
 
-/// The probing process: prints a [`Probe`].
+/// Runs the probing process: prints a [`Probe`].
 pub fn main(driver: &str) -> Outcome {
     let text = serde_json::to_string(&probe(driver)).map_err(Failure::work)?;
     writeln!(io::stdout(), "{text}")?;
@@ -53,7 +53,7 @@ fn probe(driver: &str) -> Probe {
     }
 }
 
-/// Asks a library that has initialised for what people know a driver by.
+/// Asks an initialised library for the facts by which users know a driver.
 fn facts(library: OpenLibrary) -> ProbedDriver {
     let (path, soft, count) = (library.path().to_owned(), library.is_soft(), library.devices());
     let driver = Driver::new(library);
@@ -64,7 +64,7 @@ fn facts(library: OpenLibrary) -> ProbedDriver {
     ProbedDriver { path, soft, version, devices }
 }
 
-/// Name and memory; a device that does not answer has an empty name.
+/// Name and memory of a device; the name is empty if the device does not answer.
 fn device(driver: &Driver, ordinal: i32) -> (String, u64) {
     let (mut device, mut name, mut memory) = (Default::default(), [0; 256], 0usize);
     // SAFETY: each pointer is writable for its call, and the name's length is that of the array.
@@ -87,12 +87,12 @@ pub fn probe_in_child(driver: &str) -> Probe {
     run_in_process(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
 }
 
-/// Looks for drivers of OpenCL in a process of its own.
+/// Looks for OpenCL drivers in a process of its own.
 pub fn probe_opencl_in_child() -> Result<Drivers, String> {
     run_in_process(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
 }
 
-/// What a child process of ours prints, which must not see Katydid's library for programs.
+/// Runs a hidden command of katydid, which must not see the shim, and parses its output.
 fn run_in_process<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());

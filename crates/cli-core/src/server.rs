@@ -1,4 +1,4 @@
-//! Servers: where they are, how they are asked, what surrounds the workers of one.
+//! Servers: their addresses, their admin sockets, and the surroundings of their workers.
 
 pub mod address;
 pub mod admin;

@@ -1,4 +1,4 @@
-//! What users write: flags and variables.
+//! Input of users: flags and variables.
 
 pub(crate) mod command;
 pub(crate) mod flags;

@@ -1,4 +1,4 @@
-//! Signals that our caller ignored, as `nohup` does, and that stay ignored.
+//! Signals that the caller ignored, as `nohup` does, and that stay ignored.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
-/// The mask as `/proc/PID/status` writes it: hexadecimal, bit N - 1 for signal N.
+/// Reads the mask in `/proc/PID/status`: hexadecimal, bit N - 1 for signal N.
 fn ignored_mask(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

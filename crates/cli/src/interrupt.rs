@@ -1,12 +1,12 @@
-//! What a signal does to a command that owes a document or has folders among temporary files: it gives its last word, leaves nothing
-//! behind, and dies by the signal, as its caller expects.
+//! Handles signals in a command that owes a document, or has folders among temporary files. The command completes the document,
+//! leaves nothing behind, and dies by the signal, as its caller expects.
 //!
-//! The rule: a signal is either ours or the program's, and none is lost. It is ours from [`watch`] on, until [`pause`] is called because
-//! a program gets it (`supervise.rs`), with those that had come and that nothing was done about yet. A second one ends the command at
-//! once, since the reader of its document may not read.
+//! The rule: a signal is either the command's or the program's, and none is lost. It is the command's from [`watch`] on, until
+//! [`pause`] is called because a program gets it (`supervise.rs`). That also returns signals that arrived but were not handled
+//! yet. A second signal ends the command at once, since the reader of its document may not read.
 //!
-//! What comes while the command line is read waits ([`hold`]): by then it is not known whether a document is owed. Before `main` begins,
-//! nothing can be written; the system needs about a millisecond to load the command.
+//! Signals during the parsing of the command line are held ([`hold`]): it is not known yet whether a document is owed. Before
+//! `main` begins, nothing can be written; the system needs about a millisecond to load the command.
 
 #![expect(unsafe_code, reason = "has signals of a thread wait")]
 
@@ -29,23 +29,23 @@ use katydid_job::process::shared_memory;
 use katydid_job::process::signals::END_REQUEST_SIGNALS;
 use katydid_job::supervisor::{folder, guard};
 
-/// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
+/// A thread that waits for signals, and the handle that ends its wait. The thread returns the signals that came before its end.
 type SignalWatch = (Handle, JoinHandle<Vec<Origin>>);
 
-/// What is watched with, and what goes on without us.
+/// The watch, and what goes on without the command.
 static SIGNAL_WATCH: Mutex<(Option<SignalWatch>, &str)> = Mutex::new((None, ""));
 
 fn state() -> MutexGuard<'static, (Option<SignalWatch>, &'static str)> {
     SIGNAL_WATCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Signals that wait for this thread, until this is dropped.
+/// Signals that are held for this thread, until the value is dropped.
 pub(crate) struct HeldSignals {
-    /// What waited before.
+    /// Signals that were held before.
     before: libc::sigset_t,
 }
 
-/// Has the signals that end a command wait, in a process of one thread: none without the system's leave.
+/// Holds the signals that end a command, in a process with one thread. Returns `None` if the system refuses.
 pub(crate) fn hold() -> Option<HeldSignals> {
     let (mut held, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets outlive the calls; the first is made empty before signals are added, and the last call fills the second.
@@ -67,11 +67,11 @@ impl Drop for HeldSignals {
     }
 }
 
-/// From now on signals are ours, but for those that our caller ignored.
+/// Starts to handle signals, except those that the caller ignored.
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub(crate) fn watch() -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::work(format!(
@@ -90,34 +90,35 @@ pub(crate) fn watch() -> Result<(), Failure> {
     Ok(())
 }
 
-/// From now on a file that may grow no more (`ulimit -f`) is an error of what writes to it, as a full disk is, and no signal that ends the
-/// command without a word. Programs that it starts get the signal as usual: only what is ignored is passed on.
+/// Makes a file that may not grow further (`ulimit -f`) an error of the write, as a full disk is. Otherwise a signal would end
+/// the command silently. Started programs get the signal as usual: only ignored signals are inherited.
 pub(crate) fn take_full_files_for_errors() {
     if !is_ignored(SIGXFSZ) {
-        // Without it the signal ends us, as any command.
+        // Without it the signal ends this command, as any other.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     }
 }
 
-/// From now on they are the program's, or are dropped; those that have come by now. Does not return where one is about to end us.
+/// Stops handling signals, which are the program's from now on, or are dropped. Returns those that have arrived. Does not return
+/// if a signal is about to end the command.
 pub(crate) fn pause() -> Vec<Origin> {
     let Some((handle, thread)) = state().0.take() else { return Vec::new() };
     handle.close();
     thread.join().unwrap_or_default()
 }
 
-/// Says in the last word what another process goes on with.
+/// Sets what another process goes on with, for the last message.
 pub(crate) fn leaves(what: &'static str) {
     state().1 = what;
 }
 
-/// Waits for a signal, and ends by it.
+/// Waits for a signal, and ends the process by it.
 fn handle_signals(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
     let Some(Origin { signal, .. }) = signals.forever().next() else { return signals.pending().collect() };
     let at_once = move || signals.forever().for_each(|origin| die(origin.signal));
-    // Without the thread the last word is only as fast as its reader.
+    // Without the thread, the last output waits for its reader.
     let _ = thread::Builder::new().name("second-signal".to_owned()).spawn(at_once);
-    // First: removing the files makes CRIU fail, and its guard sees an end.
+    // Called first: removing the files makes CRIU fail, and its guard sees an end.
     let has_guards = guard::leave_jobs();
     let name = signal_name(signal).unwrap_or("a signal");
     let goes_on = state().1;
@@ -137,7 +138,7 @@ fn handle_signals(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
 
 /// Ends as if the signal had not been caught.
 fn die(signal: i32) {
-    // One that cannot be raised ends us all the same.
+    // If the signal cannot be raised, this exits all the same.
     let _ = emulate_default_handler(signal);
     std::process::exit(128 + signal);
 }
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// The test's process would end by the signal.
+    /// The signal would end the test's process.
     #[test]
     fn what_comes_while_signals_are_held_is_for_the_handler_that_is_set_meanwhile() {
         let held = hold().unwrap();

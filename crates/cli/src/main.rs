@@ -1,10 +1,10 @@
-//! The `katydid` command: parse, run the command, map its outcome to an exit code.
+//! The `katydid` command: parses the command line, runs the command, and maps its outcome to an exit code.
 //!
 //! | command      | file            | what it does                                      |
 //! |--------------|-----------------|---------------------------------------------------|
 //! | `run`        | `run.rs`        | a program on a GPU here or elsewhere              |
 //! | `serve`      | `serve.rs`      | the GPUs of this machine for programs             |
-//! | `ps`         | `ps.rs`         | who is served                                     |
+//! | `ps`         | `ps.rs`         | the programs that are served                      |
 //! | `checkpoint` | `checkpoint.rs` | a job into an image                               |
 //! | `restore`    | `restore.rs`    | a job out of an image                             |
 //! | `migrate`    | `migrate.rs`    | a running job's sessions to another server        |
@@ -15,7 +15,7 @@
 //! | `certs`      | `certs.rs`      | certificates for links by TLS                     |
 //! | `doctor`     | `doctor/`       | what works here, and the remedy for what does not |
 //!
-//! Flags are declared in `flags.rs` and nowhere else. Nothing here is written to standard output but what was asked for.
+//! Flags are declared only in `flags.rs`. Standard output only gets what was asked for.
 
 mod args;
 mod commands;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     run(flags.command, held).unwrap_or_else(|failure| report(&failure))
 }
 
-/// Sees to what is common to all commands, and does one. Signals are held until it is known what they end.
+/// Does what is common to all commands, and runs one. Signals are held until it is known what they end.
 fn run(command: Command, held: Option<HeldSignals>) -> Outcome {
     let destination = command.document();
     if destination == Some(JsonDestination::Output) {
@@ -59,7 +59,7 @@ fn run(command: Command, held: Option<HeldSignals>) -> Outcome {
         interrupt::watch()?;
     }
     drop(held);
-    // A pipe waits for its reader.
+    // Opening a pipe waits for its reader.
     if let Some(destination) = destination.filter(|it| *it != JsonDestination::Output)
         && let Err(failure) = output::document::want(&destination)
     {
@@ -78,8 +78,8 @@ fn run(command: Command, held: Option<HeldSignals>) -> Outcome {
     Ok(code)
 }
 
-/// Help and version go to standard output with success; mistakes in one line to standard error with 2, and into the document
-/// that was asked for. A command without any words is answered with its help.
+/// Reports clap's result. Help and version go to standard output with success. Mistakes go in one line to standard error with
+/// status 2, and into the requested document. A command without any words gets its help.
 fn usage(error: &clap::Error, held: Option<HeldSignals>) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         drop(held);
@@ -91,7 +91,7 @@ fn usage(error: &clap::Error, held: Option<HeldSignals>) -> ExitCode {
     }
     let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(destination) = args::command::document_of(&arguments) {
-        // Without the watch a signal ends us as any command.
+        // Without the watch, a signal ends this command as any other.
         let _ = interrupt::watch();
         if output::document::want(&destination).is_err() {
             let _ = output::document::want(&JsonDestination::Output);

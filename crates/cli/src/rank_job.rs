@@ -1,5 +1,5 @@
-//! The job of a rank of MPI below a launcher that `katydid run` did not begin: joined, and supervised by a process of its own
-//! (`commands/ranks.rs`).
+//! The job of an MPI rank below a launcher that `katydid run` did not start: the rank joins it, and a separate process supervises
+//! it (`commands/ranks.rs`).
 
 use std::env;
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use katydid_job::supervisor::ranks::{JobAddress, Launcher};
 
 use katydid_cli_core::output::failure::print_message;
 
-/// What the supervisor says once it is ready.
+/// Message of the supervisor once it is ready.
 pub(crate) const READY_MESSAGE: &str = "ready";
 /// The hidden command of the supervisor.
 pub(crate) const RANKS_COMMAND: &str = "job-ranks";
 
-/// Why ranks are no job together.
+/// Why ranks cannot form a job.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error(transparent)]
@@ -26,10 +26,10 @@ enum JoinError {
     Said(String),
 }
 
-/// The place of the job of this rank's launcher. Without one the rank is a job of its own.
+/// Returns the address of the job of this rank's launcher. Without a launcher the rank is a job of its own.
 pub(crate) fn join() -> Option<JobAddress> {
     let Some(launcher) = Launcher::of_this_process() else {
-        // Others have none either.
+        // One rank reports it, since the others have no launcher either.
         if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
             print_message(
                 "each rank is a job of its own, and no checkpoint can restore it: the launcher is unknown; start the launcher with `katydid run` too",

@@ -1,9 +1,9 @@
-//! Runs a program as a child, so that to its caller katydid looks like the program itself.
+//! Runs a program as a child, so that katydid looks like the program itself to its caller.
 //!
-//! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach a program of our group without us,
-//! because both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
-//! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, and of a job
-//! all processes, running or stopped: the guard kills what they started.
+//! Signals to katydid are passed on. A terminal's signals (Ctrl-C) reach a program of the same process group directly, because
+//! both are in the terminal's foreground group. So katydid catches them, and does not send them twice. A signal that the caller
+//! ignored, as `nohup` does, stays ignored in the program. If katydid is killed outright, the program dies too, and so do all
+//! processes of its job, running or stopped: the guard kills them.
 
 use std::env;
 use std::io;
@@ -27,10 +27,10 @@ use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 /// Signals that are passed on.
 const FORWARDED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGWINCH, SIGCONT];
 
-/// The lowest id that a program gets: more than a restore has processes and threads of its own.
+/// The lowest id that a program gets: higher than the number of a restore's own processes and threads.
 const FIRST_ID: i32 = 1000;
 
-/// Starts the program, tells its process id, waits for it, and says how it ended.
+/// Starts the program, reports its process id, waits for it, and returns how it ended.
 ///
 /// # Errors
 ///
@@ -43,8 +43,8 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
     passing_on(signals, child.id(), || wait(&mut child))
 }
 
-/// Runs the program of a job below a guard, which takes the whole job with us if we are killed outright. The program does
-/// without rings of the kernel, unless it `has_rings`.
+/// Runs the program of a job below a guard, which ends the whole job if this process is killed outright. The program runs without
+/// io_uring, unless it `has_rings`.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
 pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOnce(u32)) -> io::Result<ExitStatus> {
     let signals = signals()?;
     pass_first_ids();
-    // What the guard does without, the process that is below it does too.
+    // The process below the guard inherits the guard's filter.
     let before = if has_rings { |_: &mut Command| {} } else { io_uring_filter::refuse };
     let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
@@ -60,27 +60,27 @@ pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOn
     wait_until_end(guard, signals, (program, program))
 }
 
-/// The first ids of a namespace of processes are for what restores a job there: in a container, whose ids begin anew, the job's would be taken
-/// by then. A thread takes an id as a process does.
+/// Uses up the first ids of a PID namespace, which a later restore of the job needs for its own processes. In a new container ids
+/// begin anew, so these would have the job's ids by then. A thread takes an id as a process does.
 fn pass_first_ids() {
     let next_id = || Some(thread::Builder::new().spawn(gettid).ok()?.join().ok()?.as_raw_nonzero().get());
-    // Where the kernel gives few ids, none is that high.
+    // If the kernel gives few ids, none is that high.
     (0..FIRST_ID).take_while(|_| next_id().is_some_and(|id| id < FIRST_ID)).for_each(drop);
 }
 
-/// Waits for a program that is there: `child` is the guard's child to wait for, `program` what to signal. Gives the status
-/// as a shell does. The `signals` are caught from before the program is announced, since its user may interrupt it at once.
+/// Waits for a running program: `child` is the guard's child to wait for, `program` the process to signal. Returns the status as
+/// a shell does. The `signals` are caught from before the program is announced, since its user may interrupt it at once.
 ///
 /// # Errors
 ///
-/// The guard cannot be heard.
+/// The guard's link cannot be read.
 pub(crate) fn wait_for_program(guard: Guard, signals: PendingSignals, child: u32, program: u32) -> io::Result<u8> {
     wait_until_end(guard, signals, (child, program)).map(exit_code)
 }
 
 /// Signals that wait to be passed on.
 pub(crate) struct PendingSignals {
-    /// Signals that have come.
+    /// Signals that have arrived.
     early: Vec<Origin>,
     /// Iterator over further signals.
     caught: SignalsInfo<WithOrigin>,
@@ -92,16 +92,16 @@ fn wait_until_end(mut guard: Guard, signals: PendingSignals, (child, program): (
     Ok(status)
 }
 
-/// Catches the signals that our caller does not ignore. From here on they are the program's.
+/// Catches the signals that the caller does not ignore. From here on they are the program's.
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub(crate) fn signals() -> io::Result<PendingSignals> {
     let mut caught =
         SignalsInfo::<WithOrigin>::new(FORWARDED_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)))?;
     let before = interrupt::pause();
-    // One that came in between is among both.
+    // A signal that came in between is in both lists.
     let mut early: Vec<Origin> = caught.pending().collect();
     let unheard: Vec<Origin> =
         before.into_iter().filter(|one| !early.iter().any(|other| other.signal == one.signal)).collect();
@@ -111,7 +111,7 @@ pub(crate) fn signals() -> io::Result<PendingSignals> {
 
 /// Passes signals on to `program` while `wait` waits.
 fn passing_on<T>(mut signals: PendingSignals, program: u32, wait: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    // It may have ended, and been reaped by a parent that is not us, before we look.
+    // The program may have ended, and another parent may have reaped it.
     let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let PendingSignals { early, caught } = &mut signals;
@@ -133,7 +133,7 @@ fn passing_on<T>(mut signals: PendingSignals, program: u32, wait: impl FnOnce() 
     })
 }
 
-/// A signal that we catch interrupts the wait, not the program.
+/// Waits for the program; a caught signal interrupts only the system call.
 fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     loop {
         match child.wait() {
@@ -143,23 +143,24 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     }
 }
 
-/// The kernel sends what is typed; processes send the rest.
+/// Whether a terminal sent the signal: the kernel sends what is typed, processes send the rest.
 fn is_from_terminal(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Kernel)
 }
 
-/// Whether a command continues us for the time of a request, and not the program (`katydid_job::process::stopped::wake`).
+/// Whether a command continues only the supervisor, for the time of a request, and not the program
+/// (`katydid_job::process::stopped::wake`).
 fn is_for_us_alone(origin: &Origin) -> bool {
     origin.signal == SIGCONT && matches!(origin.cause, Cause::Sent(Sent::Queue))
 }
 
-/// Whether a terminal means the program when it means us.
+/// Whether a terminal's signal to this process also reaches the program.
 fn is_of_our_group(program: u32) -> bool {
     let group = |pid| tree::group_and_session(pid).map(|(group, _)| group);
     group(program) == group(std::process::id())
 }
 
-/// The status as a shell gives it: 128 + N for signal N.
+/// The exit status as a shell reports it: 128 + N for signal N.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
@@ -173,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// A signal to this process reaches every program that is supervised at that moment: one at a time.
+    /// A signal to this process reaches every program that is supervised at that moment, so tests run one at a time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn shell(script: &str) -> u8 {

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The folder by the desktop standard, unless our own variable says otherwise, given the environment; none without a home. It
-/// need not be there.
+/// Returns the folder that Katydid's own variable or the desktop standard names, given the environment. None without a home. The
+/// folder need not exist.
 pub fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let standard = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));

@@ -1,7 +1,7 @@
 //! Whether this program compresses bulk data before it sends it, with the measurements of its link.
 //!
-//! A process has one session of CUDA's and so one link that this is about. When it moves to another server, what was seen of
-//! the link before is soon outweighed.
+//! A process has one CUDA session, and so one link that is measured here. After a move to another server, measurements of the new
+//! link soon outweigh the old ones.
 
 use std::sync::OnceLock;
 
@@ -9,18 +9,18 @@ use katydid_transport::compression::{CompressionMode, CompressionPolicy};
 
 static CHOSEN_MODE: OnceLock<CompressionMode> = OnceLock::new();
 
-/// Bulk to the server.
+/// Policy for bulk to the server.
 pub static RECEIVING_POLICY: CompressionPolicy = CompressionPolicy::new();
 
-/// Bulk from the server, whose compressor is the one that counts there.
+/// Policy for bulk from the server, which measures the server's compressor.
 pub static SENDING_POLICY: CompressionPolicy = CompressionPolicy::new();
 
-/// What the environment of the process says; the first word counts.
+/// Sets the mode that the process's environment chooses. Only the first call counts.
 pub(crate) fn choose(packing: CompressionMode) {
     let _ = CHOSEN_MODE.set(packing);
 }
 
-/// Whether this program packs bulk.
+/// Returns whether this program compresses bulk.
 pub fn compression_mode() -> CompressionMode {
     CHOSEN_MODE.get().copied().unwrap_or(CompressionMode::Off)
 }

@@ -1,7 +1,7 @@
-//! The way to a session: which server, what this program says of itself, which addresses it can spare.
+//! Connecting to a server: its address, this program's hello, and the addresses that the program can spare.
 //!
-//! Every failure is one sentence with its remedy, because the program that gets only an error code cannot say more
-//! than "no CUDA-capable device is detected".
+//! Every failure is one sentence with its remedy, because a program that gets only an error code cannot say more than "no
+//! CUDA-capable device is detected".
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use crate::environment::{OpenError, program_name, setting, variable};
 use crate::session::{FaultHandler, Session, session_mark};
 use crate::{compression, threads};
 
-/// A session that has begun, and what was agreed on.
+/// A session that has begun, and what both sides agreed on.
 pub struct OpenedSession {
     /// Carries the session's calls.
     pub session: Session<CUresult>,
@@ -34,12 +34,12 @@ pub struct OpenedSession {
     pub pinned: Option<OwnedFd>,
     /// Address of the server that accepted the session.
     pub address: Address,
-    /// Transport of the frames: shared memory or a stream.
+    /// Kind of link: shared memory or a stream.
     pub link: LinkKind,
 }
 
-/// The server to use for one that the environment names: another one if our job was restored since. The supervisor notes
-/// beside the job socket where it is now, and, a line each, where it was before.
+/// Returns the server to use instead of the one in the environment, which differs if this job was restored since. The supervisor
+/// notes beside the job socket the current server, and the former ones, one a line.
 fn server_now(named: String) -> String {
     let note = || {
         let socket = variable(katydid_wire::job::JOB_VARIABLE)?;
@@ -50,18 +50,18 @@ fn server_now(named: String) -> String {
     current.map_or(named.clone(), str::to_owned)
 }
 
-/// Names variables that begin with Katydid's prefix and do not exist, once, unless the command that started the program has done so.
+/// Reports variables with Katydid's prefix that do not exist, once, unless the command that started the program has done so.
 fn tell_unknown() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for unknown in settings::unknown_here() {
-            // A closed standard error loses it.
+            // A closed standard error loses the line.
             let _ = std::io::stderr().write_all(format!("katydid: {unknown}\n").as_bytes());
         }
     });
 }
 
-/// The server to use, with the certificates for it if those are needed.
+/// Returns the server to use, with its certificates if those are needed.
 fn server() -> Result<Address, OpenError> {
     let server = setting("KATYDID_SERVER")?.ok_or(OpenError::NoServer)?;
     let address: Address = server_now(server).parse()?;
@@ -102,22 +102,22 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<OpenedSession, OpenError
     Ok(OpenedSession { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
-/// Memory that the worker has at the same addresses: the range, and the file of which it is to be a view.
+/// Memory that the worker has at the same addresses: the range, and the file to map there.
 pub type PinnedMemory = (Reservation, OwnedFd);
 
-/// A session that has begun without agreed addresses of devices.
+/// A session that has begun without agreed addresses for devices.
 pub struct PlainSession {
     /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
     /// Address of the server that accepted the session.
     pub address: Address,
-    /// Transport of the frames: shared memory or a stream.
+    /// Kind of link: shared memory or a stream.
     pub kind: LinkKind,
-    /// None on stream links, or where both sides have no range in common.
+    /// Pinned memory; none on stream links, or where both sides have no range in common.
     pub pinned: Option<PinnedMemory>,
 }
 
-/// Connects for a session without agreed addresses of devices.
+/// Connects for a session without agreed addresses for devices.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn open_plain(session: SessionKind) -> Result<PlainSession, OpenError> {
     tell_unknown();
     let address = server()?;
     let kind = link_kind(&address)?;
-    // Without shared memory there is nothing that would lie at such addresses.
+    // Without shared memory there is nothing to place at such addresses.
     let offers = (kind == LinkKind::SHM).then(Offers::reserve_pinned);
     let hello = Hello {
         session,
@@ -148,27 +148,27 @@ pub fn open_plain(session: SessionKind) -> Result<PlainSession, OpenError> {
     Ok(PlainSession { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
-/// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry
-/// 64 MiB in a sixth of the time that one takes.
+/// Most bulk connections, unless the environment says otherwise. On a machine with an H200, 8 carry 64 MiB in a sixth of the time
+/// of one.
 const MAX_DEFAULT_BULK_CONNECTIONS: usize = 8;
 
-/// How long a link may give no sign of life; nothing: no limit.
+/// Returns how long a link may be silent; zero is no limit.
 fn silence() -> Result<Duration, OpenError> {
     let silence = setting("KATYDID_LINK_TIMEOUT")?.and_then(|text| settings::silence(&text));
     Ok(silence.unwrap_or(Duration::from_secs(LINK_TIMEOUT_SECONDS.into())))
 }
 
-/// How long a server may take to answer a hello.
+/// Returns how long a server may take to answer a hello.
 fn connect_timeout() -> Result<Duration, OpenError> {
     Ok(settings::connect_timeout(setting("KATYDID_CONNECT_TIMEOUT")?.as_deref()))
 }
 
-/// The limit for silence in whole seconds, as a hello has it.
+/// Returns the limit of silence for a hello, in whole seconds.
 fn link_timeout() -> Result<u32, OpenError> {
     Ok(u32::try_from(silence()?.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
 }
 
-/// Sets what the environment says of the link: its limit for silence, and how many connections it may have for bulk.
+/// Applies the environment's settings to the link: its limit of silence, compression, and the number of bulk connections.
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     // If the connection is lost already, the first call reports it.
     let _ = link.limit_silence(silence()?);
@@ -179,24 +179,26 @@ fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.
+/// Returns the default number of bulk connections. Each keeps a processor busy on either side; four helped on two busy
+/// processors, too.
 fn bulk_connections_here() -> usize {
     (threads::processors() / 2).clamp(MAX_DEFAULT_BULK_CONNECTIONS / 2, MAX_DEFAULT_BULK_CONNECTIONS)
 }
 
-/// The reservation that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
+/// Returns the key of the slot that `katydid run` reserved at the server for the program's first session. A slot already taken
+/// counts as none.
 fn reservation() -> SessionKey {
     variable(settings::RESERVATION_VARIABLE)
         .and_then(|text| SessionKey::from_spelled(&text))
         .unwrap_or(SessionKey::NONE)
 }
 
-/// Whether the environment names a server.
+/// Returns whether the environment names a server.
 pub fn has_server() -> bool {
     variable("KATYDID_SERVER").is_some()
 }
 
-/// Connects to ask about the server's devices: no session, no worker's GPU.
+/// Connects to query the server's devices: this needs no session, and no worker's GPU.
 ///
 /// # Errors
 ///

@@ -21,10 +21,10 @@ pub enum OpenError {
     /// A setting of the session cannot be read.
     #[error("{0}")]
     Setting(String),
-    /// The address ranges that device memory needs are taken.
+    /// The address ranges for device memory are taken.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// The server has no GPU, and the program must have one.
+    /// The server has no GPU, and the program requires one.
     #[error(
         "{address}: its driver is softcuda, and KATYDID_REQUIRE_GPU=1 (--require-gpu) wants a GPU's; use a server that has one"
     )]
@@ -38,8 +38,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What `cuInit` returns: a program without a server has no device, one whose server fails has one that is not
-    /// ready.
+    /// Returns the code for `cuInit`: without a server there is no device; with a failing server the device is not ready.
     pub fn code(&self) -> CUresult {
         match self {
             Self::NoServer | Self::NoGpu { .. } => CUresult::ERROR_NO_DEVICE,
@@ -48,23 +47,23 @@ impl OpenError {
     }
 }
 
-/// File name of the running program, bounded for the handshake.
+/// Returns the file name of the running program, truncated for the handshake.
 pub fn program_name() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.chars().take(64).collect()
 }
 
-/// An environment variable that is set and not empty.
+/// Returns an environment variable that is set and not empty.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What one of Katydid's own variables is set to.
+/// Returns the value of one of Katydid's own variables.
 ///
 /// # Errors
 ///
-/// [`OpenError::Setting`]: it cannot hold that.
+/// [`OpenError::Setting`]: the value is invalid.
 pub(crate) fn setting(name: &str) -> Result<Option<String>, OpenError> {
     let value = std::env::var_os(name).filter(|value| !value.is_empty());
     let problem = value.as_deref().and_then(|value| settings::problem_of(name, value));

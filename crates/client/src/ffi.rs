@@ -1,4 +1,4 @@
-//! What the exported symbols of every shim have in common: panics, refusals, outputs of C callers.
+//! Helpers for the exported symbols of every shim: panics, refusals, outputs of C callers.
 #![expect(unsafe_code, reason = "writes where C callers want results")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::output::report;
 
-/// Runs the body of an exported function. A panic does not unwind into the program: it is said, and nothing is returned.
+/// Runs the body of an exported function. A panic does not unwind into the program: it is reported, and none is returned.
 #[inline]
 pub fn catch_panics<R>(name: impl FnOnce() -> &'static str, body: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).map_err(|_| say_panic(name())).ok()
@@ -17,7 +17,7 @@ fn say_panic(name: &str) {
     report(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
 }
 
-/// Which functions were refused so far, by number: each is said once.
+/// The functions refused so far, by number: each is reported once.
 #[derive(Debug)]
 pub struct Refusals<const N: usize>([AtomicBool; N]);
 
@@ -37,7 +37,7 @@ impl<const N: usize> Refusals<N> {
     }
 }
 
-/// Writes an output that may be left out.
+/// Writes an output that the caller may omit.
 ///
 /// # Safety
 ///

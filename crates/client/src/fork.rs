@@ -1,9 +1,8 @@
-//! Forks of the program: none happens while a connection of the shim is half made, and no child keeps one of its parent's.
+//! Forks of the program. None happens while a connection of the shim is half made, and no child keeps one of its parent's.
 //!
-//! A connection whose other side waits for its end does not end while a forked child has a copy of it: a supervisor would
-//! wait for a peer that has left long ago. The rule: such a connection is opened and closed while forks wait ([`hold`]),
-//! so that it is either not there or known; a child closes those that are known before anything of the program runs in it.
-//! `exec` closes them as it is.
+//! A connection does not end while a forked child has a copy of it, so a supervisor would wait for a peer that has left long ago.
+//! The rule: such a connection is opened and closed while forks wait ([`hold`]), so that it is either absent or registered. A
+//! child closes the registered ones before any code of the program runs in it. `exec` closes them anyway.
 #![expect(unsafe_code, reason = "pthread_atfork is C's; a lock is taken before a fork and given back after it")]
 
 use std::cell::{Cell, UnsafeCell};
@@ -25,11 +24,11 @@ static FORK_REGISTRY: Mutex<ForkRegistry> = Mutex::new(ForkRegistry { descriptor
 static HELD_FORK_LOCK: ForkLock = ForkLock(UnsafeCell::new(None));
 
 thread_local! {
-    /// How often this thread holds forks: it may do so again within.
+    /// How often this thread holds forks: holds may nest.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a child needs to know.
+/// What a child must close and call.
 struct ForkRegistry {
     descriptors: Vec<RawFd>,
     handlers: Vec<Handler>,
@@ -37,19 +36,19 @@ struct ForkRegistry {
 
 struct ForkLock(UnsafeCell<Option<MutexGuard<'static, ForkRegistry>>>);
 
-// SAFETY: looked at by the thread alone that has the lock: between its own `enter` and `leave`.
+// SAFETY: only the thread that has the lock reads it, between its own `enter` and `leave`.
 unsafe impl Sync for ForkLock {}
 
-/// No thread forks while this value lives; a fork waits.
+/// While this value lives, no thread forks; a fork waits.
 #[derive(Debug)]
 pub struct NoFork(PhantomData<*const ()>);
 
-/// Has forks wait, for as long as the value lives. The same thread may do so again within.
+/// Makes forks wait while the value lives. Holds of one thread may nest.
 #[must_use]
 pub fn hold() -> NoFork {
     static WATCHED: Once = Once::new();
-    // SAFETY: the handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure would need
-    // the C library to be out of memory; then nothing waits, as without this.
+    // SAFETY: the handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure would need the C
+    // library to be out of memory; then no fork waits, as without this.
     WATCHED.call_once(|| unsafe {
         libc::pthread_atfork(Some(enter), Some(leave), Some(in_child));
     });
@@ -57,7 +56,7 @@ pub fn hold() -> NoFork {
     NoFork(PhantomData)
 }
 
-/// Has children run `handler` from now on, which may only do what is safe in a signal handler.
+/// Registers `handler` for children. It may only do what is safe in a signal handler.
 pub fn in_children(handler: Handler) {
     let forks = hold();
     forks.change(|known| known.handlers.push(handler));
@@ -66,7 +65,7 @@ pub fn in_children(handler: Handler) {
 extern "C" fn enter() {
     if DEPTH.get() == 0 {
         let lock = FORK_REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: this thread has the lock, and no thread reads this without it.
+        // SAFETY: this thread has the lock, and no thread reads the cell without it.
         unsafe { *HELD_FORK_LOCK.0.get() = Some(lock) };
     }
     DEPTH.set(DEPTH.get() + 1);
@@ -75,16 +74,16 @@ extern "C" fn enter() {
 extern "C" fn leave() {
     DEPTH.set(DEPTH.get().saturating_sub(1));
     if DEPTH.get() == 0 {
-        // SAFETY: this thread has the lock, which it gives back after the last look.
+        // SAFETY: this thread has the lock, which it releases after the last use.
         drop(unsafe { (*HELD_FORK_LOCK.0.get()).take() });
     }
 }
 
-/// The one thread of the child has the lock.
+/// Runs in the child, whose only thread has the lock.
 extern "C" fn in_child() {
     with_known(|known| {
         for descriptor in known.descriptors.drain(..) {
-            // SAFETY: a copy of a connection of the parent's, whose owner leaves the number alone in any other process.
+            // SAFETY: a copy of the parent's connection, whose owner leaves the number alone in any other process.
             unsafe { libc::close(descriptor) };
         }
         known.handlers.iter().for_each(|handler| handler());
@@ -92,9 +91,9 @@ extern "C" fn in_child() {
     leave();
 }
 
-/// Only between `enter` and `leave` of this thread.
+/// Runs `work` with the registry. Only between `enter` and `leave` of this thread.
 fn with_known(work: impl FnOnce(&mut ForkRegistry)) {
-    // SAFETY: as said; nothing that is called here holds or forks.
+    // SAFETY: by the rule above; nothing called here holds or forks.
     if let Some(lock) = unsafe { (*HELD_FORK_LOCK.0.get()).as_mut() } {
         work(lock);
     }
@@ -112,20 +111,20 @@ impl Drop for NoFork {
     }
 }
 
-/// A connection of this process alone: no forked child has it, and it ends with the value, whatever other descriptors exist.
+/// A connection of this process alone: no forked child has it, and it ends with the value, even if other descriptors exist.
 #[derive(Debug)]
 pub struct ProcessOwned<T: AsFd> {
     connection: ManuallyDrop<T>,
-    /// Whose it is. In a child it is closed already.
+    /// The process that opened it. In a child it is closed already.
     process: u32,
 }
 
 impl<T: AsFd> ProcessOwned<T> {
-    /// Opens one; nothing else is opened by `open`.
+    /// Opens a connection by `open`, which must open nothing else.
     ///
     /// # Errors
     ///
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn open(open: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
         let forks = hold();
         let connection = ManuallyDrop::new(open()?);
@@ -165,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// The status of a forked child that does `work`, which may only do what is safe in a signal handler.
+    /// Forks a child for `work`, which may only do what is safe in a signal handler. Returns its status.
     fn child(work: impl FnOnce() -> bool) -> i32 {
         // SAFETY: the child calls nothing but `work` and `_exit`.
         match unsafe { libc::fork() } {
@@ -188,7 +187,7 @@ mod tests {
         let (local, _peer) = UnixStream::pair().unwrap();
         let local = ProcessOwned::open(|| Ok(local)).unwrap();
         let descriptor = local.as_fd().as_raw_fd();
-        // SAFETY: asks about a number.
+        // SAFETY: only queries a number.
         let is_open = || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } != -1;
         assert!(is_open());
         assert_eq!(child(|| !is_open()), 0);

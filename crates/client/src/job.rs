@@ -1,15 +1,13 @@
-//! The job thread: does in this program what the supervisor of its job asks for (`katydid_wire::job`).
+//! The job thread: carries out in this program what the supervisor of its job orders (`katydid_wire::job`).
 //!
-//! It runs only in programs of a job, beside the program's own threads, and takes no signals. The rule: a program never
-//! waits for ever for want of a supervisor. When the connection to it ends, a program that is held goes on; one that
-//! has let go of its worker tries to reach a supervisor again, since only a supervisor can bring its session back; one that
-//! has lost its worker gets the error.
+//! It runs only in programs of a job, beside the program's own threads, and takes no signals. The rule: a program never waits for
+//! ever for want of a supervisor. When the connection to the supervisor ends, a held program resumes. A detached one tries to
+//! reach a supervisor again, since only a supervisor can bring its session back. One that has lost its worker gets the error.
 //!
-//! A program announces itself before it connects to its server, so that the supervisor never has it dumped with a
-//! connection that it knows nothing of.
+//! A program announces itself before it connects to its server. So the supervisor never has it dumped with an unknown connection.
 //!
-//! Whether a supervisor will come is seen by a lock that each holds on the file `lock` beside the job socket for as
-//! long as it lives, and before a restored program runs: when that is free, none will come.
+//! Each supervisor holds a lock on the file `lock` beside the job socket for as long as it lives, and before a restored program
+//! runs. When that lock is free, no supervisor will come.
 
 pub mod process_request;
 
@@ -37,37 +35,37 @@ use crate::fork::ProcessOwned;
 use crate::output::report;
 use crate::{fork, threads};
 
-/// Names frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must come
-/// out the same every time.
+/// Lists the frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must be
+/// reproducible.
 const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
-/// Between two attempts of a program that waits to be taken up again.
+/// Pause between attempts of a detached program to reach a supervisor.
 const REJOIN_INTERVAL: Duration = Duration::from_millis(2);
-/// Between two attempts of a program that does well without a supervisor.
+/// Pause between attempts of a program that runs without a supervisor.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// Attempts between two looks whether there is a supervisor at all.
+/// Attempts between two checks whether there is a supervisor at all.
 const ATTEMPTS_BETWEEN_CHECKS: u32 = 250;
-/// A connection to the supervisor, one to the worker, and the memory that this one lends.
+/// Descriptors for a connection to the supervisor, one to the worker, and the memory that the worker passes.
 const SPARE_DESCRIPTORS: usize = 3;
-/// How long a worker may take to take the program back.
+/// How long a worker may take to attach the program again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a program of a job knows of it.
+/// A program's membership in its job.
 #[derive(Debug)]
 pub struct JobMembership {
     path: PathBuf,
     stops: Vec<u64>,
-    /// The supervisor, while it does not know more than that there is a program.
+    /// The connection to the supervisor, while that knows only that the program exists.
     announced: Option<ProcessOwned<ControlChannel>>,
 }
 
 impl JobMembership {
-    /// The job whose socket is at `path`. The program is to stop before each frame of `stops`, which count from 0 and
+    /// Joins the job whose socket is at `path`. The program will stop before each frame of `stops`, which count from 0 and
     /// ascend.
     pub fn new(path: PathBuf, stops: Vec<u64>) -> Self {
         Self { path, stops, announced: None }
     }
 
-    /// The job that the environment names, if it does.
+    /// Joins the job that the environment names, if there is one.
     ///
     /// # Errors
     ///
@@ -84,8 +82,8 @@ impl JobMembership {
         Ok(Some(Self::new(path.into(), stops)))
     }
 
-    /// Tells the supervisor that there will be a session. It waits for the programs that have come so far before it has them dumped;
-    /// while it has, its socket is out of sight, and the program waits here.
+    /// Tells the supervisor that there will be a session. The supervisor waits for announced programs before it has them dumped.
+    /// During a dump it hides its socket, and the program waits here.
     pub fn announce(&mut self) {
         let mut attempts = 0;
         while self.announced.is_none() {
@@ -100,8 +98,8 @@ impl JobMembership {
     }
 }
 
-/// The generations of this program's job, the present one first: its start and each restore has a number, which the supervisor
-/// notes beside the job socket. None outside of jobs.
+/// Returns the generations of this program's job, the current one first. The job's start and each restore have a number, which
+/// the supervisor notes beside the job socket. Empty outside of jobs.
 pub fn generations() -> Vec<u64> {
     let read_generations = || {
         let socket = variable(JOB_VARIABLE)?;
@@ -110,25 +108,25 @@ pub fn generations() -> Vec<u64> {
     read_generations().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
 }
 
-/// As numbers of the frames before which the program stops, which count from 0.
+/// Parses the numbers of the frames before which the program stops. The result counts from 0.
 fn read_stops(text: &str) -> Option<Vec<u64>> {
     let stops: Option<Vec<u64>> =
         text.split(',').map(|number| number.trim().parse::<u64>().ok()?.checked_sub(1)).collect();
     stops.filter(|stops| stops.is_sorted())
 }
 
-/// Where the program's session is.
+/// The state of the program's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionLocation {
     /// Connected to its worker.
     Present,
-    /// Let go of its worker.
+    /// Detached from its worker.
     Away,
     /// Its worker has ended.
     WorkerLost,
 }
 
-/// A session as the job thread of its program's job needs it.
+/// A session as the job thread needs it.
 pub trait SupervisedSession: Sync {
     /// API that the session speaks.
     fn kind(&self) -> SessionKind;
@@ -136,19 +134,19 @@ pub trait SupervisedSession: Sync {
     /// Gate that quiesces the session's link; none if the link cannot be held.
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate>;
 
-    /// Whether its worker is gone for good.
+    /// Returns whether its worker is gone for good.
     fn is_lost(&self) -> bool;
 
-    /// Its program is about to be dumped: memory that it can do without is given back.
+    /// Releases memory that the program can do without: it is about to be dumped.
     fn leaving(&self) {}
 
-    /// It is about to go on with a worker, perhaps another one; frames are still held.
+    /// Notes that the session will resume with a worker, perhaps another one. Frames are still held.
     fn resumed(&self) {}
 
     /// Notes that the link broke while `what` was done.
     fn note_broken(&self, what: &str, error: &LinkError);
 
-    /// It will not come back: says why, and lets the threads go that wait for it.
+    /// Gives the session up: reports why, and releases the threads that wait for it.
     fn give_up(&self, why: &str);
 }
 
@@ -162,12 +160,12 @@ pub struct JobThread<'a> {
     state: SessionLocation,
     is_held: bool,
     attempts: u32,
-    /// For the way back, while the program is away.
+    /// Reserved for reconnecting, while the program is away.
     spare: SpareDescriptors,
 }
 
 impl<'a> JobThread<'a> {
-    /// For a session at `address`; none if its link cannot be held.
+    /// Creates the job thread of a session at `address`; none if its link cannot be held.
     pub fn new(
         session: &'a dyn SupervisedSession,
         job: JobMembership,
@@ -191,7 +189,7 @@ impl<'a> JobThread<'a> {
         Some(job_thread)
     }
 
-    /// Keeps the session until the process ends, or the session does.
+    /// Serves supervisors until the process or the session ends.
     pub fn run(mut self) {
         while !self.session.is_lost() {
             match self.job.announced.take().or_else(|| self.reach()) {
@@ -206,15 +204,15 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
+    /// Connects to the supervisor, if it is there. Opens nothing otherwise: the program may be dumped at any moment.
     fn reach(&mut self) -> Option<ProcessOwned<ControlChannel>> {
         self.job.path.symlink_metadata().ok()?;
-        // The connection takes the place of one.
+        // The connection uses one of the spare descriptors.
         self.spare.give_one();
         reach(&self.job.path).ok()
     }
 
-    /// Pauses before the next attempt of a program that left. Now and then it looks whether a supervisor will come.
+    /// Pauses before the next attempt of a detached program. Now and then it checks whether a supervisor will come.
     fn wait_eagerly(&mut self) {
         thread::sleep(REJOIN_INTERVAL);
         self.attempts += 1;
@@ -223,7 +221,7 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// Has the link stop at the next frame of the list.
+    /// Sets the link to stop at the next frame of the list.
     fn arm(&mut self) {
         if !self.job.stops.is_empty() {
             let stop = self.job.stops.remove(0);
@@ -233,7 +231,7 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// There is no supervisor at this moment.
+    /// Handles the absence of a supervisor.
     fn do_without(&mut self) {
         match self.state {
             SessionLocation::Present if self.is_held || self.link.reached().is_some() => self.release(),
@@ -243,9 +241,9 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// Obeys one supervisor until it is gone, or the program has left.
+    /// Obeys one supervisor until it is gone, or the program has detached.
     fn serve(&mut self, channel: &ControlChannel) {
-        // Without the descriptor the loss of a worker is noticed by the next call, and is the end.
+        // Without the descriptor the next call notices the loss of a worker, and the session ends.
         let _ = self.link.enable_reconnect();
         let outcome = self.tell(channel, &self.introduction()).and_then(|()| {
             loop {
@@ -294,14 +292,14 @@ impl<'a> JobThread<'a> {
         channel.send(&word.encode()?, &[])
     }
 
-    /// Waits for an order, and reports what happens meanwhile; true when an order is there.
+    /// Waits for an order, and reports events meanwhile. Returns true when an order is there.
     fn wait(&mut self, channel: &ControlChannel) -> Result<bool, ControlError> {
         let supervisor = PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN);
         let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         let watched = self.link.socket().filter(|_| self.state == SessionLocation::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
         let mut poll_fds: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
-        // An interrupted wait is repeated by the caller.
+        // The caller repeats an interrupted wait.
         let _ = poll(&mut poll_fds, None::<&Timespec>);
         let has_order = !poll_fds[0].revents().is_empty();
         if let Some(notify_fd) = self.link.notify_fd() {
@@ -317,7 +315,7 @@ impl<'a> JobThread<'a> {
         Ok(has_order)
     }
 
-    /// Carries an order out, but for letting frames flow; the answer says how that went.
+    /// Carries an order out, except releasing frames. Returns the answer.
     fn obey(&mut self, order: ToProgram) -> Option<FromProgram> {
         match (order, self.state) {
             (ToProgram::Hold {}, SessionLocation::Present) => {
@@ -345,10 +343,10 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// Goes on with another worker; frames are held still. The text says why not.
+    /// Resumes with another worker. Frames are still held. The error says why that failed.
     fn resume(&mut self, address: String, key: SessionKey) -> Result<(), String> {
         let server = address.parse::<Address>().map_err(|error| error.to_string())?;
-        // No child is to have the new connection before it is where the old one was.
+        // No child may get the new connection before it has replaced the old one.
         let forks = fork::hold();
         self.link.resume(&server, key, RESUME_TIMEOUT).map_err(|error| error.to_string())?;
         drop(forks);
@@ -377,7 +375,7 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    /// Frames flow again, up to the next stop.
+    /// Releases frames, up to the next stop.
     fn release(&mut self) {
         self.is_held = false;
         self.arm();
@@ -389,12 +387,12 @@ impl<'a> JobThread<'a> {
     }
 }
 
-/// The name of the job thread of a session of CUDA.
+/// Name of the job thread of a CUDA session.
 pub(crate) const JOB_THREAD_NAME: &str = "katydid-job";
-/// The job thread calls nothing of the program's.
+/// Stack of the job thread in bytes: it calls nothing of the program's.
 const THREAD_STACK_BYTES: usize = 1 << 20;
 
-/// Starts the thread that does what the supervisor of the program's job asks for.
+/// Starts the job thread of a session.
 pub fn keep(session: &'static dyn SupervisedSession, job: JobMembership, address: &Address, kind: LinkKind) {
     let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { JOB_THREAD_NAME } else { "katydid-job-cl" };
@@ -409,10 +407,10 @@ pub(crate) fn reach(path: &Path) -> std::io::Result<ProcessOwned<ControlChannel>
     ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_JOB_MESSAGE_BYTES))
 }
 
-/// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces
-/// since it came, or the socket of its server may be gone.
+/// Refuses to detach a program that could not come back. It may have changed its user, its root directory or its namespaces since
+/// it started, or its server's socket may be gone.
 fn can_return(job: &Path, server: &str) -> Result<(), String> {
-    // The supervisor has the job socket out of sight just now, or has it in sight again.
+    // The supervisor may hide the job socket just now, or show it again.
     let hidden = job.with_extension(HIDDEN_EXTENSION);
     reaches(&[&hidden, job, &hidden]).map_err(|error| no_way_back(job, error))?;
     match server.parse() {
@@ -429,28 +427,27 @@ fn no_way_back(path: &Path, error: Errno) -> String {
     )
 }
 
-/// Whether this thread may connect to one of these sockets.
+/// Checks that this thread may connect to one of these sockets.
 fn reaches(paths: &[&Path]) -> rustix::io::Result<()> {
     let reached: Vec<rustix::io::Result<()>> = paths.iter().map(|path| may_connect(path)).collect();
-    // A kernel before 5.8 cannot say.
+    // A kernel before 5.8 cannot tell.
     if reached.iter().any(|reached| matches!(reached, Ok(()) | Err(Errno::NOSYS))) {
         return Ok(());
     }
     Err(reached.iter().find_map(|reached| reached.err().filter(|error| *error != Errno::NOENT)).unwrap_or(Errno::NOENT))
 }
 
-/// Whether this thread may connect to a socket, as it is now.
+/// Checks that this thread may currently connect to a socket.
 fn may_connect(path: &Path) -> rustix::io::Result<()> {
     accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
 }
 
-/// Descriptors that a program keeps for its way back while it is away from its worker, when it may open as many files as its
-/// limit allows.
+/// Descriptors reserved while a program is detached, so that it can reconnect even if it opens as many files as its limit allows.
 #[derive(Default)]
 struct SpareDescriptors(Vec<OwnedFd>);
 
 impl SpareDescriptors {
-    /// As many as the way back takes at a time beyond what a program has open that is with its worker.
+    /// Reserves as many as reconnecting needs at a time beyond those of a connected program.
     fn take() -> Result<Self, String> {
         let spare: rustix::io::Result<_> = (0..SPARE_DESCRIPTORS).map(|_| eventfd(0, EventfdFlags::CLOEXEC)).collect();
         spare.map(Self).map_err(|error| {
@@ -475,28 +472,28 @@ impl Drop for SpareDescriptors {
 fn close_if_event_fd(fd: OwnedFd) {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     if !std::fs::read_link(link).is_ok_and(|file| file.as_os_str() == "anon_inode:[eventfd]") {
-        // The program's file, not the shim's to close.
+        // The number is the program's file now, which the shim must not close.
         let _ = fd.into_raw_fd();
     }
 }
 
-/// Whether there is no such socket, not even out of sight.
+/// Returns whether there is no such socket, not even a hidden one.
 fn is_absent(path: &Path) -> bool {
-    // It may come into sight between two looks.
+    // The socket may be shown between the two checks.
     !path.with_extension(HIDDEN_EXTENSION).exists() && !path.exists()
 }
 
-/// Whether no supervisor serves the job whose socket is at `path`: its folder is gone, or its lock is free.
+/// Returns whether no supervisor serves the job whose socket is at `path`: its folder is gone, or its lock is free.
 pub(crate) fn is_abandoned(path: &Path) -> bool {
     let Some(folder) = path.parent() else { return true };
     let Ok(lock) = File::open(folder.join("lock")) else { return !folder.exists() };
-    // Given back with the file, at once.
+    // Closing the file releases the lock at once.
     flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 /// Drains the notification, so that `notify_fd` is not readable any more.
 fn quiet(notify_fd: BorrowedFd<'_>) {
-    // Nothing there to be read is as good.
+    // Nothing to read there is as good.
     let _ = rustix::io::read(notify_fd, &mut [0; 8]);
 }
 

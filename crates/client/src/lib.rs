@@ -1,15 +1,16 @@
 //! The program's side of a session, shared by the shims: connection, handle records, cached facts, tables of memory.
 //!
-//! Nothing here knows a function of an API; the shims compose those from these parts.
+//! No code here knows a function of an API; the shims build those from these parts.
 //!
-//! - [`session`] carries messages for any API whose codes [`session::api_code`] describes; [`connect`] opens it as [`environment`] says.
-//! - [`ffi`] is what exported symbols have in common. [`life`] says what fork and exit allow, [`fork`] what children get.
-//! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] hands out addresses, [`regions`] knows what they
+//! - [`session`] carries messages for any API whose codes [`session::api_code`] describes; [`connect`] opens it as
+//!   [`environment`] says.
+//! - [`ffi`] has helpers for exported symbols. [`life`] decides what fork and exit allow, [`fork`] what children get.
+//! - [`slab`] makes handles, [`stack`] keeps a thread's contexts, [`memory`] allocates addresses, [`regions`] knows what they
 //!   belong to, and [`memory::shared_pages`] are host memory of both sides.
-//! - [`compression`] packs bulk. [`upcalls`] are functions that the worker asks for.
-//! - [`trace`] records calls, and is read by `katydid trace`. [`threads`] are the shim's own threads in the program.
-//! - [`job`] keeps the program for its supervisor, [`session::session_mark`] shows it that there is a session, and [`job::process_request`]
-//!   asks supervisors about other programs.
+//! - [`compression`] compresses bulk. [`upcalls`] are functions that the worker calls.
+//! - [`trace`] records calls for `katydid trace`. [`threads`] are the shim's own threads in the program.
+//! - [`job`] serves the program's supervisor, [`session::session_mark`] shows it that there is a session, and
+//!   [`job::process_request`] sends supervisors requests about other programs.
 
 pub mod cache;
 pub mod compression;

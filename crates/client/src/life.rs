@@ -1,9 +1,9 @@
-//! Where this process is in its life with Katydid: not started, running, without its worker, forked, or on its way out.
+//! The phase of this process: not started, running, without its worker, forked, or exiting.
 //!
-//! The rule: what a library does after `fork` and during process exit is decided here once, by one relaxed load, and
-//! never by touching the connection. A child of an initialised parent is refused everything, as NVIDIA's driver does;
-//! the connection and the shared memory stay the parent's. A child that was made past the C library (`clone`, the bare
-//! system call) finds its state wiped. State that the kernel does not wipe tells it from a process that has begun nothing.
+//! The rule: one relaxed load here decides what a library does after `fork` and during process exit, and never a use of the
+//! connection. A child of an initialized parent is refused everything, as NVIDIA's driver does; the connection and the shared
+//! memory stay the parent's. A child that was made without the C library (`clone`, the bare system call) finds its state wiped.
+//! State that the kernel does not wipe distinguishes it from a process that has not started.
 #![expect(unsafe_code, reason = "pthread_atfork and atexit are C interfaces")]
 
 use std::sync::OnceLock;
@@ -17,9 +17,9 @@ use katydid_driver_rules::state::wiped::WipedByte;
 pub enum Life {
     /// `cuInit` has not been called.
     Fresh = 0,
-    /// A session is up.
+    /// A session is open.
     Running = 1,
-    /// This is the child of a process whose session was up.
+    /// This is the child of a process that had a session.
     Forked = 2,
     /// The exit handlers of the process have begun.
     Exiting = 3,
@@ -27,20 +27,20 @@ pub enum Life {
     Lost = 4,
 }
 
-/// How far the process is; [`Life::Fresh`] in a child.
+/// The process's phase; [`Life::Fresh`] in a child.
 static PROCESS_LIFE: WipedByte = WipedByte::new();
-/// A session has been up, in this process or in one that it is a child of.
+/// Whether a session was open, in this process or in one of its ancestors.
 static SESSION_STARTED: AtomicBool = AtomicBool::new(false);
-/// What is to be done at a turning point of the process.
+/// A function to call in a new phase of the process.
 pub type Handler = fn();
-/// In a child, and at the exit.
+/// The functions for a child, and for the exit.
 static FORK_AND_EXIT_HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
 
 fn life() -> &'static AtomicU8 {
     PROCESS_LIFE.get()
 }
 
-/// What the process is doing now.
+/// Returns the process's current phase.
 #[inline]
 pub fn now() -> Life {
     match life().load(Ordering::Relaxed) {
@@ -52,7 +52,7 @@ pub fn now() -> Life {
     }
 }
 
-/// A process that has begun nothing, or a child of which no handler has heard before.
+/// Distinguishes a process that has not started from a child that no handler has noticed yet.
 #[cold]
 fn fresh_or_child() -> Life {
     if !SESSION_STARTED.load(Ordering::Acquire) {
@@ -65,8 +65,8 @@ fn fresh_or_child() -> Life {
     now()
 }
 
-/// Notes that a session is up, and watches for fork and exit from now on: a child runs `after_fork`, which may only do
-/// what is safe in a signal handler, and the process runs `at_exit` once its exit handlers have begun.
+/// Notes that a session is open, and begins to watch for fork and exit. A child runs `after_fork`, which may only do what is safe
+/// in a signal handler. The process runs `at_exit` once its exit handlers have begun.
 pub fn start(after_fork: Handler, at_exit: Handler) {
     FORK_AND_EXIT_HANDLERS.get_or_init(|| {
         // SAFETY: both handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure
@@ -75,7 +75,7 @@ pub fn start(after_fork: Handler, at_exit: Handler) {
             libc::pthread_atfork(None, None, Some(forked));
             libc::atexit(exiting);
         }
-        // Where the system does not do that (before Linux 4.14), a child made past the C library is merely not stopped.
+        // Where the system cannot wipe (before Linux 4.14), a child made without the C library is merely not stopped.
         let _ = PROCESS_LIFE.wipe_in_children();
         (after_fork, at_exit)
     });
@@ -83,12 +83,12 @@ pub fn start(after_fork: Handler, at_exit: Handler) {
     SESSION_STARTED.store(true, Ordering::Release);
 }
 
-/// Whether a session is up; pairs with [`start`].
+/// Returns whether a session is open; pairs with [`start`].
 pub fn is_running() -> bool {
     life().load(Ordering::Acquire) == Life::Running as u8
 }
 
-/// Notes that the worker is gone; true for the first caller.
+/// Notes that the worker is gone. Returns true for the first caller.
 pub fn lose() -> bool {
     leave(Life::Running, Life::Lost)
 }
@@ -110,7 +110,7 @@ extern "C" fn exiting() {
     }
 }
 
-/// Goes from one state to another; false if it was not that one.
+/// Changes the phase from one to another. Returns false if it was a different one.
 fn leave(from: Life, to: Life) -> bool {
     life().compare_exchange(from as u8, to as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }

@@ -1,9 +1,9 @@
-//! Allocation on an arena: blocks come out of what the worker has backed, and only growth asks the worker.
+//! Allocation on an arena: blocks come from memory that the worker has backed, and only growth needs the worker.
 //!
-//! The rule: memory is not used twice before the GPU is done with it. NVIDIA's free waits for the GPU; this one does not,
-//! so a freed block is kept aside with the count of messages sent so far, and comes back once a synchronisation has
-//! passed that count. When freed blocks would serve an allocation, we wait for the GPU then, which is never later
-//! than the program would have waited natively.
+//! The rule: memory is not used twice before the GPU is done with it. NVIDIA's free waits for the GPU; this one does not. So a
+//! freed block is quarantined with the count of messages sent so far, and becomes usable once a synchronization has passed that
+//! count. When freed blocks would serve an allocation, the allocation waits for the GPU. That is never later than the program
+//! would have waited natively.
 
 pub mod shared_pages;
 
@@ -16,38 +16,38 @@ use katydid_arena::{FreeError, LARGE_BLOCK_BYTES, Suballocator};
 
 use crate::session::api_code::ApiCode;
 
-/// What an arena asks of the outside.
+/// What an arena needs from the outside.
 pub trait Backing {
-    /// Result codes of the API whose worker is asked.
+    /// Result codes of the API whose worker backs the arena.
     type Code: ApiCode;
 
-    /// Puts memory behind a range of whole 2 MiB.
+    /// Backs a range of whole 2 MiB with memory.
     ///
     /// # Errors
     ///
-    /// [`ApiCode::OUT_OF_MEMORY`] when there is none, exactly, and [`ApiCode::NOT_READY`] when there will be some; any other ends the
-    /// allocation too.
+    /// [`ApiCode::OUT_OF_MEMORY`] if and only if there is none, and [`ApiCode::NOT_READY`] if there will be some; any other code
+    /// ends the allocation too.
     fn grow(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
-    /// Takes the memory away again. The range is one that was grown.
+    /// Removes the memory of a range that was grown.
     ///
     /// # Errors
     ///
-    /// After an error the range, backed or not, is not used again.
+    /// After an error the range is not used again, whether backed or not.
     fn shrink(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
-    /// Has other programs give back `bytes` of what they hold idle; whether that may have helped.
+    /// Asks other programs to give back `bytes` of idle memory. Returns whether that may have helped.
     fn request_reclaim(&self, bytes: u64) -> bool {
         let _ = bytes;
         false
     }
 
-    /// Waits until the GPU has done everything sent so far; returns the count of [`crate::session::Session::enqueued`]
-    /// from before the wait.
+    /// Waits until the GPU has done everything sent so far. Returns the count of [`crate::session::Session::enqueued`] from
+    /// before the wait.
     ///
     /// # Errors
     ///
-    /// What the GPU's work ended with.
+    /// The error of the GPU's work.
     fn synchronize(&self) -> Result<u64, Self::Code>;
 }
 
@@ -55,7 +55,7 @@ pub trait Backing {
 #[derive(Debug)]
 pub struct Arena {
     state: Mutex<ArenaState>,
-    /// Bytes to grow by at least, where there is that much.
+    /// Fewest bytes to grow by, where there are as many.
     growth: u64,
 }
 
@@ -64,34 +64,34 @@ struct ArenaState {
     free: Suballocator,
 }
 
-/// How far an allocation has gone in search of memory.
+/// How far an allocation has gone in its search for memory.
 #[derive(Default)]
 struct AllocationProgress {
     settled: bool,
     trimmed: bool,
 }
 
-/// What came of asking for more memory.
+/// The outcome of a request for more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Growth<C> {
     Done,
-    /// There will be some, as this code says.
+    /// There will be some; this code says so.
     Later(C),
     /// The server gives no more memory.
     Refused,
 }
 
-/// Between two tries to have memory that will be there soon.
+/// Pause between attempts to get memory that will be free soon.
 const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// How long a worker may take to write the contents of a full GPU to an image before it has memory again.
+/// How long a worker may take to write the contents of a full GPU to an image before it has free memory again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Tries to have memory until there is some, or none to come: the worker answers [`ApiCode::NOT_READY`] while a
-/// snapshot has what it will give back.
+/// Repeats `attempt` until there is memory, or will be none: the worker answers [`ApiCode::NOT_READY`] while a snapshot holds
+/// memory that it will give back.
 ///
 /// # Errors
 ///
-/// What `attempt` came to; [`ApiCode::OUT_OF_MEMORY`] where nothing was given back for so long.
+/// The error of `attempt`; [`ApiCode::OUT_OF_MEMORY`] after 300 s without memory.
 pub fn retry_until_timeout<T, C: ApiCode>(mut attempt: impl FnMut() -> Result<T, C>) -> Result<T, C> {
     let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
@@ -106,18 +106,18 @@ pub fn retry_until_timeout<T, C: ApiCode>(mut attempt: impl FnMut() -> Result<T,
 }
 
 impl Arena {
-    /// Creates an arena over `range`, of which nothing has memory yet.
+    /// Creates an arena over `range`, which has no memory yet.
     pub fn new(range: Range<u64>, growth: u64) -> Self {
         Self::over(Suballocator::new(range), growth)
     }
 
-    /// Creates an arena in which no block may lie in two pieces, and each piece is as small as it can be.
+    /// Creates an arena in which no block lies in two pieces, and each piece is as small as possible.
     pub fn of_parts(range: Range<u64>) -> Self {
         Self::over(Suballocator::of_parts(range), 0)
     }
 
-    /// Creates an arena whose gaps serve other blocks as soon as memory runs short, wherever they are. Runs of `cuttable`
-    /// bytes are left out of that, so that large blocks of changing sizes need not grow each time.
+    /// Creates an arena whose gaps serve other blocks as soon as memory runs short, wherever they are. Runs of `cuttable` bytes
+    /// are exempt, so that large blocks of changing sizes need not grow each time.
     pub fn of_runs(range: Range<u64>, cuttable: u64) -> Self {
         Self::over(Suballocator::of_runs(range, cuttable), LARGE_BLOCK_BYTES)
     }
@@ -126,14 +126,14 @@ impl Arena {
         Self { state: Mutex::new(ArenaState { free }), growth }
     }
 
-    /// A block of `size` bytes at a multiple of `align`.
+    /// Allocates a block of `size` bytes at a multiple of `align`.
     ///
     /// # Errors
     ///
-    /// [`ApiCode::OUT_OF_MEMORY`] after everything was tried, or what the worker answered.
+    /// [`ApiCode::OUT_OF_MEMORY`] after everything was tried, or the worker's error.
     pub fn allocate<B: Backing>(&self, size: u64, align: u64, backing: &B) -> Result<u64, B::Code> {
-        // Other threads may allocate and free during the wait, and so may the thread that gives idle memory back: a
-        // peer that is asked for memory may be asking too.
+        // Other threads may allocate and free during the wait, and so may the thread that gives idle memory back: a peer that is
+        // asked for memory may be asking too.
         let attempt = || retry_until_timeout(|| self.lock().allocate((size, align), self.growth, backing));
         match attempt() {
             Err(code) if code == B::Code::OUT_OF_MEMORY && backing.request_reclaim(size) => attempt(),
@@ -141,19 +141,19 @@ impl Arena {
         }
     }
 
-    /// Frees a block; it is used again after a synchronisation that began with `epoch` messages sent, or more. Returns the
-    /// bytes that are backed and not in use now.
+    /// Frees a block. It becomes usable after a synchronization that began with at least `epoch` messages sent. Returns the bytes
+    /// that are backed and unused now.
     ///
     /// # Errors
     ///
-    /// The address is no block's start.
+    /// The address is not the start of a block.
     pub fn free(&self, address: u64, epoch: u64) -> Result<u64, FreeError> {
         let mut state = self.lock();
         state.free.free(address, epoch)?;
         Ok(state.unused_bytes())
     }
 
-    /// The GPU has passed `epoch`: blocks freed until then are usable.
+    /// Notes that the GPU has passed `epoch`: blocks freed until then are usable.
     pub fn release_until(&self, epoch: u64) {
         let mut state = self.lock();
         if state.free.quarantined_bytes() > 0 {
@@ -161,18 +161,18 @@ impl Arena {
         }
     }
 
-    /// Gives memory that nothing uses back to the worker; returns how many bytes.
+    /// Gives unused memory back to the worker. Returns how many bytes.
     pub fn trim(&self, backing: &impl Backing) -> u64 {
         self.lock().trim(backing)
     }
 
-    /// Trims the arena as [`Self::trim`] does, unless another thread is at work with it.
+    /// Trims the arena like [`Self::trim`], unless another thread uses it.
     pub fn try_trim(&self, backing: &impl Backing) -> u64 {
         self.state.try_lock().map_or(0, |mut state| state.trim(backing))
     }
 
-    /// Gives unused memory back, and memory that waits for the GPU as well. Others can use the arena meanwhile: a driver
-    /// may wait for work that only they can let come to its end.
+    /// Gives unused memory back, and quarantined memory as well. Other threads can use the arena meanwhile: a driver may wait for
+    /// work that only they can let finish.
     pub fn give_back(&self, backing: &impl Backing) -> u64 {
         if self.lock().free.quarantined_bytes() > 0
             && let Ok(epoch) = backing.synchronize()
@@ -191,12 +191,12 @@ impl Arena {
         returned_bytes
     }
 
-    /// Every piece that was grown and not given back.
+    /// Returns every piece that was grown and not given back.
     pub fn grown(&self) -> Vec<Range<u64>> {
         self.lock().free.backed().collect()
     }
 
-    /// Bytes that are backed here and not in use, waiting ones included.
+    /// Returns the bytes that are backed and not in use, including quarantined ones.
     pub fn unused_bytes(&self) -> u64 {
         self.lock().unused_bytes()
     }
@@ -206,7 +206,7 @@ impl Arena {
     }
 }
 
-/// The ranges with neighbours joined: each range costs a message.
+/// Joins neighboring ranges: each range costs a message.
 fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
     pieces.sort_unstable_by_key(|piece| piece.start);
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -224,7 +224,7 @@ impl ArenaState {
         self.free.free_bytes() + self.free.quarantined_bytes()
     }
 
-    /// A block, however it is to be had.
+    /// Allocates a block by whatever means works.
     fn allocate<B: Backing>(&mut self, (size, align): (u64, u64), growth: u64, backing: &B) -> Result<u64, B::Code> {
         let mut progress = AllocationProgress::default();
         loop {
@@ -252,7 +252,7 @@ impl ArenaState {
         }
     }
 
-    /// Waits for the GPU and takes freed blocks back; false when that was done before or nothing waits.
+    /// Waits for the GPU and takes freed blocks back. Returns false if that was done before, or nothing is quarantined.
     fn synchronize<B: Backing>(&mut self, progress: &mut AllocationProgress, backing: &B) -> Result<bool, B::Code> {
         if std::mem::replace(&mut progress.settled, true) || self.free.quarantined_bytes() == 0 {
             return Ok(false);
@@ -261,7 +261,7 @@ impl ArenaState {
         Ok(self.free.release_until(epoch) > 0)
     }
 
-    /// Asks for more memory, generously first.
+    /// Requests more memory, first a generous amount.
     fn grow<B: Backing>(
         &mut self,
         (size, align): (u64, u64),
@@ -273,7 +273,7 @@ impl ArenaState {
             let Some(range) = self.free.growth_for(size, align, at_least) else { continue };
             let backed_before = self.free.backed_bytes();
             let grown = self.grow_all(self.free.pieces(range, size), backing);
-            // Of what was asked for generously, a part may be enough. A large block is asked for as it is.
+            // A part of the generous amount may be enough. A large block is requested with its own size.
             let has_part = at_least > 0 && size < LARGE_BLOCK_BYTES && self.free.backed_bytes() > backed_before;
             match grown {
                 Ok(()) => return Ok(Growth::Done),
@@ -281,7 +281,7 @@ impl ArenaState {
                     let is_coming = Some(code) == B::Code::NOT_READY;
                     match (is_coming || code == B::Code::OUT_OF_MEMORY, has_part) {
                         (true, true) => return Ok(Growth::Done),
-                        // Less may be there at once.
+                        // A smaller amount may be available at once.
                         (true, false) if is_coming => outcome = Growth::Later(code),
                         (true, false) => {}
                         (false, _) => return Err(code),
@@ -292,7 +292,7 @@ impl ArenaState {
         Ok(outcome)
     }
 
-    /// Grows piece by piece, as far as it goes.
+    /// Grows piece by piece, as far as possible.
     fn grow_all<B: Backing>(&mut self, pieces: Vec<Range<u64>>, backing: &B) -> Result<(), B::Code> {
         for piece in pieces {
             backing.grow(&piece)?;
@@ -301,11 +301,11 @@ impl ArenaState {
         Ok(())
     }
 
-    /// Gives back every grown piece of which no block is in use; returns how many bytes.
+    /// Gives back every grown piece without a block in use. Returns how many bytes.
     fn trim(&mut self, backing: &impl Backing) -> u64 {
         let mut returned_bytes = 0;
         for piece in self.free.trim() {
-            // After a failure these addresses are in an unknown state: no block shall have them.
+            // After a failure these addresses are in an unknown state, so no block may get them.
             if backing.shrink(&piece).is_ok() {
                 returned_bytes += piece.end - piece.start;
                 self.free.mark_unbacked(piece);
@@ -331,13 +331,13 @@ mod tests {
         used: Cell<u64>,
         epoch: Cell<u64>,
         settled: Cell<u32>,
-        /// Bytes that another program has, and how often that is said before they are given back.
+        /// Bytes that another program has, and how often `NOT_READY` precedes their return.
         lent: Cell<u64>,
         looks: Cell<u32>,
         log: RefCell<Vec<String>>,
-        /// Nothing can be given back.
+        /// Whether nothing can be given back.
         is_stuck: Cell<bool>,
-        /// What another program has is out of reach until it is asked for.
+        /// Whether the other program's memory is unavailable until requested.
         lent_is_refused: Cell<bool>,
         is_idle_elsewhere: Cell<bool>,
         requests: RefCell<Vec<u64>>,

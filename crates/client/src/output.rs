@@ -1,7 +1,7 @@
-//! What the user reads: output of the device, and the few lines of the shim itself.
+//! Output for the user: from the device, and the shim's own few lines.
 //!
-//! Device `printf` text arrives with replies. It is written through the C library's `stdout`, so that it falls in
-//! order with what the program prints itself, whether that is buffered or not.
+//! Device `printf` text arrives with replies. It is written through the C library's `stdout`. So it stays in order with the
+//! program's own output, buffered or not.
 #![expect(unsafe_code, reason = "stdout and stderr of the C library are reached through its own functions")]
 
 use std::ffi::c_void;
@@ -13,12 +13,12 @@ unsafe extern "C" {
     static stderr: *mut libc::FILE;
 }
 
-/// Says a line of our own on stderr, in one piece. A closed stderr is no reason to fail.
+/// Writes a line of the shim's own on stderr, in one piece. A closed stderr is not an error.
 pub fn report(line: impl Display) {
     let _ = io::stderr().write_all(format!("katydid: {line}\n").as_bytes());
 }
 
-/// Writes what a reply carried. The program sees it before the call returns.
+/// Writes the output that a reply carried. The program sees it before the call returns.
 pub fn write(to_stdout: &[u8], to_stderr: &[u8]) {
     // SAFETY: both streams are set up by the C library before any code of the program runs.
     unsafe {

@@ -1,91 +1,91 @@
 //! What every address of the program's GPU memory belongs to.
 //!
-//! Copies choose their path by it, range checks refuse by it, and pointer attributes are answered from it, without a message
-//! to the worker. A region is as long as the program asked, so the byte after its end belongs to nothing, even
-//! where the block behind it is longer.
+//! Copies choose their path by it, range checks use it, and pointer attributes come from it, without a message to the worker. A
+//! region is as long as the program requested, so the byte after its end belongs to nothing, even where the block behind it is
+//! longer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use katydid_arena::RangeMap;
 
-/// What kind of memory a region is.
+/// The kind of memory in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
-    /// Memory of a device, out of its arena.
+    /// Device memory from its arena.
     Device,
-    /// A variable of a module; it goes with the module and cannot be freed.
+    /// A variable of a module. It lives as long as the module and cannot be freed.
     Global {
         /// The module's or library's handle.
         owner: usize,
     },
     /// Device memory that the program mapped into addresses it reserved.
     Mapped,
-    /// Device memory out of a pool.
+    /// Device memory from a pool.
     Pooled {
         /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
-    /// Pinned host memory out of a pool, out of the pinned arena.
+    /// Pinned host memory from a pool in the pinned arena.
     HostPooled {
         /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
-    /// Memory that the program and the GPU share, out of the pinned arena.
+    /// Memory that the program and the GPU share, from the pinned arena.
     Managed,
-    /// Managed memory out of a pool.
+    /// Managed memory from a pool.
     ManagedPooled {
         /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
-    /// A variable of a module in memory that the program and the GPU share, where the worker's driver put it.
+    /// A variable of a module in memory that the program and the GPU share, at the address that the worker's driver chose.
     Shared {
         /// The module's or library's handle.
         owner: usize,
     },
-    /// Memory of the host that the program mapped into addresses it reserved, and opened for itself.
+    /// Host memory that the program mapped into addresses it reserved, and made accessible to the host.
     HostMapped,
-    /// Pinned host memory, out of the pinned arena.
+    /// Pinned host memory, from the pinned arena.
     Host {
-        /// As given to `cuMemHostAlloc`, with the bits that the driver adds.
+        /// Flags given to `cuMemHostAlloc`, with the bits that the driver adds.
         flags: u32,
     },
-    /// Memory of the program's own that it registered; it stays where it is.
+    /// The program's own memory that it registered. It stays where it is.
     Registered {
-        /// As given to `cuMemHostRegister`, with the bits that the driver adds.
+        /// Flags given to `cuMemHostRegister`, with the bits that the driver adds.
         flags: u32,
     },
 }
 
-/// What an address belongs to.
+/// A contiguous range of the program's GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// First address of the region.
     pub start: u64,
-    /// Bytes, as the program asked.
+    /// Bytes, as the program requested.
     pub size: u64,
-    /// What kind of memory.
+    /// The kind of memory.
     pub kind: RegionKind,
-    /// The program's ordinal of the device.
+    /// Ordinal of the device in the program.
     pub device: u32,
-    /// Handle of the context it was made in.
+    /// Handle of the context that it was made in.
     pub context: usize,
-    /// A number no other region of the process has had.
+    /// A number that no other region of the process has had.
     pub id: u64,
 }
 
 impl Region {
-    /// Whether the program's processor can reach it.
+    /// Returns whether the program's processor can access it.
     pub fn is_host(&self) -> bool {
         self.is_managed() || self.is_pinned() || self.is_registered()
     }
 
-    /// Whether it is host memory out of the pinned arena.
+    /// Returns whether it is host memory from the pinned arena.
     pub fn is_pinned(&self) -> bool {
         matches!(self.kind, RegionKind::Host { .. } | RegionKind::HostPooled { .. })
     }
 
-    /// Handle of the pool that it came from.
+    /// Returns the handle of its pool, if it came from one.
     pub fn pool(&self) -> Option<usize> {
         match self.kind {
             RegionKind::Pooled { pool } | RegionKind::HostPooled { pool } | RegionKind::ManagedPooled { pool } => {
@@ -95,27 +95,27 @@ impl Region {
         }
     }
 
-    /// Whether it is memory that program and GPU use at one address without copies.
+    /// Returns whether program and GPU use it at one address without copies.
     pub fn is_managed(&self) -> bool {
         self.is_managed_block() || matches!(self.kind, RegionKind::Shared { .. } | RegionKind::HostMapped)
     }
 
-    /// Whether it is such memory out of the pinned arena.
+    /// Returns whether it is such memory from the pinned arena.
     pub fn is_managed_block(&self) -> bool {
         matches!(self.kind, RegionKind::Managed | RegionKind::ManagedPooled { .. })
     }
 
-    /// Whether it is a variable of this module or library.
+    /// Returns whether it is a variable of this module or library.
     pub fn is_variable_of(&self, module: usize) -> bool {
         matches!(self.kind, RegionKind::Global { owner } | RegionKind::Shared { owner } if owner == module)
     }
 
-    /// Whether it is the program's own memory.
+    /// Returns whether it is the program's own memory.
     pub fn is_registered(&self) -> bool {
         matches!(self.kind, RegionKind::Registered { .. })
     }
 
-    /// Whether `size` bytes from `address`, which lies in the region, stay in it.
+    /// Returns whether `size` bytes from `address`, which lies in the region, stay inside it.
     pub fn holds(&self, address: u64, size: u64) -> bool {
         size <= self.size - (address - self.start)
     }
@@ -129,19 +129,19 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Notes a region. False when it overlaps one that is there, which only a defect of Katydid could cause.
+    /// Adds a region. Returns false if it overlaps another one, which only a fault of Katydid could cause.
     pub fn insert(&self, start: u64, size: u64, kind: RegionKind, device: u32, context: usize) -> bool {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let region = Region { start, size, kind, device, context, id };
         self.map.write().unwrap_or_else(PoisonError::into_inner).insert(start, size, region).is_ok()
     }
 
-    /// The region that holds an address.
+    /// Returns the region that contains an address.
     pub fn find(&self, address: u64) -> Option<Region> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).find(address).map(|(.., region)| *region)
     }
 
-    /// Whether neighbouring mappings fill `size` bytes from `address`: the GPU takes them for one.
+    /// Returns whether adjacent mappings fill `size` bytes from `address`: the GPU treats them as one.
     pub fn is_mapped(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +155,7 @@ impl Regions {
         true
     }
 
-    /// Forgets the region that starts at exactly this address, if `is_match` returns true for it.
+    /// Removes the region that starts at exactly this address, if `is_match` returns true for it.
     pub fn remove(&self, start: u64, is_match: impl FnOnce(&Region) -> bool) -> Option<Region> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let (first, _, region) = map.find(start)?;
@@ -165,13 +165,13 @@ impl Regions {
         map.remove(start).map(|(_, region)| region)
     }
 
-    /// Every region that `is_match` picks.
+    /// Returns every region that `is_match` selects.
     pub fn matching(&self, is_match: impl Fn(&Region) -> bool) -> Vec<Region> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         map.iter().map(|(.., region)| *region).filter(|region| is_match(region)).collect()
     }
 
-    /// Forgets every region that `gone` picks; returns them.
+    /// Removes every region that `gone` selects. Returns them.
     pub fn remove_all(&self, gone: impl Fn(&Region) -> bool) -> Vec<Region> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let leaving: Vec<_> = map.iter().map(|(.., region)| *region).filter(|region| gone(region)).collect();

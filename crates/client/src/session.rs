@@ -1,8 +1,8 @@
 //! One session: the link to the worker, what is known of its health, and how messages become calls.
 //!
-//! The rule: a program is never left waiting, and hears of a loss once. The first sign that the worker is gone marks the
-//! session lost and reports it in one line; every later call fails at once, without touching the link. Device output that
-//! a reply carries is written before the call returns.
+//! The rule: a program never waits for ever, and hears of a loss once. The first sign that the worker is gone marks the session
+//! lost and reports it in one line. Every later call fails at once, without touching the link. Device output that a reply carries
+//! is written before the call returns.
 
 pub mod api_code;
 pub mod session_mark;
@@ -21,58 +21,58 @@ use crate::job::SupervisedSession;
 use crate::session::api_code::ApiCode;
 use crate::{life, output};
 
-/// The session of this process, for the API of a type of result codes.
+/// The session of this process, for one API, given by its type of result codes.
 pub struct Session<C> {
     link: Box<dyn ProgramLink>,
     lost: AtomicBool,
-    /// An enqueued call's failure that came with a reply that could not carry it; a later call returns it.
+    /// The failure of an enqueued call that came with a reply that could not report it. A later call returns it.
     deferred: AtomicU32,
     moves: AtomicU64,
     on_fault: FaultHandler<C>,
     on_leave: fn(),
 }
 
-/// Gets an error that has ruined a context: the context's wire id, and the error.
+/// Called with an error that has ruined a context: the context's wire id, and the error.
 pub type FaultHandler<C> = fn(u32, C);
 
-/// What the driver answered, and the reply, if it is one.
+/// The driver's result, and the reply, if it could be decoded.
 type CallAnswer<C, M> = (C, Option<<M as Message>::Reply>);
 
 type CallBuffers = (Vec<u8>, Vec<u8>);
 
 thread_local! {
-    /// Replies that this thread has waited for.
+    /// Number of replies that this thread has waited for.
     static ROUND_TRIPS: Cell<u32> = const { Cell::new(0) };
-    /// The encoded message and the reply of the call in progress, kept for their memory. Boxed, so that taking them out and
-    /// putting them back moves one word: more words are read in larger pieces than they were written in, which takes longer
-    /// than all the rest of queueing a message.
+    /// The encoded message and the reply of the call in progress, kept to reuse their memory. Boxed, so that taking them out and
+    /// putting them back moves one word. More words are read in larger units than they were written in, which takes longer than
+    /// all the rest of queueing a message.
     static BUFFERS: Cell<Option<Box<CallBuffers>>> = const { Cell::new(None) };
 }
 
-/// How often the calling thread has waited for a worker, modulo 2³²: what a call costs on a network is the difference
-/// that it makes, times the round trip of that.
+/// Returns how often the calling thread has waited for a worker, modulo 2³². On a network, a call costs the difference that it
+/// makes, times the round-trip time.
 pub fn round_trips() -> u32 {
     ROUND_TRIPS.try_with(Cell::get).unwrap_or(0)
 }
 
-/// The calling thread is about to wait once more.
+/// Notes that the calling thread is about to wait.
 fn count_round_trip() {
-    // A thread whose locals are gone is not looked at any more.
+    // For a thread whose thread-locals are gone, no code reads the count any more.
     let _ = ROUND_TRIPS.try_with(|count| count.set(count.get().wrapping_add(1)));
 }
 
 impl<C: ApiCode> Session<C> {
-    /// A session over a link that is up.
+    /// Creates a session over an open link.
     ///
-    /// `on_fault` is called before the call returns that brought the error. `on_leave` is called before the program is dumped, and
-    /// gives back memory that it can do without.
+    /// `on_fault` is called before the call returns that brought the error. `on_leave` is called before the program is dumped,
+    /// and releases memory that the program can do without.
     pub fn new(link: Box<dyn ProgramLink>, on_fault: FaultHandler<C>, on_leave: fn()) -> Self {
         let (lost, deferred, moves) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
         Self { link, lost, deferred, moves, on_fault, on_leave }
     }
 
-    /// A number that grows when the session leaves its worker, and when it goes on with one. The driver and the devices of another
-    /// worker may be others: what a driver said of itself before may not hold any more.
+    /// Returns a number that grows when the session leaves its worker, and when it resumes with one. Another worker may have
+    /// another driver and other devices, so earlier facts of a driver may no longer hold.
     pub fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
@@ -87,7 +87,7 @@ impl<C: ApiCode> Session<C> {
         self.enqueue_by(message, |parts| self.link.enqueue(M::OPCODE, context, parts))
     }
 
-    /// As [`Session::enqueue`], for a message whose effect no program could see at once: it wakes no worker that sleeps
+    /// Sends a message like [`Session::enqueue`], if its effect is not visible at once: it wakes no worker that sleeps
     /// ([`CallLink::enqueue_lazily`](katydid_transport::CallLink::enqueue_lazily)).
     ///
     /// # Errors
@@ -115,28 +115,28 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// What the driver answered; an enqueued call's failure when the driver answered none; [`ApiCode::LOST`].
+    /// The driver's error; an enqueued call's failure when the driver returned none; [`ApiCode::LOST`].
     pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.call_any(context, message)?)
     }
 
-    /// As [`Session::call`], for what the library wants to know for itself: the program hears of an enqueued call's failure
-    /// from a call of its own.
+    /// Makes a call like [`Session::call`], for the library's own needs: an enqueued call's failure is left to a call of the
+    /// program.
     ///
     /// # Errors
     ///
-    /// What the driver answered; [`ApiCode::LOST`].
+    /// The driver's error; [`ApiCode::LOST`].
     pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.send(context, message, false)?)
     }
 
-    /// The reply of a call that succeeded.
+    /// Returns the reply of a call that succeeded.
     fn good<M: Message>(&self, (status, reply): CallAnswer<C, M>) -> Result<M::Reply, C> {
         status.check()?;
         reply.ok_or_else(|| self.broken(M::NAME))
     }
 
-    /// As [`Session::call`], for a reply that is bytes and nothing else, exactly as many as there is room for at `buffer`.
+    /// Makes a call like [`Session::call`], whose reply consists only of exactly as many bytes as `buffer` holds.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl<C: ApiCode> Session<C> {
         })
     }
 
-    /// As [`Session::call`], for messages whose reply says something in failure too, such as a compiler's log.
+    /// Makes a call like [`Session::call`], for messages whose reply matters after a failure too, such as a compiler's log.
     ///
     /// # Errors
     ///
@@ -168,7 +168,8 @@ impl<C: ApiCode> Session<C> {
         self.send(context, message, reports_earlier::<C, M>())
     }
 
-    /// As [`Session::call`], with a function that reads the reply's bytes where they lie; none ends the session.
+    /// Makes a call like [`Session::call`], with a function that reads the reply's bytes in place. If it returns none, the
+    /// session ends.
     ///
     /// # Errors
     ///
@@ -185,12 +186,12 @@ impl<C: ApiCode> Session<C> {
         })
     }
 
-    /// Sends a message and waits for its reply, which `reports` an earlier call's failure or does not.
+    /// Sends a message and waits for its reply. With `reports`, the result may be an earlier call's failure.
     fn send<M: Message>(&self, context: u32, message: &M, reports: bool) -> Result<CallAnswer<C, M>, C> {
         self.exchange(context, message, reports, |status, payload| Ok((status, M::Reply::decode(payload).ok())))
     }
 
-    /// Sends a message and waits for its reply, whose status and payload a function takes.
+    /// Sends a message and waits for its reply, whose status and payload go to a function.
     fn exchange<M: Message, R>(
         &self,
         context: u32,
@@ -212,7 +213,7 @@ impl<C: ApiCode> Session<C> {
         })
     }
 
-    /// Takes in what a reply says beside its message, of which `elsewhere` bytes went somewhere else.
+    /// Handles the parts of a reply beside its message, of which `elsewhere` bytes went somewhere else.
     fn receive<'a>(
         &self,
         (context, name): (u32, &'static str),
@@ -233,7 +234,7 @@ impl<C: ApiCode> Session<C> {
         Ok((self.result_of_reply(head, reports)?, payload))
     }
 
-    /// Prints what a full reply had no room for, before the call returns that waited for the device.
+    /// Prints device output that a full reply had no room for, before the call returns that waited for the device.
     fn print_overflow(&self, context: u32) -> Result<(), C> {
         let mut reply = Vec::new();
         loop {
@@ -251,11 +252,11 @@ impl<C: ApiCode> Session<C> {
         }
     }
 
-    /// The status of a call. Where it `reports` an earlier call's failure, that outranks success, and "not ready", which is an
-    /// answer and no failure.
+    /// Returns the status of a call. With `reports`, an earlier call's failure outranks success, and "not ready", which is an
+    /// answer and not a failure.
     fn result_of_reply(&self, head: &ReplyHead, reports: bool) -> Result<C, C> {
         let (status, earlier) = (C::from_wire(head.status), C::from_wire(head.deferred));
-        // What has ruined a context is reported by that context's own calls from now on.
+        // A fault of a context is reported by that context's own calls from now on.
         if reports || !earlier.is_fault() {
             self.defer(earlier);
         }
@@ -265,15 +266,15 @@ impl<C: ApiCode> Session<C> {
         Ok(status)
     }
 
-    /// Keeps an earlier call's failure for the next call that can report it, unless there is one already. There is none nearly
-    /// always, and what locks the processor is left out then, here and below.
+    /// Keeps an earlier call's failure for the next call that can report it, unless there is one already. There is nearly always
+    /// none, so this and the next function then avoid locked instructions.
     fn defer(&self, code: C) {
         if code != C::SUCCESS {
             let _ = self.deferred.compare_exchange(0, code.to_wire(), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Reports the first failure of an enqueued call that no call has reported yet.
+    /// Takes the first failure of an enqueued call that no call has reported yet.
     ///
     /// # Errors
     ///
@@ -286,13 +287,14 @@ impl<C: ApiCode> Session<C> {
         C::from_wire(code).check()
     }
 
-    /// Messages enqueued so far. What was freed at one count is out of use once a later synchronisation has ended.
+    /// Returns the number of messages enqueued so far. Memory freed at one count is unused once a later synchronization has
+    /// ended.
     pub fn enqueued(&self) -> u64 {
         self.link.enqueued()
     }
 
-    /// Keeps work of a stream in one piece: until the value is dropped, other threads do not send what would come between
-    /// two messages of it.
+    /// Begins a batch of work for a stream: until the value is dropped, other threads do not send what would come between two of
+    /// its messages.
     ///
     /// # Errors
     ///
@@ -302,7 +304,7 @@ impl<C: ApiCode> Session<C> {
         Ok(Batch { session: self, number })
     }
 
-    /// Waits until the calling thread's messages are sent at once.
+    /// Waits until the calling thread's messages would be sent at once.
     ///
     /// # Errors
     ///
@@ -312,27 +314,27 @@ impl<C: ApiCode> Session<C> {
         self.link.wait_until_open().map_err(|error| self.fail("a pause", &error))
     }
 
-    /// From now on threads that wait sleep at once.
+    /// Disables spinning.
     pub fn disable_spin(&self) {
         self.link.disable_spin();
     }
 
-    /// Whether other threads than one send messages.
+    /// Returns whether several threads send messages.
     pub fn is_multithreaded(&self) -> bool {
         self.link.is_multithreaded()
     }
 
-    /// Memory that both sides see, for bulk copies.
+    /// Returns the staging memory that both sides share, for bulk copies.
     pub fn staging(&self) -> Option<&Staging> {
         self.link.staging()
     }
 
-    /// How many threads a copy of `bytes` may be divided among for connections of their own; 0: it is not worth it.
+    /// Returns how many threads may share a copy of `bytes`, each with its own connection; 0 if that does not pay.
     pub fn bulk_connections_for(&self, bytes: u64) -> usize {
         self.link.bulk_connections_for(bytes)
     }
 
-    /// Has at least `length` bytes of memory behind the pinned arena, if the sides share some.
+    /// Makes the memory of the pinned arena at least `length` bytes long, if the sides share some.
     ///
     /// # Errors
     /// Error that the system returned.
@@ -340,7 +342,7 @@ impl<C: ApiCode> Session<C> {
         self.link.lengthen_pinned(length)
     }
 
-    /// As [`ReclaimLink::next_reclaim_request`](katydid_transport::ReclaimLink::next_reclaim_request).
+    /// Waits like [`ReclaimLink::next_reclaim_request`](katydid_transport::ReclaimLink::next_reclaim_request).
     ///
     /// # Errors
     ///
@@ -350,18 +352,17 @@ impl<C: ApiCode> Session<C> {
         self.link.next_reclaim_request().map_err(|_| C::LOST)
     }
 
-    /// Prepares the cheap way to queue frames: see
-    /// [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
+    /// Prepares the cheap way to queue frames: see [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
     pub fn enable_fast_path(&self) {
         self.link.enable_fast_path();
     }
 
-    /// Whether the worker is gone.
+    /// Returns whether the worker is gone.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// In the child of a fork: lets go of the connection without a word to the worker.
+    /// In the child of a fork: abandons the connection without a message to the worker.
     pub fn abandon(&self) {
         self.link.abandon();
     }
@@ -370,13 +371,13 @@ impl<C: ApiCode> Session<C> {
         if self.is_lost() { Err(C::LOST) } else { Ok(()) }
     }
 
-    /// A reply that does not fit its message: the two sides disagree, so the session is over.
+    /// Ends the session after a reply that does not fit its message: the two sides disagree.
     #[cold]
     pub fn broken(&self, what: &str) -> C {
         self.lose(&format!("the server's answer to {what} makes no sense; are both of the same release?"))
     }
 
-    /// The error of a link that carried a message: a fault of the caller, or the end of the session.
+    /// Translates the error of a link: the caller is at fault, or the session ends.
     #[cold]
     pub fn fail(&self, what: &str, error: &LinkError) -> C {
         match error {
@@ -391,7 +392,7 @@ impl<C: ApiCode> Session<C> {
     }
 
     fn lose(&self, why: &str) -> C {
-        // While the process exits, the worker may well go first; that is not worth a message then.
+        // While the process exits, the worker may well end first. That is not reported.
         self.lost.store(true, Ordering::Relaxed);
         session_mark::remove();
         if life::lose() {
@@ -401,15 +402,15 @@ impl<C: ApiCode> Session<C> {
     }
 }
 
-/// Messages that are in one piece ([`Session::batch`]).
+/// A batch of messages ([`Session::batch`]).
 pub struct Batch<'a, C> {
     session: &'a Session<C>,
     number: u64,
 }
 
 impl<C> Batch<'_, C> {
-    /// Runs `body`, whose messages belong to it, by any thread. Nothing in there waits for what another thread may hold while it
-    /// sends.
+    /// Runs `body`, whose messages belong to the batch. Any thread may run it. `body` must not wait for what another thread may
+    /// hold while it sends.
     pub fn run<T>(&self, body: impl FnOnce() -> T) -> T {
         in_batch(self.number, body)
     }
@@ -455,12 +456,13 @@ impl<C: ApiCode> SupervisedSession for Session<C> {
     }
 }
 
-/// Whether the reply to a message reports the failure of an earlier call: not where it says what became of an object.
+/// Returns whether the reply to a message reports the failure of an earlier call. It does not where it reports what happened to
+/// an object.
 const fn reports_earlier<C: ApiCode, M: Message>() -> bool {
     C::CALLS_REPORT_EARLIER && !M::CHANGES_OBJECTS
 }
 
-/// Refuses what no frame has room for, where the API has a code for that.
+/// Refuses messages that fit no frame, where the API has a code for that.
 fn check_size<C: ApiCode>(request: &[u8], tail: &[u8]) -> Result<(), C> {
     match C::TOO_LONG {
         Some(code) if request.len() + tail.len() > MAX_PAYLOAD_BYTES => Err(code),
@@ -468,10 +470,10 @@ fn check_size<C: ApiCode>(request: &[u8], tail: &[u8]) -> Result<(), C> {
     }
 }
 
-/// Runs `body` with empty buffers of this thread. A call inside a call (an upcall's, or after the thread's locals are
-/// gone) gets fresh ones.
+/// Runs `body` with empty buffers of this thread. A nested call (an upcall's), or one after the thread's locals are gone, gets
+/// fresh ones.
 fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
-    /// Room for the largest reply is kept: a thread that copies much would otherwise fault in fresh pages every time.
+    /// The capacity for the largest reply is kept: a thread that copies much would otherwise fault in fresh pages every time.
     const MAX_KEPT_BUFFER_BYTES: usize = 2 << 20;
     let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let (request, reply) = &mut *buffers;
@@ -504,7 +506,7 @@ mod tests {
     /// Opcode, context and payload of every frame.
     type Sent = Arc<Mutex<Vec<(u16, u32, Vec<u8>)>>>;
 
-    /// A link that answers from a list and notes what was sent.
+    /// A link that answers from a list and notes sent frames.
     #[derive(Default)]
     struct Script {
         answers: Mutex<VecDeque<Answer>>,
@@ -614,7 +616,7 @@ mod tests {
 
     #[test]
     fn a_reply_full_of_output_is_followed_by_questions_for_the_rest() {
-        // The output itself is empty: what counts is that the reply had no room for more.
+        // The output itself is empty; all that matters is that the reply was full.
         let full = |payload: &[u8]| {
             let head = ReplyHead { status: 0, deferred: 0, output: 4, thread: 1, sequence: 0 };
             Ok((head, [payload, &0u32.to_le_bytes()].concat()))

@@ -1,12 +1,12 @@
-//! Handle slabs: a handle is the address of a record, and can be proved to be one.
+//! Handle slabs: a handle is the address of a record, and can be verified.
 //!
-//! A CUDA program treats a `CUstream` as an opaque pointer, and may hand in anything: a destroyed one, one of
-//! another kind, garbage. So each kind of handle has a reserved range of addresses of its own, cut into records of
-//! one size; a value is a handle exactly when it falls on a record of the range that is alive. Nothing is ever read
-//! through the value before that is known, and records are never unmapped, so a stale handle is only ever refused.
+//! A CUDA program treats a `CUstream` as an opaque pointer, and may pass anything: a destroyed one, one of another kind, garbage.
+//! So each kind of handle has its own reserved range of addresses, cut into records of one size. A value is a handle exactly when
+//! it is the address of a live record in the range. Nothing is ever read through the value before that is known, and records are
+//! never unmapped, so a stale handle is only ever refused.
 //!
-//! The index of a record is what crosses the wire. Freed records are used again in the order they were freed, which
-//! keeps a stale handle recognisable as long as possible.
+//! The index of a record crosses the wire. Freed records are reused in the order in which they were freed, which keeps a stale
+//! handle recognizable as long as possible.
 #![expect(unsafe_code, reason = "records live in a reserved range outside Rust's allocator")]
 
 use std::collections::VecDeque;
@@ -19,12 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
-/// One record: its address is the handle. Aligned to a cache line, so that two handles never share one.
+/// A record, whose address is the handle. It is aligned to a cache line, so that two handles never share one.
 #[repr(C, align(64))]
 struct SlabRecord<T> {
-    /// What callers that look behind a handle find there: loaders of OpenCL expect the address of a table.
+    /// For callers that read through a handle: loaders of OpenCL expect the address of a table.
     _head: usize,
-    /// What [`Slab::peek`] tells: the generation above, the tag below; 0 while nothing lives here.
+    /// The value for [`Slab::peek`]: the generation in the upper half, the tag in the lower; 0 while no object lives here.
     word: AtomicU64,
     value: RwLock<Option<Arc<T>>>,
 }
@@ -40,14 +40,14 @@ impl<T> SlabRecord<T> {
     }
 }
 
-/// What a look at a handle tells that takes no share in its object, and so needs no locked instruction.
+/// What a handle shows without a reference to its object, and so without a locked instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlePeek {
     /// Index of the record.
     pub index: u32,
-    /// Differs between objects that have the same record, one after the other.
+    /// Differs between objects that use the same record one after the other.
     pub generation: u32,
-    /// What [`Slab::insert_with`] was given.
+    /// The tag given to [`Slab::insert_with`].
     pub tag: u32,
 }
 
@@ -57,10 +57,10 @@ impl HandlePeek {
     }
 }
 
-/// Bytes of records that become touchable at a time.
+/// Bytes of records that become accessible at a time.
 const OPENED_BYTES: usize = 1 << 20;
 
-/// Where a new object will live: the value that the program sees, and the number that the wire sees.
+/// The slot of a new object: the handle for the program, and the index for the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabSlot {
     /// Address of the record.
@@ -74,13 +74,12 @@ pub struct SlabSlot {
 pub struct Slab<T> {
     base: usize,
     capacity: u32,
-    /// Bytes from the base that can be touched; written under `free`. The rest is closed, because `mlockall` fills whatever can
-    /// be touched.
+    /// Accessible bytes from the base; written under `free`. The rest is inaccessible, because `mlockall` fills accessible pages.
     open: AtomicUsize,
-    /// Records below this index are initialised; written under `free`, published with `Release`.
+    /// Records below this index are initialized; written under `free`, published with `Release`.
     high: AtomicU32,
     free: Mutex<VecDeque<u32>>,
-    /// Generation of the object that was made last; written under `free`.
+    /// Generation of the newest object; written under `free`.
     generation: AtomicU32,
     /// First word of every record.
     head: usize,
@@ -89,13 +88,13 @@ pub struct Slab<T> {
 
 // SAFETY: records are only reached as `&SlabRecord<T>`, whose `RwLock` guards the value; the base never changes.
 unsafe impl<T: Send + Sync> Send for Slab<T> {}
-// SAFETY: as above; `high` and `free` are synchronised types themselves.
+// SAFETY: as above; `high` and `free` are synchronized types themselves.
 unsafe impl<T: Send + Sync> Sync for Slab<T> {}
 
 impl<T> Slab<T> {
     const STRIDE: usize = size_of::<SlabRecord<T>>();
 
-    /// Reserves room for `capacity` records. Only addresses are taken: a page costs memory when first used.
+    /// Reserves room for `capacity` records. This takes only addresses: a page costs memory when first used.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
         Self::reserve_with(capacity, 0)
     }
@@ -117,12 +116,12 @@ impl<T> Slab<T> {
         Ok(Self { base: base.addr(), capacity, open, high, free, generation, head, owns: PhantomData })
     }
 
-    /// Makes a record for what `make` returns; `make` gets the record's slot. None when the slab is full.
+    /// Makes a record for the value of `make`, which gets the record's slot. Returns none when the slab is full.
     pub fn insert(&self, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         self.insert_with(0, make)
     }
 
-    /// Makes a record as [`Slab::insert`] does; [`Slab::peek`] will tell `tag` of it.
+    /// Makes a record like [`Slab::insert`], with the tag for [`Slab::peek`].
     pub fn insert_with(&self, tag: u32, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         let (slot, generation) = self.take_slot()?;
         let value = Arc::new(make(slot));
@@ -130,11 +129,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// As [`Slab::insert`], where making may fail; the place is free again then.
+    /// Makes a record like [`Slab::insert`], where `make` may fail. Then the slot is free again.
     ///
     /// # Errors
     ///
-    /// What `make` fails with, or `full`.
+    /// The error of `make`, or `full`.
     pub fn try_insert<E>(&self, full: E, make: impl FnOnce(SlabSlot) -> Result<T, E>) -> Result<Arc<T>, E> {
         let Some((slot, generation)) = self.take_slot() else { return Err(full) };
         let Some(record) = self.record(slot.index) else { return Err(full) };
@@ -151,28 +150,28 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The live object behind a handle; None for anything else.
+    /// Returns the live object of a handle; none for anything else.
     pub fn get(&self, handle: usize) -> Option<Arc<T>> {
         let record = self.record(self.index_of(handle)?)?;
         record.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has `work` done with the live object behind a handle, without a share in it; None for anything else. A thread that removes it
-    /// waits for that, so `work` must not.
+    /// Runs `work` with the live object of a handle, without a reference of its own; returns none for anything else. A thread
+    /// that removes the object waits for `work`, so `work` must not remove it.
     pub fn with<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         let record = self.record(self.index_of(handle)?)?;
         record.value.read().unwrap_or_else(PoisonError::into_inner).as_deref().map(work)
     }
 
-    /// A glance at the live object behind a handle, without a share in it; None for anything else. It may
-    /// have been removed by the time it is used, as natively a handle that another thread destroys meanwhile.
+    /// Peeks at the live object of a handle, without a reference; returns none for anything else. The object may be removed
+    /// before the result is used, just as natively another thread may destroy a handle.
     pub fn peek(&self, handle: usize) -> Option<HandlePeek> {
         let index = self.index_of(handle)?;
         let word = self.record(index)?.word.load(Ordering::Acquire);
         (word != 0).then_some(HandlePeek { index, generation: (word >> 32) as u32, tag: word as u32 })
     }
 
-    /// Has [`Slab::peek`] tell something else of the object that was seen, unless that was removed or changed meanwhile.
+    /// Changes the tag of the object that was seen, unless that was removed or changed meanwhile.
     pub fn change_tag(&self, peeked: HandlePeek, tag: u32) {
         if let Some(record) = self.record(peeked.index) {
             let next = HandlePeek { tag, ..peeked }.word();
@@ -180,12 +179,12 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The live object with a wire index; None for anything else.
+    /// Returns the live object with a wire index; none for anything else.
     pub fn get_index(&self, index: u32) -> Option<Arc<T>> {
         self.record(index)?.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends a handle: later look-ups refuse it. Returns the object to the one caller that ended it.
+    /// Ends a handle: later look-ups refuse it. Returns the object only to the caller that ended it.
     pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
         let index = self.index_of(handle)?;
         let record = self.record(index)?;
@@ -195,47 +194,47 @@ impl<T> Slab<T> {
         Some(object)
     }
 
-    /// Every live object, in the order of their records.
+    /// Returns every live object, in the order of the records.
     pub fn live(&self) -> Vec<Arc<T>> {
         (0..self.high.load(Ordering::Acquire)).filter_map(|index| self.get_index(index)).collect()
     }
 
-    /// Whether the value points into this slab's range at all, alive or not: says which kind a wrong handle is of.
+    /// Returns whether the value points into this slab's range, alive or not. That shows the kind of a wrong handle.
     pub fn covers(&self, handle: usize) -> bool {
         handle.wrapping_sub(self.base) < self.capacity as usize * Self::STRIDE
     }
 
-    /// A free place, and the generation of what will live there.
+    /// Takes a free slot, and the generation of its next object.
     fn take_slot(&self) -> Option<(SlabSlot, u32)> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let high = self.high.load(Ordering::Relaxed);
-        // A freed record is left alone for a while when there are fresh ones: stale handles stay recognisable.
+        // A freed record rests for a while when there are fresh ones: stale handles stay recognizable.
         let reusable = free.len() > 64 || high == self.capacity;
         let index = match reusable.then(|| free.pop_front()).flatten() {
             Some(index) => index,
             None if high < self.capacity => {
                 self.open_for(high as usize + 1).ok()?;
-                // SAFETY: `high` < capacity, so the record lies inside the mapping, and it is open; indices from `high` up are not
-                // read before the store below, and `free` is locked, so no other thread initialises it.
+                // SAFETY: `high` < capacity, so the record lies inside the mapping, and it is accessible; indices from `high` up
+                // are not read before the store below, and `free` is locked, so no other thread initializes it.
                 unsafe { self.address(high).write(SlabRecord::empty(self.head)) };
                 self.high.store(high + 1, Ordering::Release);
                 high
             }
             None => return None,
         };
-        // 0 stands for nothing.
+        // 0 stands for no object.
         let generation = self.generation.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
         self.generation.store(generation, Ordering::Relaxed);
         Some((SlabSlot { handle: self.address(index).addr(), index }, generation))
     }
 
-    /// Opens the pages of `records` records, and some more. `free` is locked.
+    /// Makes the pages of `records` records accessible, and some more. `free` must be locked.
     fn open_for(&self, records: usize) -> io::Result<()> {
         let (open, needed_bytes) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
         if needed_bytes > open {
             let next = needed_bytes.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
             let start = ptr::with_exposed_provenance_mut(self.base + open);
-            // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there hold nothing yet.
+            // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there are unused.
             unsafe { mprotect(start, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
             self.open.store(next, Ordering::Relaxed);
         }
@@ -256,8 +255,8 @@ impl<T> Slab<T> {
         if index >= self.high.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: below `high`, so it was initialised by `take_slot` before the `Acquire` load saw it, and it is
-        // never unmapped or written again except through its lock.
+        // SAFETY: below `high`, so `take_slot` initialized it before the `Acquire` load saw it, and it is never unmapped, nor
+        // written again except through its lock.
         Some(unsafe { &*self.address(index) })
     }
 }
@@ -266,7 +265,7 @@ impl<T> Slab<T> {
 mod tests {
     use super::*;
 
-    /// What may be done with the page at an address.
+    /// Returns the access rights of the page at an address.
     fn access(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let holds = |line: &&str| {

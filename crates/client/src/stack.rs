@@ -1,31 +1,31 @@
-//! The stack of current contexts that every thread has.
+//! The stack of current contexts of each thread.
 //!
 //! Its rules were measured on driver 580: setting replaces the top (or pushes onto an empty stack), setting none pops
 //! the top, popping an empty stack is an error.
 
-/// The contexts of one thread, the current one last.
+/// The contexts of one thread; the current one is last.
 #[derive(Debug)]
 pub struct ContextStack<T> {
     contexts: Vec<T>,
 }
 
 impl<T> ContextStack<T> {
-    /// A stack with no current context.
+    /// Creates a stack without a current context.
     pub const fn new() -> Self {
         Self { contexts: Vec::new() }
     }
 
-    /// Context on top of the calling thread's stack; none if the stack is empty.
+    /// Returns the context on top of the calling thread's stack; none if the stack is empty.
     pub fn current(&self) -> Option<&T> {
         self.contexts.last()
     }
 
-    /// Makes `context` current on top of what was.
+    /// Pushes `context`, which becomes current.
     pub fn push(&mut self, context: T) {
         self.contexts.push(context);
     }
 
-    /// Makes what was current before the top current again; returns the top.
+    /// Pops the top, and returns it. The context below becomes current again.
     pub fn pop(&mut self) -> Option<T> {
         self.contexts.pop()
     }

@@ -12,17 +12,17 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 ///
 /// # Errors
 ///
-/// When the system gives no thread.
+/// The system refuses a thread.
 pub fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
     with_signals_blocked(|| builder.spawn(body)).map(drop)
 }
 
-/// Starts a thread that takes no signals within a scope, whose end waits for it.
+/// Starts a thread that takes no signals in a scope, which waits for its end.
 ///
 /// # Errors
 ///
-/// When the system gives no thread.
+/// The system refuses a thread.
 pub fn start_in<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -33,50 +33,50 @@ pub fn start_in<'scope, T: Send + 'scope>(
     with_signals_blocked(|| builder.spawn_scoped(scope, body))
 }
 
-/// Has a link send without locked instructions, which `enable` does: at once where that takes no time; else by a thread that ends
-/// with it.
+/// Lets a link send without locked instructions, which `enable` does: at once if that takes no time, otherwise in a thread that
+/// then ends.
 pub fn enable_fast_path(enable: impl FnOnce() + Send + 'static) {
     const BARRIER_STACK_BYTES: usize = 64 << 10;
     if is_only_one() {
         enable();
     } else {
-        // Without it, calls are as they were before.
+        // Without the thread, calls stay as they were.
         let _ = start("katydid-barrier", BARRIER_STACK_BYTES, enable);
     }
 }
 
-/// Whether the calling thread is the only one of the process, as far as the system says.
+/// Returns whether the calling thread is the only one of the process, as far as the system says.
 fn is_only_one() -> bool {
-    /// Links of a folder without folders in it.
+    /// Links of a folder without subfolders.
     const LINKS_OF_EMPTY_FOLDER: u64 = 2;
     std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == LINKS_OF_EMPTY_FOLDER + 1)
 }
 
-/// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
+/// Fewest bytes that are worth a thread. It takes some 30 µs to start, in which a core copies a quarter of that.
 const MIN_THREAD_BYTES: u64 = 1 << 20;
-/// Most threads that help to copy at a time, in the whole process: each of them has a thread id on the link and a piece.
+/// Most helper threads at a time, in the whole process. Each of them has a thread id on the link and a staging piece.
 const MAX_HELPER_THREADS: usize = 7;
-/// Parts of a copy begin at pages.
+/// Alignment of the parts of a copy, in bytes.
 const PART_ALIGN_BYTES: u64 = 64 << 10;
-/// Stacks of threads that help, in bytes: they copy, and write frames.
+/// Stacks of helper threads, in bytes: they copy, and write frames.
 const HELPER_STACK_BYTES: usize = 256 << 10;
 
-/// Threads that a copy may start besides the one that it has.
+/// Threads that a copy may start in addition to its own.
 #[derive(Debug)]
 pub struct Helpers(usize);
 
-/// Helping threads that other copies have.
+/// Helper threads in use by all copies.
 static HELPER_THREADS: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
-    /// How many are worth it for `size` bytes: `threads` in all at most, with the one that a copy has.
+    /// Returns how many helpers pay for `size` bytes, with `threads` in all at most, including the copy's own.
     #[must_use]
     pub fn worth(size: u64, threads: usize) -> usize {
         (size / MIN_THREAD_BYTES).min(threads as u64).saturating_sub(1) as usize
     }
 
-    /// Takes at most `requested` of the threads that other copies have left. A copy that has them keeps them from others: a copy
-    /// that has to wait for its turn takes them only then.
+    /// Takes at most `requested` of the helpers that other copies have left. A copy keeps them from others, so a copy that has to
+    /// wait for its turn takes them only then.
     #[must_use]
     pub fn take(requested: usize) -> Self {
         let helpers_before = HELPER_THREADS.fetch_add(requested, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Helpers {
         self.0
     }
 
-    /// Starts them, as many as the system gives; each does `work`.
+    /// Starts them, as many as the system allows; each does `work`.
     pub fn start<'scope, T: Send + 'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -100,8 +100,8 @@ impl Helpers {
         (0..self.0).map_while(|_| start_in(scope, "katydid copy", HELPER_STACK_BYTES, work).ok()).collect()
     }
 
-    /// Runs `step` with offset and length of each part of `size` bytes, none larger than `most`: by this thread and the
-    /// others. Their order does not matter.
+    /// Runs `step` with offset and length of each part of `size` bytes, none larger than `most`, in this thread and the helpers.
+    /// Their order does not matter.
     ///
     /// # Errors
     ///
@@ -119,11 +119,11 @@ impl Helpers {
         })
     }
 
-    /// Runs `step` with each number below `count`, by this thread and the others. Their order does not matter.
+    /// Runs `step` with each number below `count`, in this thread and the helpers. Their order does not matter.
     ///
     /// # Errors
     ///
-    /// The first error of the threads; `lost` if a thread did not come to its end.
+    /// The first error of the threads; `lost` if a thread panicked.
     pub fn run<E: Send + Copy>(
         &self,
         count: u64,
@@ -142,14 +142,14 @@ impl Helpers {
         })
     }
 
-    /// Has this thread and the others do `work`, which they share out among themselves.
+    /// Runs `work` in this thread and the helpers, which share the work among themselves.
     ///
     /// # Errors
     ///
     /// As [`Helpers::run`].
     pub fn work<E: Send + Copy>(&self, lost: E, work: &(dyn Fn() -> Result<(), E> + Sync)) -> Result<(), E> {
         thread::scope(|scope| {
-            // Without another thread, this one does more.
+            // Without a helper, this thread does more.
             let help = self.start(scope, work);
             let own = work();
             help.into_iter().fold(own, |so_far, thread| so_far.and(thread.join().unwrap_or(Err(lost))))
@@ -163,13 +163,13 @@ impl Drop for Helpers {
     }
 }
 
-/// How many threads of this process can run at a time.
+/// Returns how many threads of this process can run at a time.
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Starts something that inherits a mask of all signals.
+/// Runs `start` with all signals blocked; threads that it starts inherit the mask.
 fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are locals, filled by the calls before they are read.
     unsafe {
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// How many signals the calling thread blocks, of the first 31.
+    /// Returns how many of the first 31 signals the calling thread blocks.
     fn blocked() -> usize {
         // SAFETY: the set is a local that the call fills.
         unsafe {

@@ -1,10 +1,10 @@
 //! The trace file: one record a call, written so that a killed program still leaves usable data.
 //!
-//! The file is mapped shared and records are stored straight into it: whatever happens to the process, the kernel
-//! keeps what was stored. It grows by whole chunks of zeros, so a reader stops at the first run of empty records; a
-//! record is empty until its last field, `function`, is stored. All numbers are little endian.
+//! The file is mapped shared and records are stored straight into it: whatever happens to the process, the kernel keeps what was
+//! stored. The file grows by whole chunks of zeros, so a reader stops at the first run of empty records. A record is empty until
+//! its last field, `function`, is stored. All numbers are little endian.
 //!
-//! Details of a call follow in further records, which name the thread and start of the call.
+//! Details of a call follow in further records, which have the thread and start of the call.
 //!
 //! | offset | bytes | header (64 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|
@@ -35,7 +35,7 @@
 //! | `0xff04`    | 4, 8: as above, 16: start on the GPU by the monotonic clock, 24: duration |
 //! | `0xff05`    | 4, 8: as above, 16: number of the name looked up, 20: version, 24: 1 if it was found |
 //!
-//! A process that finds its file taken (a child of the traced program) writes to `<file>.<pid>` beside it.
+//! A process that finds the file in use (a child of the traced program) writes to `<file>.<pid>` beside it.
 #![expect(unsafe_code, reason = "records are stored into a shared file mapping")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -56,18 +56,18 @@ use rustix::time::{ClockId, clock_gettime};
 
 const TRACE_MAGIC: [u8; 8] = *b"KDTRACE4";
 const TRACE_HEADER_BYTES: usize = 64;
-/// Where the header has the program's name, and how many calls found no room.
+/// Header offsets of the program's name, and of the number of calls left out.
 const PROGRAM_NAME_OFFSET: usize = 32;
 const LEFT_OUT_OFFSET: usize = 56;
 const RECORD_BYTES: usize = 32;
 /// Bytes of one mapped piece of the file.
 const TRACE_CHUNK_BYTES: usize = 1 << 20;
-/// Pieces at most: 4 GiB, 134 million calls. Later calls are counted only.
+/// Most chunks: 4 GiB, 134 million calls. Later calls are only counted.
 const MAX_TRACE_CHUNKS: usize = 4096;
 const RECORDS_PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD_BYTES) as u64;
-/// From here on the numbers of records are those of a program that is about to end.
+/// Record numbers from here on belong to a program that is about to end.
 const AFTER_THE_END: u64 = u64::MAX / 2;
-/// The header takes the room of the first records.
+/// The header takes the place of the first records.
 const FIRST_RECORD: u64 = (TRACE_HEADER_BYTES / RECORD_BYTES) as u64;
 
 /// A call of the program, with its times.
@@ -83,11 +83,11 @@ pub struct TracedCall {
     pub duration: u64,
     /// `CUresult` that the call returned.
     pub result: u32,
-    /// Answers of the worker that the calling thread waited for meanwhile.
+    /// Replies of the worker that the calling thread waited for meanwhile.
     pub round_trips: u32,
 }
 
-/// Kinds of records beside calls, as their first field has them.
+/// Kinds of records other than calls, as in their first field.
 mod kind {
     pub(super) const FIRST: u16 = 0xff00;
     pub(super) const WORK: u16 = 0xff00;
@@ -98,20 +98,20 @@ mod kind {
     pub(super) const LOOKUP: u16 = 0xff05;
 }
 
-/// Stands for no stream.
+/// Means no stream.
 const NO_STREAM: u64 = u64::MAX;
 
-/// Bytes of a name in one record, and most of a name.
+/// Bytes of a name in one record, and most pieces of a name.
 const NAME_PIECE_BYTES: usize = 24;
 const MAX_NAME_PIECES: usize = 128;
 
-/// By which a record belongs to a call: its thread and start.
+/// Identifies a call in its records: thread and start.
 pub type CallId = (u32, u64);
 
 /// Arguments of a call that a trace shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// The handle of its stream, if it has one.
+    /// Handle of its stream, if it has one.
     pub stream: Option<u64>,
     /// Bytes that it copies, fills or allocates.
     pub bytes: Option<u64>,
@@ -119,39 +119,39 @@ pub struct Detail {
     pub kernel: Option<String>,
     /// Blocks of the grid, and threads of a block.
     pub shape: Option<([u32; 3], [u32; 3])>,
-    /// Bytes of shared memory that the launch asks for.
+    /// Bytes of shared memory that the launch requests.
     pub shared: u32,
-    /// When its work began on the GPU, by the monotonic clock, and how long it took, in nanoseconds.
+    /// Start of its work on the GPU, by the monotonic clock, and its duration, in nanoseconds.
     pub gpu: Option<(u64, u64)>,
     /// Name and version that the call looks up (`cuGetProcAddress`).
     pub lookup: Option<Lookup>,
 }
 
-/// What a call of `cuGetProcAddress` or `cuGetExportTable` asks for.
+/// A look-up by `cuGetProcAddress` or `cuGetExportTable`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lookup {
     /// Name of a function, or `table` with the name and id of a private table.
     pub name: String,
-    /// The version of CUDA whose function it is, as 1000 times the major and 10 times the minor version; 0 for a table.
+    /// CUDA version of the requested function, as 1000 times the major and 10 times the minor version; 0 for a table.
     pub version: u32,
     /// Whether the driver has it.
     pub is_found: bool,
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns nanoseconds of the monotonic clock.
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Appends calls to a trace file; shared by all threads, without a lock but when the file grows.
+/// Appends calls to a trace file. All threads share it, without a lock except when the file grows.
 #[derive(Debug)]
 pub struct TraceWriter {
     file: File,
     next: AtomicU64,
     chunks: Vec<AtomicPtr<u8>>,
     growing: Mutex<()>,
-    /// Names that are in the file, with their numbers.
+    /// Names in the file, with their numbers.
     names: Mutex<HashMap<Vec<u8>, u32>>,
 }
 
@@ -172,12 +172,13 @@ impl TraceWriter {
             Self { file, next: AtomicU64::new(FIRST_RECORD), chunks, growing: Mutex::new(()), names: Mutex::default() };
         let chunk = writer.chunk(0).ok_or_else(|| io::Error::other("the trace file cannot be mapped"))?;
         let header = header_bytes(pid, program);
-        // SAFETY: `chunk` is a mapping of CHUNK >= HEADER bytes, and no other thread has the writer yet.
+        // SAFETY: `chunk` is a mapping of `TRACE_CHUNK_BYTES`, at least `TRACE_HEADER_BYTES`, and no other thread has the writer
+        // yet.
         unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, TRACE_HEADER_BYTES) };
         Ok(writer)
     }
 
-    /// Stores one call. Never fails: a call that finds no room is counted only.
+    /// Stores one call. It never fails: a call without room is only counted.
     pub fn record(&self, call: &TracedCall) {
         let mut bytes = [0u8; RECORD_BYTES];
         bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
@@ -188,7 +189,7 @@ impl TraceWriter {
         self.store(call.function + 1, &bytes);
     }
 
-    /// Stores the stream and the bytes of a call; 0 bytes for what has none.
+    /// Stores the stream and the bytes of a call; 0 bytes if it has none.
     pub fn work(&self, of: CallId, stream: Option<u64>, bytes: u64) {
         let mut record = belonging(of);
         record[16..24].copy_from_slice(&stream.unwrap_or(NO_STREAM).to_le_bytes());
@@ -196,7 +197,7 @@ impl TraceWriter {
         self.store(kind::WORK, &record);
     }
 
-    /// Stores what a call launches.
+    /// Stores the kernel of a launch.
     pub fn kernel(&self, of: CallId, name: &[u8], shared: u32) {
         let number = self.number(name);
         let mut record = belonging(of);
@@ -205,7 +206,7 @@ impl TraceWriter {
         self.store(kind::KERNEL, &record);
     }
 
-    /// Stores the geometry of a launch that the driver has taken.
+    /// Stores the geometry of a launch that the driver has accepted.
     pub fn shape(&self, of: CallId, grid: [u32; 3], block: [u32; 3]) {
         let mut record = belonging(of);
         record[16..20].copy_from_slice(&grid[0].to_le_bytes());
@@ -224,7 +225,7 @@ impl TraceWriter {
         self.store(kind::GPU, &record);
     }
 
-    /// Stores what a call asks the driver for.
+    /// Stores what a call looks up in the driver.
     pub fn lookup(&self, of: CallId, lookup: &Lookup) {
         let number = self.number(lookup.name.as_bytes());
         let mut record = belonging(of);
@@ -234,7 +235,7 @@ impl TraceWriter {
         self.store(kind::LOOKUP, &record);
     }
 
-    /// The number of a name, which is stored when it comes for the first time.
+    /// Returns the number of a name, and stores the name the first time.
     fn number(&self, name: &[u8]) -> u32 {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = names.get(name) {
@@ -252,7 +253,7 @@ impl TraceWriter {
         number
     }
 
-    /// Stores a record, of whose bytes the first two are `first`.
+    /// Stores a record whose first two bytes are `first`.
     fn store(&self, first: u16, bytes: &[u8; RECORD_BYTES]) {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(chunk) = self.chunk((index / RECORDS_PER_CHUNK) as usize) else {
@@ -261,7 +262,7 @@ impl TraceWriter {
             }
             return;
         };
-        // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
+        // SAFETY: `chunk` maps `TRACE_CHUNK_BYTES` and the offset is that of a whole record inside it; `fetch_add` gave this
         // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
         unsafe {
             let record = chunk.add((index % RECORDS_PER_CHUNK) as usize * RECORD_BYTES);
@@ -270,26 +271,26 @@ impl TraceWriter {
         }
     }
 
-    /// Counts a call that found no room.
+    /// Counts a call without room.
     fn leave_out(&self) {
         let Some(chunk) = self.chunk(0) else { return };
-        // SAFETY: the first piece maps more bytes than the header has, and the place in it is aligned for a u64 that is changed
-        // here alone, by one operation.
+        // SAFETY: the first chunk maps more bytes than the header has, and this aligned u64 in it is changed only here, by one
+        // operation.
         unsafe { AtomicU64::from_ptr(chunk.add(LEFT_OUT_OFFSET).cast()) }.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Cuts the zeros off the end. Calls recorded afterwards are lost; for the exit of the program.
+    /// Truncates the zeros at the end, for the exit of the program. Calls recorded afterwards are lost.
     pub fn finish(&self) {
         let records = self.next.swap(AFTER_THE_END, Ordering::Relaxed);
-        // Another thread that maps a piece now needs the length, and may never give the lock back in a child of a fork.
+        // Another thread that maps a chunk now needs the length, and in a child of a fork may never release the lock.
         let Ok(_growing) = self.growing.try_lock() else { return };
-        // Calls that found no room were numbered as well.
+        // Calls without room have numbers as well.
         let length = records.saturating_mul(RECORD_BYTES as u64).min(self.mapped_end());
-        // Nothing is left to do when this fails: the file is merely longer than it need be.
+        // If this fails, the file is merely longer than necessary.
         let _ = self.file.set_len(length);
     }
 
-    /// Bytes of the file up to the end of the last mapped piece.
+    /// Returns the bytes of the file up to the end of the last mapped chunk.
     fn mapped_end(&self) -> u64 {
         let last = self.chunks.iter().rposition(|chunk| !chunk.load(Ordering::Acquire).is_null());
         last.map_or(0, |last| ((last + 1) * TRACE_CHUNK_BYTES) as u64)
@@ -301,7 +302,7 @@ impl TraceWriter {
         if mapped.is_null() { self.grow(number) } else { Some(mapped) }
     }
 
-    /// Maps one more piece; lets go of the pages of an older one, whose records are in the file by now.
+    /// Maps one more chunk. Drops the pages of an older one, whose records are in the file by now.
     #[cold]
     fn grow(&self, number: usize) -> Option<*mut u8> {
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -313,7 +314,7 @@ impl TraceWriter {
         let end = ((number + 1) * TRACE_CHUNK_BYTES) as u64;
         let old_length = self.file.metadata().ok()?.len();
         if old_length < end {
-            // With its blocks: a store into a hole that the file system has no room for would end the program.
+            // Allocates blocks: a store into a hole for which the file system has no room would end the program.
             match fallocate(&self.file, FallocateFlags::empty(), old_length, end - old_length) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(end).ok()?,
                 allocated => allocated.ok()?,
@@ -341,7 +342,7 @@ impl TraceWriter {
     }
 }
 
-/// A record with thread and start of a call.
+/// Returns a record with thread and start of a call.
 fn belonging((thread, start): CallId) -> [u8; RECORD_BYTES] {
     let mut record = [0u8; RECORD_BYTES];
     record[4..8].copy_from_slice(&thread.to_le_bytes());
@@ -378,7 +379,7 @@ pub enum TraceError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// There was no room for it.
+    /// The file system had no room for it.
     #[error(
         "{path}: nothing was recorded: the file system was full; set TMPDIR to a folder with free space, and record it again"
     )]
@@ -386,7 +387,7 @@ pub enum TraceError {
         /// The file asked for.
         path: PathBuf,
     },
-    /// The file does not begin as a trace does.
+    /// The file has no valid header of a trace.
     #[error("{path}: not a trace of Katydid, or one of another version: record it again")]
     NotATrace {
         /// The file asked for.
@@ -401,20 +402,20 @@ pub struct Trace {
     pub pid: u32,
     /// File name of the program.
     pub program: String,
-    /// When the trace began, nanoseconds since 1970.
+    /// Start of the trace, in nanoseconds since 1970.
     pub wall_start: u64,
-    /// When the trace began, on the monotonic clock that the calls use.
+    /// Start of the trace, on the monotonic clock that the calls use.
     pub start: u64,
     /// Calls of the process, in the order in which they ended.
     pub calls: Vec<TracedCall>,
-    /// Number of calls that are not among them, because the file could not grow.
+    /// Number of further calls, left out because the file could not grow.
     pub left_out: u64,
-    /// What more is known of some of them.
+    /// Further facts about some of them.
     pub details: HashMap<CallId, Detail>,
 }
 
 impl Trace {
-    /// Reads a trace, of a program that ended, runs, or was killed.
+    /// Reads the trace of a program that ended, still runs, or was killed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let read_error = |source| TraceError::Read { path: path.to_owned(), source };
         let mut bytes = Vec::new();
@@ -425,7 +426,7 @@ impl Trace {
         Self::parse(&bytes).ok_or_else(|| TraceError::NotATrace { path: path.to_owned() })
     }
 
-    /// Reads a trace from bytes; none when they are no trace of this version.
+    /// Parses a trace; none if the bytes are not a trace of this version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, records) = bytes.split_at_checked(TRACE_HEADER_BYTES)?;
         if header[..8] != TRACE_MAGIC || u32_at(header, 12)? as usize != RECORD_BYTES {
@@ -444,12 +445,12 @@ impl Trace {
     }
 }
 
-/// The first field of a record.
+/// Returns the first field of a record.
 fn first_of(record: &[u8]) -> u16 {
     u16_at(record, 0).unwrap_or(0)
 }
 
-/// What the records beside calls say.
+/// Collects the records other than calls.
 fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
     let further = || records.chunks_exact(RECORD_BYTES).filter(|record| first_of(record) >= kind::FIRST);
     let mut pieces: BTreeMap<(u32, u16), &[u8]> = BTreeMap::new();
@@ -469,7 +470,7 @@ fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
     details
 }
 
-/// Takes one record in, unless it is cut off.
+/// Reads one such record; none if it is cut off.
 fn read_detail(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<CallId, Detail>) -> Option<()> {
     let (word, long) = (|at| u32_at(record, at), |at| u64_at(record, at));
     let short = |at| u16_at(record, at).map(u32::from);

@@ -1,18 +1,18 @@
-//! Functions of the program that run when the worker asks for them: what is registered, by token, and the thread that calls them.
+//! Functions of the program that run when the worker calls them: the registered ones, by token, and the thread that runs them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::threads;
 
-/// The program's functions expect a stack of the usual size.
+/// Stack of the thread in bytes: the program's functions expect the usual size.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What was registered and has not run yet, and the one thread that runs it.
+/// Registered functions that have not run yet, and the one thread that runs them.
 #[derive(Debug)]
 pub struct Registry<F> {
     state: Mutex<UpcallState<F>>,
-    /// Whether the thread could be started; none until the first registration.
+    /// Whether the thread could be started; unset before the first registration.
     thread: OnceLock<bool>,
 }
 
@@ -34,7 +34,7 @@ impl<F> Registry<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token that nothing else has; never 0.
+    /// Returns a new token, which is never 0.
     pub fn new_token(&self) -> u64 {
         let mut state = self.lock();
         state.last_token += 1;
@@ -55,12 +55,13 @@ impl<F> Registry<F> {
         self.lock().functions.insert(token, function);
     }
 
-    /// The function of a token, which is registered no more.
+    /// Returns the function of a token, and ends its registration.
     pub fn take(&self, token: u64) -> Option<F> {
         self.lock().functions.remove(&token)
     }
 
-    /// The copy that `copy` makes of a token's function; the function itself, registered no more, where it makes none.
+    /// Returns the copy that `copy` makes of a token's function. If it makes none, returns the function itself, and ends its
+    /// registration.
     pub fn copy_or_take(&self, token: u64, copy: impl FnOnce(&F) -> Option<F>) -> Option<F> {
         let mut state = self.lock();
         match state.functions.get(&token).and_then(copy) {
@@ -69,16 +70,17 @@ impl<F> Registry<F> {
         }
     }
 
-    /// Ends the registration of functions that are `over`; their tokens.
+    /// Ends the registration of functions that are `over`. Returns their tokens.
     pub fn remove_if(&self, mut over: impl FnMut(&F) -> bool) -> Vec<u64> {
         let mut state = self.lock();
-        // The functions are dropped behind the lock: they may hold what registers others at its end.
+        // The functions are dropped outside of the lock: dropping one may register others.
         let removed: Vec<(u64, F)> = state.functions.extract_if(|_, function| over(function)).collect();
         drop(state);
         removed.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// Starts the thread, unless it runs already; false if the system has none. It takes no signals, and ends when `serve` returns.
+    /// Starts the thread, unless it runs already. Returns false if the system refuses. The thread takes no signals, and ends when
+    /// `serve` returns.
     pub fn run_thread(&self, serve: fn()) -> bool {
         *self.thread.get_or_init(|| threads::start("katydid-upcall", STACK_BYTES, serve).is_ok())
     }

@@ -1,13 +1,13 @@
 //! `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`: which of the worker's devices this program sees, and in which order.
 //!
-//! The driver reads the variables in its own process, which here is the worker's; so they are applied on this side: first
-//! the order, then the choice. Entries are ordinals or the beginning of a UUID (`GPU-8a2bfe9a…`); the first entry that names no device
-//! hides itself and all that follow, as the driver does.
+//! The driver reads the variables in its own process, which here is the worker's. So they are applied on this side: first the
+//! order, then the selection. Entries are ordinals or the beginning of a UUID (`GPU-8a2bfe9a…`). As in the driver, the first
+//! entry that names no device hides itself and all that follow.
 
 use katydid_cuda_sys::CUuuid;
 
-/// Positions of the worker's devices in the order that the program asked for: `PCI_BUS_ID` counts by `addresses`, such as
-/// `0000:19:00.0`; `FASTEST_FIRST`, which is also meant by any other word and none, leaves the driver's own order.
+/// Returns the positions of the worker's devices in the order that the program requested. `PCI_BUS_ID` sorts by `addresses`, such
+/// as `0000:19:00.0`. `FASTEST_FIRST`, any other value, and no setting leave the driver's own order.
 pub fn ordered(setting: Option<&str>, addresses: &[&str]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..addresses.len()).collect();
     if setting.is_some_and(|setting| setting.trim() == "PCI_BUS_ID") {
@@ -16,13 +16,13 @@ pub fn ordered(setting: Option<&str>, addresses: &[&str]) -> Vec<usize> {
     order
 }
 
-/// The numbers of an address; those that cannot be read come last, in their order.
+/// Parses the numbers of an address. Addresses that cannot be parsed sort last, in their order.
 fn address(text: &str) -> (bool, Vec<u32>) {
     let numbers: Result<Vec<u32>, _> = text.split([':', '.']).map(|part| u32::from_str_radix(part, 16)).collect();
     (numbers.is_err(), numbers.unwrap_or_default())
 }
 
-/// Positions, among the worker's devices, of those the program sees. `uuids` are the devices' in ordinal order.
+/// Returns the positions, among the worker's devices, of those that the program sees. `uuids` are the devices' in ordinal order.
 pub fn visible(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     let Some(setting) = setting else { return (0..uuids.len()).collect() };
     let mut listed = Vec::new();
@@ -46,7 +46,7 @@ fn position(entry: &str, uuids: &[[u8; 16]]) -> Option<usize> {
         let lowercase_prefix = prefix.to_ascii_lowercase();
         let mut matching = uuids.iter().enumerate().filter(|(_, uuid)| spelled(**uuid).starts_with(&lowercase_prefix));
         let first = matching.next()?.0;
-        // A prefix that fits several devices names none.
+        // A prefix that fits several devices selects none.
         return (!lowercase_prefix.is_empty() && matching.next().is_none()).then_some(first);
     }
     let ordinal: usize = entry.parse().ok()?;

@@ -8,7 +8,7 @@ use katydid_client::life::{Life, is_running, lose, now, start};
 
 fn nothing() {}
 
-/// Runs as exit handler: tells by the status that it did, and what it saw.
+/// Runs as an exit handler. The exit status shows that it ran, and what it saw.
 fn leave_with_seven() {
     let code = if now() == Life::Exiting { 7 } else { 8 };
     // SAFETY: ends the process without further handlers.
@@ -21,7 +21,7 @@ fn status_of_child(body: impl FnOnce() -> i32) -> i32 {
     status_of(unsafe { libc::fork() }, body)
 }
 
-/// The exit status of a child that was made past the C library.
+/// Returns the exit status of a child that was made without the C library.
 fn status_of_raw_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: as above.
     status_of(unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t, body)

@@ -1,16 +1,15 @@
-//! `katydid-criu`: starts the CRIU that is installed beside it, with the capabilities that this file was given.
+//! `katydid-criu`: starts the CRIU that is installed beside it, with the capabilities that were given to this file.
 //!
 //! ```text
-//! lib/katydid/katydid-criu          this program: `setcap` takes it
+//! lib/katydid/katydid-criu          this program, which gets capabilities by `setcap`
 //! lib/katydid/criu/                 CRIU with a loader and libraries of its own
 //! ```
 //!
-//! The own CRIU is started through its own loader, so capabilities of its file would have no effect. This program has
-//! them, makes them ambient, and executes the loader.
+//! Katydid's own CRIU is started by its own loader, so capabilities of CRIU's file would have no effect. This program has them,
+//! makes them ambient, and executes the loader.
 //!
-//! The rule: it executes nothing that another user may have written, and passes on no environment that could make a
-//! loader or CRIU run other code. A user who may run it can trace any process through CRIU, so it belongs to a trusted
-//! group.
+//! The rule: it executes no file that another user may have written, and passes on no environment variable that could make a
+//! loader or CRIU run other code. A user who may run it can trace any process through CRIU, so it belongs to a trusted group.
 
 use std::env;
 use std::fs;
@@ -24,14 +23,14 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
 };
 
-/// CRIU's folder, beside this program; what is executed in it.
+/// CRIU's folder, beside this program, and the paths in it.
 const CRIU_FOLDER: &str = "criu";
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER_FILE: &str = "ld-linux-x86-64.so.2";
 const CRIU_PROGRAM: &str = "usr/sbin/criu";
 /// The only variable that is passed on: CRIU keeps its findings about the kernel there.
 const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// Bits of a mode by which others than the owner may write.
+/// Mode bits that let users other than the owner write.
 const OTHERS_WRITE_MODE: u32 = 0o022;
 
 /// Why CRIU was not started.
@@ -74,13 +73,13 @@ fn launch() -> Result<std::convert::Infallible, LaunchError> {
     Err(LaunchError::Execute { path: loader, source: command.exec() })
 }
 
-/// Whether all files of CRIU are of this program's owner, and no other user may write them.
+/// Checks that all files of CRIU belong to this program's owner, and that no other user may write them.
 fn check(program: &Path, folder: &Path) -> Result<(), LaunchError> {
     let owner = stat(program)?.uid();
     let mut left = vec![folder.to_owned()];
     while let Some(path) = left.pop() {
         let status = stat(&path)?;
-        // The mode of a link says nothing; where it leads is looked at in its folder.
+        // The mode of a link means nothing; its target is checked in its own folder.
         let is_open = !status.is_symlink() && status.mode() & OTHERS_WRITE_MODE != 0;
         if is_open || status.uid() != owner {
             return Err(LaunchError::Writable { path, program: program.to_owned() });
@@ -99,7 +98,7 @@ fn stat(path: &Path) -> Result<fs::Metadata, LaunchError> {
     fs::symlink_metadata(path).map_err(|source| LaunchError::File { path: path.to_owned(), source })
 }
 
-/// Makes all capabilities that this process may have ambient: what it executes has them too.
+/// Makes all permitted capabilities of this process ambient, so that what it executes has them too.
 fn pass_on_capabilities() -> rustix::io::Result<()> {
     let CapabilitySets { permitted, .. } = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable: permitted })?;

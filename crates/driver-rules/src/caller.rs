@@ -1,9 +1,9 @@
-//! Arguments of C callers: arrays and structures are refused where they are missing, and copied where they are not.
+//! Arguments of C callers: missing arrays and structures are refused, others are copied.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// A structure that the caller lends.
+/// Copies a structure of the caller.
 /// Refuses null.
 ///
 /// # Safety
@@ -22,7 +22,7 @@ pub const fn check_no_flags(flags: u64) -> Outcome {
     check(flags == 0)
 }
 
-/// An array of at least one entry and at most `most`.
+/// Copies an array of at least one entry and at most `most`.
 /// Refuses null, an empty array and too many entries.
 ///
 /// # Safety
@@ -34,8 +34,8 @@ pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, most: usize) -> Ou
     Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
 }
 
-/// The first `count` entries of an array that may be missing if none is asked for; the rest is as by default.
-/// Refuses null where an entry is needed.
+/// Copies the first `count` entries of an array, which may be missing if `count` is 0; the rest is default. Refuses null if
+/// an entry is needed.
 ///
 /// # Safety
 ///
@@ -50,7 +50,7 @@ pub unsafe fn filled<T: Copy + Default, const N: usize>(pointer: *const T, count
     Ok(entries)
 }
 
-/// Values that hold for several entries of a call, each from the entry on that an index names.
+/// Values for the entries of a call, each valid from the entry of its index on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runs<T>(Vec<(usize, T)>);
 
@@ -70,7 +70,7 @@ impl<T: Copy> Runs<T> {
         Ok(Self(runs))
     }
 
-    /// The value of an entry.
+    /// Returns the value of an entry.
     pub fn of(&self, entry: usize) -> Outcome<T> {
         let run = self.0.partition_point(|(first, _)| *first <= entry).checked_sub(1);
         run.and_then(|run| self.0.get(run)).map(|(_, value)| *value).ok_or(INVALID_VALUE)

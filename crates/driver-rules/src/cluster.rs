@@ -1,7 +1,7 @@
-//! Clusters of a launch, as an H200 with driver 580 has them.
+//! Clusters of a launch, with the rules of an H200 with driver 580.
 //!
-//! Code may fix the cluster of a kernel, a program may fix it where code does not, and a launch may ask for one; those that
-//! are given must agree. Everything that is wrong with clusters has one code, 912.
+//! Code may fix the cluster of a kernel, a program may fix it where code does not, and a launch may request one; all given
+//! clusters must agree. Every error of clusters has the code 912.
 
 use katydid_cuda_sys::{CUlaunchAttribute, CUresult, launch_attribute};
 
@@ -15,18 +15,18 @@ pub const MAX_PORTABLE_CLUSTER_BLOCKS: u32 = 8;
 /// Most blocks of a cluster that a kernel can be allowed (`CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`).
 pub const MAX_CLUSTER_BLOCKS: u32 = 16;
 
-/// What code and program have settled for a kernel.
+/// The limits that code and program have set for a kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterLimits {
-    /// The cluster that all launches have.
+    /// The cluster of all launches, if it is fixed.
     pub fixed: Option<Cluster>,
-    /// A launch without a cluster is wrong.
+    /// Whether a launch needs a cluster.
     pub is_needed: bool,
     /// Most blocks that a cluster of the kernel may have.
     pub max_blocks: u32,
 }
 
-/// The cluster that launch attributes ask for; none of any size asks for nothing.
+/// Returns the cluster that launch attributes request; none for any size.
 #[inline]
 pub fn requested_cluster(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
     let attribute = attributes.iter().rfind(|attribute| attribute.id == launch_attribute::CLUSTER_DIMENSION)?;
@@ -35,20 +35,20 @@ pub fn requested_cluster(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
     (cluster != [0; 3]).then_some(cluster)
 }
 
-/// Three sides that were set one by one, if all were.
+/// Returns three sides that are set one by one, if all are set.
 #[inline]
 pub fn fixed(sides: [i32; 3]) -> Option<Cluster> {
     (!sides.contains(&0)).then_some(sides.map(i32::cast_unsigned))
 }
 
-/// Most blocks of a cluster, by whether large ones are allowed.
+/// Returns the most blocks of a cluster, by whether large ones are allowed.
 #[inline]
 pub fn most(allows_large: bool) -> u32 {
     if allows_large { MAX_CLUSTER_BLOCKS } else { MAX_PORTABLE_CLUSTER_BLOCKS }
 }
 
 impl ClusterLimits {
-    /// The cluster of a launch that asks for one, or for none.
+    /// Returns the cluster of a launch, which may request one.
     ///
     /// # Errors
     ///

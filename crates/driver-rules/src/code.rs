@@ -4,16 +4,15 @@ use katydid_cuda_sys::{CUresult, jit_input};
 
 use crate::outcome::{Outcome, check};
 
-/// More options than there are kinds make no sense.
+/// Most options of one call: there are fewer kinds.
 const MAX_JIT_OPTIONS: u32 = 64;
 
-/// Passes the arrays of options of the compiler.
-/// Refuses missing ones, and more than there can be.
+/// Checks the arrays of the compiler's options. Refuses missing arrays, and more options than there can be.
 pub const fn check_options<K, V>(count: u32, kinds: *const K, values: *const V) -> Outcome {
     check(count <= MAX_JIT_OPTIONS && (count == 0 || !(kinds.is_null() || values.is_null())))
 }
 
-/// What became of a linking: the code that failed it answers all later calls.
+/// The progress of a linking: after a failure, all later calls return its code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkProgress {
     failure: Option<CUresult>,
@@ -21,7 +20,7 @@ pub struct LinkProgress {
 }
 
 impl LinkProgress {
-    /// Passes a linking that takes inputs.
+    /// Checks that a linking takes inputs.
     ///
     /// # Errors
     ///
@@ -31,7 +30,7 @@ impl LinkProgress {
         check(!self.is_complete)
     }
 
-    /// Passes a linking that can be completed.
+    /// Checks that a linking can be completed.
     ///
     /// # Errors
     ///
@@ -41,8 +40,8 @@ impl LinkProgress {
         if self.is_complete { Err(CUresult::ERROR_INVALID_HANDLE) } else { Ok(()) }
     }
 
-    /// An input of a kind was refused: machine code and LTO code fail all later calls, and so does a name that is
-    /// defined twice. Without others the linking goes on.
+    /// Notes that an input of a kind was refused. Refused machine code and LTO code fail all later calls, and so does a name
+    /// that is defined twice. After other refusals the linking goes on.
     pub fn refuse(&mut self, kind: u32, code: CUresult) {
         let is_fatal = matches!(kind, jit_input::CUBIN | jit_input::NVVM) || code == CUresult::ERROR_INVALID_SOURCE;
         if is_fatal {
@@ -50,29 +49,29 @@ impl LinkProgress {
         }
     }
 
-    /// Everything from now on answers this code.
+    /// Makes every later call return this code.
     pub fn fail(&mut self, code: CUresult) {
         self.failure = Some(code);
     }
 
-    /// The image is made.
+    /// Notes that the image is made.
     pub fn complete(&mut self) {
         self.is_complete = true;
     }
 }
 
-/// Passes an input of the linker, of a kind that there is and of `most` bytes at most.
-/// Refuses null, a size of 0 and more than that.
+/// Checks an input of the linker: its kind is known, and it has at most `most` bytes. Refuses null, a size of 0 and larger
+/// inputs.
 pub const fn check_input<T>(kind: u32, data: *const T, size: usize, most: usize) -> Outcome {
     check(kind <= jit_input::NVVM && !data.is_null() && size > 0 && size <= most)
 }
 
-/// Passes the value of a function's dynamic shared memory: what static memory leaves of the most that blocks may opt in to.
+/// Checks a function's dynamic shared memory: at most what static memory leaves of the opt-in limit for blocks.
 pub fn check_dynamic_shared(value: i32, opt_in: i32, fixed: i32) -> Outcome {
     check((0..=opt_in.saturating_sub(fixed)).contains(&value))
 }
 
-/// Passes the preferred share of shared memory, in percent; -1 is none.
+/// Checks the preferred share of shared memory, in percent; -1 for none.
 pub fn check_carveout(value: i32) -> Outcome {
     check((-1..=100).contains(&value))
 }

@@ -1,8 +1,8 @@
-//! Copies of rows and slices: what a descriptor says of its sides, and where their bytes are.
+//! Copies of rows and slices: the sides in a descriptor, and the layout of their bytes.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, memory_type};
 
-/// How much is copied: bytes of a row, rows of a slice, slices.
+/// The extent of a copy: bytes of a row, rows of a slice, slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyExtent {
     /// Bytes of a row.
@@ -14,31 +14,31 @@ pub struct CopyExtent {
 }
 
 impl CopyExtent {
-    /// Bytes of all rows and slices, without gaps.
+    /// Returns the bytes of all rows and slices, without gaps.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.width * self.height * self.depth
     }
 
-    /// Whether there is nothing to copy.
+    /// Returns whether there is nothing to copy.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.width == 0 || self.height == 0 || self.depth == 0
     }
 }
 
-/// What a program says of a side that is memory.
+/// The kind of memory that a program declares for a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeclaredMemory {
     /// Memory that the GPU reaches.
     Device,
-    /// Memory that the processor reaches; unified addressing lets it be the GPU's as well.
+    /// Memory that the processor reaches; with unified addressing it may be the GPU's as well.
     Host,
-    /// Whatever the address is.
+    /// Any memory.
     Any,
 }
 
-/// A side as a descriptor gives it.
+/// A side of a copy, as in its descriptor.
 #[derive(Debug, Clone, Copy)]
 pub struct DescribedSide {
     /// Kind of the memory, a `CUmemorytype`.
@@ -57,7 +57,7 @@ pub struct DescribedSide {
     pub first: [u64; 3],
 }
 
-/// Where the bytes of a side are, relative to its base.
+/// The layout of a side's bytes, relative to its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SideLayout {
     /// Bytes from row to row.
@@ -70,7 +70,7 @@ pub struct SideLayout {
     pub span: u64,
 }
 
-/// Target and source of a copy as its descriptor gives them, and how much is copied.
+/// Returns target and source of a copy as in its descriptor, and its extent.
 pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, CopyExtent) {
     let source = DescribedSide {
         kind: it.srcMemoryType,
@@ -95,7 +95,7 @@ pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, CopyExten
 }
 
 impl DescribedSide {
-    /// What is said of a side that is memory, and where that begins; none for an array and for what is no side.
+    /// Returns the declared kind and the address of a side that is memory; none for an array and for an invalid side.
     pub fn memory(&self) -> Option<(DeclaredMemory, u64)> {
         match self.kind {
             memory_type::HOST => Some((DeclaredMemory::Host, self.host)),
@@ -105,13 +105,13 @@ impl DescribedSide {
         }
     }
 
-    /// Whether rows fit the distance that is given for them.
+    /// Returns whether rows fit their pitch.
     pub fn fits_pitch(&self, extent: CopyExtent) -> bool {
         self.pitch == 0 || self.first[0].checked_add(extent.width).is_some_and(|row| row <= self.pitch)
     }
 
-    /// Distances that count, and where the bytes of a copy that is not empty are. None when rows or slices overlap, or numbers
-    /// pass all bounds.
+    /// Returns the effective pitches, and the location of the bytes of a copy that is not empty. None if rows or slices
+    /// overlap, or on overflow.
     pub fn layout(&self, extent: CopyExtent) -> Option<SideLayout> {
         let [x, y, z] = self.first;
         let (row, rows) = (x.checked_add(extent.width)?, y.checked_add(extent.height)?);
@@ -128,7 +128,7 @@ impl DescribedSide {
         Some(SideLayout { pitch, slice, start, span: last_row.checked_add(extent.width)? })
     }
 
-    /// Whether an array of `bounds` (bytes of a row, rows, slices) holds all of the copy.
+    /// Returns whether an array of `bounds` (bytes of a row, rows, slices) contains all of the copy.
     pub fn is_inside(&self, bounds: [u64; 3], extent: CopyExtent) -> bool {
         let counts = [extent.width, extent.height, extent.depth];
         let mut sides = self.first.into_iter().zip(counts).zip(bounds);

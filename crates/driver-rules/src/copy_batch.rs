@@ -1,6 +1,6 @@
-//! Copies in groups: what a call may say of all of them.
+//! Batches of copies: the arguments for all of them.
 //!
-//! All are checked before the first is queued, and the first wrong one is named, as on driver 580.
+//! All are checked before the first is queued, and the error names the first wrong one, as on driver 580.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{
@@ -10,26 +10,26 @@ use katydid_cuda_sys::{
 use crate::caller::{self, Runs};
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// More copies in one call make no sense.
+/// Most copies of one call: more make no sense.
 const MAX_COPIES: usize = 1 << 20;
-/// What is answered in the place of an index when the fault is in no single copy.
+/// The index in an error that is about no single copy.
 pub const NO_INDEX: usize = usize::MAX;
 
-/// A code, and the copy that it is about.
+/// A result, or a code and the index of the copy that it is about.
 pub type BatchOutcome<T> = Result<T, (CUresult, usize)>;
 
 /// The arrays of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrays {
-    /// Where each copy goes.
+    /// Target address of each copy.
     pub targets: *const CUdeviceptr,
-    /// Where each comes from.
+    /// Source address of each copy.
     pub sources: *const CUdeviceptr,
     /// Length of each copy in bytes.
     pub sizes: *const usize,
     /// Number of copies.
     pub count: usize,
-    /// Attributes that hold for several copies.
+    /// Attributes, each for several copies.
     pub attributes: *const CUmemcpyAttributes,
     /// The first copy of each attribute.
     pub firsts: *const usize,
@@ -51,8 +51,8 @@ pub struct BatchCopy {
 }
 
 impl Arrays {
-    /// Reads them, and checks what is not about a single copy.
-    /// Refuses missing arrays, and attributes that are none.
+    /// Reads the arrays, and checks everything that is not about a single copy. Refuses missing arrays, and invalid
+    /// attributes.
     ///
     /// # Safety
     ///
@@ -76,8 +76,8 @@ impl Arrays {
     }
 }
 
-/// Passes each entry that has bytes and that `is_there` passes; the error names a wrong one by its index.
-/// Refuses 0 bytes, and what `is_there` refuses.
+/// Checks that each entry has bytes and that `is_there` accepts it; the error names a wrong one by its index. Refuses 0
+/// bytes, and entries that `is_there` refuses.
 pub fn check_entries(entries: &[BatchCopy], is_there: impl Fn(&BatchCopy) -> Outcome) -> BatchOutcome<()> {
     let check_entry = |(at, entry): (usize, &BatchCopy)| {
         check(entry.size > 0).and_then(|()| is_there(entry)).map_err(|code| (code, at))
@@ -85,9 +85,9 @@ pub fn check_entries(entries: &[BatchCopy], is_there: impl Fn(&BatchCopy) -> Out
     entries.iter().enumerate().try_for_each(check_entry)
 }
 
-/// Reads copies of boxes; with each, whether its source may be read during the call only. `texel` tells the bytes of an array's
-/// elements, `check` passes a copy that is right in itself.
-/// Refuses a missing list, operations that are wrong in themselves, and what `check` refuses.
+/// Reads copies of boxes, each with whether its source may be read during the call only. `texel` returns the bytes of an
+/// array's elements, `check` checks a valid copy. Refuses a missing list, invalid operations, and copies that `check`
+/// refuses.
 ///
 /// # Safety
 ///

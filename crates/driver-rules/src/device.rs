@@ -1,17 +1,17 @@
-//! Devices and contexts: flags, and answers that are made of attributes.
+//! Devices and contexts: flags, and answers made from attributes.
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use katydid_cuda_sys::{CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUresult, device_attribute as id};
 
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// What `cuDriverGetVersion` says: spec/cuda.api describes the driver of CUDA 13.0.
+/// The answer of `cuDriverGetVersion`: spec/cuda.api describes the driver of CUDA 13.0.
 pub const DRIVER_VERSION: u32 = 13000;
 /// The version that contexts of the first form of `cuCtxCreate` answer, as measured on a GPU's driver.
 pub const FIRST_API_VERSION: u32 = 3010;
 /// The version that contexts of all other forms answer, measured likewise.
 pub const API_VERSION: u32 = 3020;
-/// Flags that a context may be made with: scheduling in the low bits, the rest as in the header.
+/// The valid flags of a context: scheduling in the low bits, the rest as in the header.
 const CONTEXT_FLAGS: u32 = 0xff;
 /// The highest preference between cache and shared memory.
 const LAST_CACHE_CONFIG: u32 = 3;
@@ -24,22 +24,22 @@ pub const ATOMIC_OPERATION_COUNT: u32 = 13;
 /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
 pub const FUNCTION_LOADING_STATE_LOADED: u32 = 1;
 
-/// Refuses flags that no context has.
+/// Refuses invalid flags of a context.
 pub const fn check_context_flags(flags: u32) -> Outcome {
     check(flags & !CONTEXT_FLAGS == 0)
 }
 
-/// Passes a preference between cache and shared memory, of a context, a function or a kernel.
+/// Checks a preference between cache and shared memory, of a context, a function or a kernel.
 pub const fn check_cache_config(config: u32) -> Outcome {
     check(config <= LAST_CACHE_CONFIG)
 }
 
-/// Whether parameters of `cuCtxCreate_v4` ask for more than an ordinary context.
+/// Returns whether parameters of `cuCtxCreate_v4` ask for more than an ordinary context.
 pub fn asks_for_more(params: &CUctxCreateParams) -> bool {
     params.numExecAffinityParams != 0 || !params.cigParams.is_null()
 }
 
-/// Passes a kind of resource that devices and contexts have.
+/// Checks the kind of a resource of devices and contexts.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub const fn check_resource_type(kind: u32) -> Outcome {
     if kind == RESOURCE_TYPE_SM { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
 }
 
-/// `cuCtxGetExecAffinity` where no part of a device is set aside: all of its multiprocessors, as kind and count.
+/// Answers `cuCtxGetExecAffinity` without partitions: all multiprocessors of the device, as kind and count.
 ///
 /// # Errors
 ///
@@ -63,9 +63,8 @@ pub fn exec_affinity(kind: u32, multiprocessors: u32) -> Outcome<CUexecAffinityP
     Ok(answer)
 }
 
-/// Answers that a device has no atomics over the bus, as an H200 does of the host's memory; what comes before a wrong operation is
-/// written.
-/// Refuses missing arrays and unknown operations.
+/// Answers that a device has no atomics over the bus, as an H200 does for host memory. Answers before a wrong operation are
+/// written. Refuses missing arrays and unknown operations.
 ///
 /// # Safety
 ///
@@ -81,14 +80,14 @@ pub unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: 
     Ok(())
 }
 
-/// Passes what `cuFlushGPUDirectRDMAWrites` takes.
+/// Checks the arguments of `cuFlushGPUDirectRDMAWrites`.
 pub const fn check_flush(target: u32, scope: u32) -> Outcome {
     /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER` and `_TO_ALL_DEVICES`.
     const FLUSH_SCOPES: [u32; 2] = [100, 200];
     check(target == 0 && (scope == FLUSH_SCOPES[0] || scope == FLUSH_SCOPES[1]))
 }
 
-/// What `cuDeviceGetProperties` says, out of the attributes.
+/// Returns the answer of `cuDeviceGetProperties`, from the attributes.
 pub fn properties(value: impl Fn(u32) -> i32) -> CUdevprop {
     CUdevprop {
         maxThreadsPerBlock: value(id::MAX_THREADS_PER_BLOCK),
@@ -104,12 +103,12 @@ pub fn properties(value: impl Fn(u32) -> i32) -> CUdevprop {
     }
 }
 
-/// Bytes of memory in the 32 bits of CUDA 2: what is more than they hold is all they hold.
+/// Returns bytes of memory in the 32 bits of CUDA 2: larger sizes saturate.
 pub fn total_in_32_bits(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Passes version and flags of `cuGetProcAddress`; whether the thread's own default stream is meant.
+/// Checks version and flags of `cuGetProcAddress`; returns whether they mean the thread's own default stream.
 /// Refuses versions beyond the driver's and unknown flags.
 pub const fn proc_address_flags(version: u32, flags: u64) -> Outcome<bool> {
     /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.

@@ -1,7 +1,7 @@
 //! Launches: geometry, attributes, cooperative grids.
 //!
-//! What is refused at the call and with which code was measured on driver 580: geometry that no device has is 1, a
-//! cooperative grid that is not on the device at once 720.
+//! The refusals at the call and their codes were measured on driver 580: geometry that no device has is 1, a cooperative
+//! grid that does not fit on the device at once 720.
 #![expect(unsafe_code, reason = "reads lists of C callers")]
 
 use katydid_cuda_sys::{
@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
 use crate::caller;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// More attributes than any driver has.
+/// Most attributes of a launch: no driver has as many.
 const MAX_LAUNCH_ATTRIBUTES: u32 = 64;
 /// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
 const MULTI_DEVICE_FLAGS: u32 = 3;
@@ -23,7 +23,7 @@ pub const BLOCK_LIMITS: [u32; 4] = [
     device_attribute::MAX_THREADS_PER_BLOCK,
 ];
 
-/// What a device allows of a grid.
+/// A device's limits for a grid.
 #[derive(Debug, Clone, Copy)]
 pub struct GeometryLimits {
     /// Most blocks along each axis.
@@ -35,7 +35,7 @@ pub struct GeometryLimits {
 }
 
 impl GeometryLimits {
-    /// The threads of a block. Refuses sides of 0 and beyond the limits.
+    /// Returns the threads of a block. Refuses sides of 0 and beyond the limits.
     #[inline]
     pub fn check(&self, grid: [u32; 3], block: [u32; 3]) -> Outcome<u64> {
         let fits =
@@ -49,13 +49,13 @@ impl GeometryLimits {
     }
 }
 
-/// Threads of a block.
+/// Returns the threads of a block.
 #[inline]
 pub fn threads(block: [u32; 3]) -> u64 {
     block.iter().fold(1, |threads: u64, side| threads.saturating_mul(u64::from(*side)))
 }
 
-/// Refuses a cooperative grid that is not on the device at once, when each multiprocessor holds `each` blocks.
+/// Refuses a cooperative grid that does not fit on the device at once, if each multiprocessor holds `each` blocks.
 ///
 /// # Errors
 ///
@@ -67,15 +67,14 @@ pub fn check_cooperative(grid: [u32; 3], each: u32, multiprocessors: u32) -> Out
     if fits { Ok(()) } else { Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
 }
 
-/// The attribute that makes a launch cooperative.
+/// Returns the attribute that makes a launch cooperative.
 pub fn cooperative() -> CUlaunchAttribute {
     let mut attribute = CUlaunchAttribute { id: launch_attribute::COOPERATIVE, ..CUlaunchAttribute::default() };
     attribute.value[0] = 1;
     attribute
 }
 
-/// The attributes of a configuration.
-/// Refuses missing ones, and more than there can be.
+/// Returns the attributes of a configuration. Refuses missing attributes, and more than there can be.
 ///
 /// # Safety
 ///
@@ -88,8 +87,8 @@ pub unsafe fn attributes(config: &CUlaunchConfig) -> Outcome<impl Iterator<Item 
     Ok((0..count).map(move |at| unsafe { first.add(at).read_unaligned() }))
 }
 
-/// The launches of `cuLaunchCooperativeKernelMultiDevice`.
-/// Refuses unknown flags, no launch, and more launches than devices.
+/// Returns the launches of `cuLaunchCooperativeKernelMultiDevice`. Refuses unknown flags, an empty list, and more launches
+/// than devices.
 ///
 /// # Safety
 ///
@@ -105,7 +104,7 @@ pub unsafe fn multi_device(
     if flags > MULTI_DEVICE_FLAGS { Err(INVALID_VALUE) } else { Ok(list) }
 }
 
-/// Refuses launches of which two are on one device.
+/// Refuses launches if two of them are on one device.
 pub fn check_distinct<T: Ord>(mut devices: Vec<T>) -> Outcome {
     devices.sort_unstable();
     check(devices.windows(2).all(|pair| pair[0] != pair[1]))

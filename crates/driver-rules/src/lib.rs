@@ -1,10 +1,10 @@
-//! Rules of the CUDA driver that two libraries check: the shim in the program, softcuda in the driver.
+//! Rules of the CUDA driver that two libraries check: the shim in the program, and softcuda as the driver.
 //!
-//! A rule is a function of the ABI's types and plain numbers, and asks no GPU and no worker. It stands here only if both
-//! libraries follow it; what one alone needs, or does in another way, stays there. Where a comment names a driver, the rule was
-//! measured on it. A rule refuses with `ERROR_INVALID_VALUE`, unless its comment names another code.
+//! A rule is a function of the ABI's types and plain numbers, and asks no GPU and no worker. It is here only if both
+//! libraries follow it; rules of one library stay there. Where a comment names a driver, the rule was measured on it. A rule
+//! refuses with `ERROR_INVALID_VALUE`, unless its comment names another code.
 //!
-//! [`state`] has what a driver library keeps of a process beside its objects.
+//! [`state`] has the state of a process in a driver library, beside its objects.
 
 pub mod caller;
 pub mod cluster;

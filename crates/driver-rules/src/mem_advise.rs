@@ -1,24 +1,24 @@
-//! What a program has said about ranges of managed memory, by pages: whether they are mostly read, where they should
-//! be, who uses them, where they were last prefetched to.
+//! A program's advice on ranges of managed memory, by pages: whether they are mostly read, their preferred location, their
+//! users, their last prefetch.
 //!
-//! Advice only: the caller knows whether a range is managed memory at all. Codes are those of driver 580.
+//! Only the caller knows whether a range is managed memory at all. Codes are those of driver 580.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, advice, location_type, range_attribute as id};
 
-/// What everything here gives.
+/// The result of every function here.
 type Outcome<T = ()> = Result<T, CUresult>;
 
-/// Advice holds for whole pages, of this many bytes.
+/// Bytes of a page: advice holds for whole pages.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals that are none.
+/// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals of no device.
 const CPU_ORDINAL: i32 = -1;
 const INVALID_ORDINAL: i32 = -2;
 
-/// A place that memory can be at, as the program named it.
+/// A location of memory, as the program named it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AdviceTarget {
     kind: u32,
@@ -29,10 +29,10 @@ impl AdviceTarget {
     const NONE: Self = Self { kind: location_type::NONE, id: INVALID_ORDINAL };
     const HOST: Self = Self { kind: location_type::HOST, id: CPU_ORDINAL };
 
-    /// A device's ordinal, or -1 for the host.
+    /// Returns the target of a device's ordinal, or of the host for -1.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for an ordinal that none of `devices` devices has.
+    /// `INVALID_DEVICE` for an ordinal beyond `devices` devices.
     pub fn of_ordinal(ordinal: i32, devices: usize) -> Outcome<Self> {
         if ordinal == CPU_ORDINAL {
             return Ok(Self::HOST);
@@ -45,10 +45,10 @@ impl AdviceTarget {
         }
     }
 
-    /// A location. Of a node of the machine there is one, number 0.
+    /// Returns the target of a location. The machine counts as one node, number 0.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for no device, `INVALID_VALUE` for no location.
+    /// `INVALID_DEVICE` for an invalid device, `INVALID_VALUE` for an invalid location.
     pub fn of_location(location: CUmemLocation, devices: usize) -> Outcome<Self> {
         match location.type_ {
             location_type::DEVICE if location.id < 0 => Err(CUresult::ERROR_INVALID_DEVICE),
@@ -60,7 +60,7 @@ impl AdviceTarget {
         }
     }
 
-    /// As the older attributes say it: a device, -1 for any place of the host, -2 for none.
+    /// Returns the number in the older attributes: a device, -1 for any location of the host, -2 for none.
     fn ordinal(self) -> i32 {
         match self.kind {
             location_type::DEVICE => self.id,
@@ -77,21 +77,21 @@ pub enum Advice {
     ReadMostly(bool),
     /// Preferred location of the range; none: no preference.
     Preferred(Option<AdviceTarget>),
-    /// Used from there, or not.
+    /// Used from that target, or not.
     Accessed(AdviceTarget, bool),
 }
 
 impl Advice {
-    /// Advice with an ordinal, which counts only where a place is named.
+    /// Makes advice with an ordinal, which is ignored where no location is needed.
     ///
     /// # Errors
-    /// What the driver gives for unknown advice or no device.
+    /// The driver's code for unknown advice or an invalid device.
     pub fn with_ordinal(kind: u32, ordinal: i32, devices: usize) -> Outcome<Self> {
         Self::new(kind, || AdviceTarget::of_ordinal(ordinal, devices))
     }
 
-    /// Advice with a location, whose type must be one in any case. Only devices and the host as a whole access memory,
-    /// and a node of the host that is preferred leaves no trace, as measured on a GPU.
+    /// Makes advice with a location, whose type must always be valid. Only devices and the host as a whole access memory. A
+    /// preferred node of the host has no effect, as measured on a GPU.
     ///
     /// # Errors
     /// `INVALID_VALUE`.
@@ -123,7 +123,7 @@ impl Advice {
     }
 }
 
-/// What is known of a run of pages.
+/// The advice on a run of pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct PageAdvice {
     read_mostly: bool,
@@ -143,19 +143,19 @@ impl Default for PageAdvice {
     }
 }
 
-/// Runs of pages, by first address: end, and what is known. They do not overlap; pages outside of them are as new.
+/// Runs of pages, by first address: end and advice. They do not overlap; pages outside of them have no advice.
 type Runs = BTreeMap<u64, (u64, PageAdvice)>;
 
-/// What is known of all managed memory of a process.
+/// The advice on all managed memory of a process.
 #[derive(Debug, Default)]
 pub struct Book(Mutex<Runs>);
 
-/// First address and end of the pages of a range.
+/// Returns first address and end of a range's pages.
 fn pages(start: u64, size: u64) -> (u64, u64) {
     (start / PAGE_BYTES * PAGE_BYTES, (start + size).next_multiple_of(PAGE_BYTES))
 }
 
-/// Has `change` applied to all pages of `start..end`.
+/// Applies `change` to all pages of `start..end`.
 fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut PageAdvice)) {
     split(runs, start);
     split(runs, end);
@@ -175,7 +175,7 @@ fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut PageAdvice
     }
 }
 
-/// Sees to it that no run crosses `at`.
+/// Splits the run that crosses `at`, if there is one.
 fn split(runs: &mut Runs, at: u64) {
     let Some((&start, (end, page_advice))) = runs.range(..at).next_back() else { return };
     if *end > at {
@@ -185,7 +185,7 @@ fn split(runs: &mut Runs, at: u64) {
     }
 }
 
-/// What is known of all pages of a range, piece by piece.
+/// Returns the advice on all pages of a range, run by run.
 fn over(runs: &Runs, start: u64, end: u64) -> Vec<PageAdvice> {
     let touching = runs.range(..end).filter(|(_, (last, _))| *last > start);
     let mut covered = 0;
@@ -211,7 +211,7 @@ impl Book {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes advice for a range.
+    /// Stores advice for a range.
     pub fn advise(&self, start: u64, size: u64, advice: Advice) {
         let (start, end) = pages(start, size);
         change(&mut self.runs(), start, end, |known| match advice {
@@ -226,13 +226,13 @@ impl Book {
         });
     }
 
-    /// Notes where a range was wanted.
+    /// Stores the target of a range's last prefetch.
     pub fn prefetch(&self, start: u64, size: u64, target: AdviceTarget) {
         let (start, end) = pages(start, size);
         change(&mut self.runs(), start, end, |advice| advice.prefetched = target);
     }
 
-    /// Forgets what was said about freed memory.
+    /// Forgets the advice on freed memory.
     pub fn forget(&self, start: u64, size: u64) {
         let (start, end) = pages(start, size);
         let mut runs = self.runs();
@@ -241,10 +241,10 @@ impl Book {
         runs.retain(|first, _| *first < start || *first >= end);
     }
 
-    /// The numbers that answer an attribute of a range, for a caller with room for `room` of them.
+    /// Returns the numbers that answer an attribute of a range, at most `capacity` of them.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for an unknown attribute, or room that it has no use for.
+    /// `INVALID_VALUE` for an unknown attribute, or an invalid capacity.
     pub fn attribute(&self, start: u64, size: u64, attribute: u32, capacity: usize) -> Outcome<Vec<i32>> {
         let (start, end) = pages(start, size);
         let advice_list = over(&self.runs(), start, end);
@@ -265,7 +265,7 @@ impl Book {
     }
 }
 
-/// Ordinals of those that use all of some pages, filled up to `room` with ordinals of no process.
+/// Returns the ordinals of those that use all of these pages, padded to `capacity` with ordinals of no device.
 fn accessors(advice_list: &[PageAdvice], capacity: usize) -> Vec<i32> {
     let first = advice_list.first().map(|advice| advice.accessed_by.as_slice()).unwrap_or_default();
     let everywhere = |target: &&AdviceTarget| advice_list.iter().all(|advice| advice.accessed_by.contains(*target));
@@ -274,7 +274,7 @@ fn accessors(advice_list: &[PageAdvice], capacity: usize) -> Vec<i32> {
     ordinals
 }
 
-/// The place that all pages agree on, or none.
+/// Returns the target that all pages agree on, or none.
 fn common(mut targets: impl Iterator<Item = AdviceTarget>) -> AdviceTarget {
     let first = targets.next().unwrap_or(AdviceTarget::NONE);
     if targets.all(|other| other == first) { first } else { AdviceTarget::NONE }

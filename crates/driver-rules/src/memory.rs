@@ -1,4 +1,4 @@
-//! Allocation: pinned, registered, pitched, managed memory, and memory with addresses of the program's choice.
+//! Allocation: pinned, registered, pitched, managed memory, and the virtual memory API.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{
@@ -10,37 +10,37 @@ use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Sizes and addresses of mapped memory are multiples of this on every GPU so far.
 pub const GRANULARITY_BYTES: u64 = 2 << 20;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind of sharing that there is.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only supported kind of sharing.
 pub const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
-/// A program's addresses lie below.
+/// The end of a program's addresses.
 const ADDRESS_END: u64 = 1 << 47;
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, without which no memory of another process can be opened.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which every open of another process's memory needs.
 const LAZY_PEER_ACCESS: u32 = 1;
-/// More ranges, or bytes of answers, in one call make no sense.
+/// Most ranges, or bytes of answers, of one call: more make no sense.
 const MAX_RANGES: usize = 1 << 20;
 
-/// The flags of a block of pinned memory: every block is mapped, as unified addressing has it.
-/// Refuses unknown flags.
+/// Returns the flags of a block of pinned memory: every block is mapped, as unified addressing requires. Refuses unknown
+/// flags.
 pub const fn pinned_flags(flags: u32) -> Outcome<u32> {
     const HOST_ALLOC_FLAGS: u32 =
         host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
     if flags & !HOST_ALLOC_FLAGS == 0 { Ok(flags | host_alloc_flags::DEVICEMAP) } else { Err(INVALID_VALUE) }
 }
 
-/// Memory of the program that is to be registered.
+/// Memory of the program to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registration {
-    /// The address behind its last byte.
+    /// The address after its last byte.
     pub end: u64,
     /// Flags that queries return.
     pub flags: u32,
-    /// The memory need not be writable (`CU_MEMHOSTREGISTER_READ_ONLY`).
+    /// Whether the memory may be read-only (`CU_MEMHOSTREGISTER_READ_ONLY`).
     pub is_read_only: bool,
 }
 
 impl Registration {
-    /// Passes a range that programs can have, and flags. The driver counts the pages before it looks at flags, and has not
-    /// enough of them for all that a program can address. Memory of a device on the bus is not there to be registered.
+    /// Checks that programs can have the range, and its flags. The driver counts the pages before it checks flags, and has
+    /// fewer than a program can address. Memory of a device on the bus cannot be registered.
     ///
     /// # Errors
     ///
@@ -57,26 +57,25 @@ impl Registration {
     }
 }
 
-/// Passes what `cuMemAllocPitch` takes: something of elements of 4, 8 or 16 bytes.
+/// Checks the arguments of `cuMemAllocPitch`: elements of 4, 8 or 16 bytes, and no empty block.
 pub const fn check_pitched(width: u64, height: u64, element: u32) -> Outcome {
     check(width > 0 && height > 0 && matches!(element, 4 | 8 | 16))
 }
 
-/// Bytes from row to row, a multiple of `step`, and of all rows.
-/// Refuses what passes all numbers.
+/// Returns the bytes from row to row, a multiple of `step`, and of all rows. Refuses sizes that overflow.
 pub fn pitched(width: u64, height: u64, step: u64) -> Outcome<(u64, u64)> {
     let pitch = width.checked_next_multiple_of(step).ok_or(INVALID_VALUE)?;
     Ok((pitch, pitch.checked_mul(height).ok_or(INVALID_VALUE)?))
 }
 
-/// Passes what `cuMemAllocManaged` takes.
+/// Checks the arguments of `cuMemAllocManaged`.
 /// Refuses a size of 0, and unknown flags.
 pub const fn check_managed(size: u64, flags: u32) -> Outcome {
     check(size > 0 && (flags == attach_flags::GLOBAL || flags == attach_flags::HOST))
 }
 
-/// Passes what `cuStreamAttachMemAsync` takes: a whole block of managed memory, given by its start and size, and for a single
-/// stream only one that a program made.
+/// Checks the arguments of `cuStreamAttachMemAsync`: a whole block of managed memory, given by its start and size. A single
+/// stream must be one that the program created.
 pub fn check_attachment(
     (address, length): (u64, u64),
     (start, size): (u64, u64),
@@ -92,15 +91,14 @@ pub fn check_attachment(
     check(is_whole && is_known)
 }
 
-/// Capacity in answers about a range of managed memory: they are 4 bytes each.
-/// Refuses a missing buffer, and sizes that none has.
+/// Returns how many answers about a range of managed memory fit: they are 4 bytes each. Refuses a missing buffer, and
+/// invalid sizes.
 pub fn range_answers<T>(buffer: *const T, size: usize) -> Outcome<usize> {
     check(!buffer.is_null() && size > 0 && size.is_multiple_of(4) && size <= MAX_RANGES)?;
     Ok(size / 4)
 }
 
-/// Passes the arrays of `cuMemRangeGetAttributes`.
-/// Refuses a missing array, and no attribute.
+/// Checks the arrays of `cuMemRangeGetAttributes`. Refuses a missing array, and an empty list.
 pub const fn check_range_attributes<A, B, C>(
     data: *const A,
     sizes: *const B,
@@ -111,7 +109,7 @@ pub const fn check_range_attributes<A, B, C>(
     check(is_there && count > 0 && count <= MAX_RANGES)
 }
 
-/// Starts and sizes of the ranges of one call. There are no flags.
+/// Returns starts and sizes of the ranges of one call. There are no flags.
 ///
 /// # Safety
 ///
@@ -124,7 +122,7 @@ pub unsafe fn ranges(starts: *const u64, sizes: *const usize, count: usize, flag
     Ok(starts.into_iter().zip(sizes.into_iter().map(|size| size as u64)).collect())
 }
 
-/// The location that each of `ranges` ranges is meant for.
+/// Returns the location of each of `ranges` ranges.
 ///
 /// # Safety
 ///
@@ -140,8 +138,8 @@ pub unsafe fn locations(
     (0..ranges).map(|range| runs.of(range)).collect()
 }
 
-/// The alignment of addresses that `cuMemAddressReserve` is to reserve.
-/// Refuses sizes and addresses that are no multiples of [`GRANULARITY_BYTES`], and flags.
+/// Returns the alignment of the addresses that `cuMemAddressReserve` is to reserve. Refuses sizes and addresses that are no
+/// multiples of [`GRANULARITY_BYTES`], and flags.
 pub const fn reservation(size: u64, align: u64, address: u64, flags: u64) -> Outcome<u64> {
     let is_whole = size != 0 && size.is_multiple_of(GRANULARITY_BYTES) && address.is_multiple_of(GRANULARITY_BYTES);
     if flags != 0 || !is_whole || (align != 0 && !align.is_power_of_two()) {
@@ -150,19 +148,18 @@ pub const fn reservation(size: u64, align: u64, address: u64, flags: u64) -> Out
     Ok(if align > GRANULARITY_BYTES { align } else { GRANULARITY_BYTES })
 }
 
-/// Passes a part of a block that is mapped.
-/// Refuses a size of 0, and what lies beyond the block.
+/// Checks the part of a block that is mapped. Refuses a size of 0, and parts beyond the block.
 pub fn check_mapping(size: u64, offset: u64, block: u64) -> Outcome {
     check(size > 0 && offset.checked_add(size).is_some_and(|end| end <= block))
 }
 
-/// Whether a location is the host, whichever of its nodes.
+/// Returns whether a location is the host, any of its nodes.
 #[inline]
 pub const fn is_host(location: CUmemLocation) -> bool {
     location.type_ >= location_type::HOST && location.type_ <= location_type::HOST_NUMA_CURRENT
 }
 
-/// A location as queries return it for memory that was made there: the host as the first of its nodes.
+/// Returns a location as queries report it: the host as the first of its nodes.
 pub const fn reported_location(location: CUmemLocation) -> CUmemLocation {
     match location.type_ {
         location_type::HOST => CUmemLocation { type_: location_type::HOST_NUMA, id: 0 },
@@ -170,13 +167,13 @@ pub const fn reported_location(location: CUmemLocation) -> CUmemLocation {
     }
 }
 
-/// Passes the flags of `cuIpcOpenMemHandle`.
+/// Checks the flags of `cuIpcOpenMemHandle`.
 pub const fn check_open(flags: u32) -> Outcome {
     check(flags == LAZY_PEER_ACCESS)
 }
 
-/// Passes the flags of `cuIpcOpenMemHandle` in the form of CUDA 4.1, which opens no handle that is open already (driver
-/// 580.159.04). Other flags are for [`check_open`] to refuse.
+/// Checks the flags of `cuIpcOpenMemHandle` in the form of CUDA 4.1, which refuses a handle that is open already (driver
+/// 580.159.04). [`check_open`] refuses other flags.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
-//! Occupancy: how registers are given out, and the search for the best block size.
+//! Occupancy: the allocation of registers, and the search for the best block size.
 
 use crate::outcome::{Outcome, check};
 
 /// Threads of a warp.
 pub const WARP_THREADS: u32 = 32;
-/// Registers are given to a warp in pieces of this many.
+/// Registers are allocated to a warp in pieces of this many.
 const WARP_REGISTER_GRANULE: u32 = 256;
 /// Warps are spread evenly over this many schedulers of a multiprocessor.
 const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
@@ -17,7 +17,7 @@ pub const fn check_flags(flags: u32) -> Outcome {
     check(flags & !OCCUPANCY_FLAGS == 0)
 }
 
-/// Warps whose threads have `registers` registers each, out of those of a multiprocessor.
+/// Returns how many warps fit the registers of a multiprocessor, with `registers` registers a thread.
 #[inline]
 pub const fn resident_warps(registers: u32, available: u32) -> u32 {
     let registers = if registers == 0 { 1 } else { registers };
@@ -25,7 +25,7 @@ pub const fn resident_warps(registers: u32, available: u32) -> u32 {
     available / of_a_warp / MULTIPROCESSOR_SCHEDULERS * MULTIPROCESSOR_SCHEDULERS
 }
 
-/// Threads of the largest block whose registers there are.
+/// Returns the threads of the largest block that fits the registers.
 #[inline]
 pub const fn threads_by_registers(registers: u32, available: u32) -> u32 {
     resident_warps(registers, available) * WARP_THREADS
@@ -36,17 +36,17 @@ pub const fn threads_by_registers(registers: u32, available: u32) -> u32 {
 pub struct BlockSearch {
     /// Threads of the largest block that the code can have.
     pub most: i32,
-    /// The program's own limit; 0 or less is none.
+    /// The program's own limit; 0 or less for none.
     pub limit: i32,
     /// Threads of a warp.
     pub warp: i32,
-    /// Threads that a multiprocessor holds at most.
+    /// Most threads of a multiprocessor.
     pub full: i32,
 }
 
 impl BlockSearch {
-    /// The best size, and the blocks of it that fit: from the largest size downwards in steps of a warp, the first of equals
-    /// wins. `blocks` says how many of a size fit.
+    /// Returns the best size, and the blocks of it that fit. The search goes from the largest size downwards in steps of a
+    /// warp; the first of equal sizes wins. `blocks` returns how many blocks of a size fit.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks by threads alone, at most 32, as of a small kernel on an H200.
+    /// Returns the blocks that fit by threads alone, at most 32, as for a small kernel on an H200.
     fn by_threads(size: i32) -> Outcome<i32> {
         let warps = (size + 31) / 32;
         Ok((64 / warps).min(32))

@@ -1,8 +1,7 @@
-//! Kernel parameters: from the program's array of pointers, or its packed buffer, to one block of bytes.
+//! Kernel parameters: packed from the program's array of pointers, or its packed buffer, into one block of bytes.
 //!
-//! The driver's `kernelParams` carries no sizes; they come with the facts of the function when its handle is made.
-//! The block has each parameter at the offset that the compiler gave it, with zeros between. No parameter is read beyond its
-//! size.
+//! The driver's `kernelParams` has no sizes; they come with the facts of the function when its handle is made. In the block
+//! each parameter is at the compiler's offset, with zeros between. No parameter is read beyond its size.
 #![expect(unsafe_code, reason = "parameters are read through pointers of the program")]
 
 use std::ffi::c_void;
@@ -12,7 +11,7 @@ use katydid_cuda_sys::{CUresult, launch_param};
 
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// Where one parameter lies in the block.
+/// The location of one parameter in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Bytes from the start of the block.
@@ -21,26 +20,26 @@ pub struct Param {
     pub size: u32,
 }
 
-/// The most bytes a kernel's parameters take (CUDA 12.1 on sm_70 and later).
+/// Most bytes of a kernel's parameters (CUDA 12.1 on sm_70 and later).
 pub const MAX_PARAMETER_BYTES: usize = 32764;
 
-/// Most entries of a packed buffer's list that are looked at: a list without an end is the caller's mistake.
+/// Most entries of a packed buffer's list: a list without an end is the caller's mistake.
 const MAX_EXTRA_PAIRS: usize = 16;
 
-/// In which form a launch gives its parameters.
+/// The form of a launch's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A pointer to each.
+    /// A pointer to each parameter.
     Array,
-    /// A packed buffer, named by the `extra` list (`CU_LAUNCH_PARAM_BUFFER_POINTER`).
+    /// A packed buffer in the `extra` list (`CU_LAUNCH_PARAM_BUFFER_POINTER`).
     Extra,
-    /// In none: the kernel has no parameters.
+    /// No parameters.
     None,
 }
 
 impl Form {
-    /// The form of a launch's two arguments, for a kernel with or without parameters.
-    /// Refuses both forms, and neither where the kernel has parameters.
+    /// Returns the form of a launch's two arguments, for a kernel with or without parameters. Refuses both forms, and
+    /// neither if the kernel has parameters.
     #[inline]
     pub fn of(array: *const *mut c_void, extra: *const *mut c_void, has_params: bool) -> Outcome<Self> {
         match (array.is_null(), extra.is_null()) {
@@ -60,7 +59,7 @@ pub struct ParamLayout {
 }
 
 impl ParamLayout {
-    /// From the facts of the function. None when they describe a block larger than any kernel has.
+    /// Makes the layout from the facts of a function. None if they describe a block larger than any kernel's.
     pub fn new(params: Vec<Param>) -> Option<Self> {
         let ends = params.iter().map(|param| param.offset as usize + param.size as usize);
         let total = ends.max().unwrap_or(0);
@@ -72,22 +71,22 @@ impl ParamLayout {
         self.params.len()
     }
 
-    /// Parameter with this index; none beyond the last.
+    /// Returns the parameter with this index; none beyond the last.
     pub fn get(&self, index: usize) -> Option<Param> {
         self.params.get(index).copied()
     }
 
-    /// Bytes of the block.
+    /// Returns the bytes of the block.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Appends the block to `block`, read from whichever form the program used.
+    /// Appends the parameters to `block`, read from the form that the program used.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for a wrong form and for null, `ERROR_LAUNCH_OUT_OF_RESOURCES` for a packed buffer that holds more
-    /// than the kernel takes.
+    /// `ERROR_INVALID_VALUE` for a wrong form and for null, `ERROR_LAUNCH_OUT_OF_RESOURCES` for a packed buffer that is
+    /// larger than the kernel's parameters.
     ///
     /// # Safety
     ///
@@ -109,7 +108,7 @@ impl ParamLayout {
 
     /// # Safety
     ///
-    /// As `pack` says of `extra`.
+    /// As `pack` requires of `extra`.
     unsafe fn pack_extra(&self, extra: *const *mut c_void, block: &mut Vec<u8>) -> Outcome {
         // SAFETY: the caller's list ends with CU_LAUNCH_PARAM_END.
         let (buffer, size) = unsafe { read_extra(extra) }?;
@@ -129,8 +128,8 @@ impl ParamLayout {
     }
 }
 
-/// Copies one value a parameter to its place in `block`.
-/// Refuses a null pointer, and a parameter that does not lie in the block.
+/// Copies one value for each parameter to its place in `block`. Refuses a null pointer, and a parameter that does not lie in
+/// the block.
 ///
 /// # Safety
 ///
@@ -142,21 +141,21 @@ pub unsafe fn gather(params: impl Iterator<Item = Param>, array: *const *mut c_v
         let source = unsafe { array.add(index).read_unaligned() };
         let at = param.offset as usize;
         let target = block.get_mut(at..at + param.size as usize).filter(|_| !source.is_null()).ok_or(INVALID_VALUE)?;
-        // SAFETY: the caller's pointer is valid for the parameter's size; the target is our own memory.
+        // SAFETY: the caller's pointer is valid for the parameter's size; the target is a slice of `block`.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), target.as_mut_ptr(), target.len()) };
     }
     Ok(())
 }
 
-/// Passes the size of a packed buffer for parameters that take `total` bytes. A shorter one is taken (driver 580.159.04), an
+/// Checks the size of a packed buffer for parameters of `total` bytes. A shorter one is accepted (driver 580.159.04), an
 /// empty one is not.
 #[inline]
 pub const fn check_packed(size: usize, total: usize) -> Outcome {
     check(size > 0 || total == 0)
 }
 
-/// The buffer of a list of pairs, null if there is none, and its size, if that is there.
-/// Refuses an unknown key, a size without a pointer to it, and a list without an end.
+/// Returns the buffer of a list of pairs, null without one, and its size, if that is given. Refuses an unknown key, a size
+/// without a pointer to it, and a list without an end.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! Attributes of pointers.
 //!
-//! Values and widths were measured on driver 580; a caller passes a variable of exactly the width. What a program would use to
-//! reach the GPU around the library (RDMA) is answered with "not capable".
+//! Values and widths were measured on driver 580; a caller passes a variable of exactly the width. Attributes by which a
+//! program would reach the GPU around the library (RDMA) answer "not capable".
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ use katydid_cuda_sys::{access_flags, memory_type, pointer_attribute as id};
 
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// Bytes that the driver maps memory by.
+/// Bytes of a driver mapping.
 const MAPPING_BYTES: u64 = 2 << 20;
 /// The ordinal of memory that belongs to no device.
 const NO_DEVICE: u32 = -2_i32 as u32;
@@ -22,7 +22,7 @@ pub struct KnownMemory {
     pub start: u64,
     /// Length in bytes.
     pub size: u64,
-    /// A number that no other memory has.
+    /// An id that no other memory has.
     pub id: u64,
     /// Handle of its context; 0 for none.
     pub context: u64,
@@ -30,25 +30,25 @@ pub struct KnownMemory {
     pub device: u32,
     /// Handle of its pool; 0 for none.
     pub pool: u64,
-    /// The program's processor reaches it.
+    /// Whether the program's processor reaches it.
     pub is_for_host: bool,
-    /// Shared by host and devices.
+    /// Whether host and devices share it.
     pub is_managed: bool,
-    /// `cuMemAlloc` or a relative of it allocated the memory.
+    /// Whether `cuMemAlloc` or a related function allocated it.
     pub is_device: bool,
 }
 
-/// What is written for one attribute.
+/// The written value of one attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttributeValue {
     Four(u32),
     Eight(u64),
-    /// The variable is left as it is.
+    /// The variable is left unchanged.
     Nothing,
 }
 
 impl KnownMemory {
-    /// The value of an attribute for an address in it.
+    /// Returns the value of an attribute for an address in the memory.
     fn value(&self, attribute: u32, address: u64) -> Option<AttributeValue> {
         let first_mapped = self.start / MAPPING_BYTES * MAPPING_BYTES;
         let is_hosts = self.is_for_host && !self.is_managed;
@@ -78,7 +78,7 @@ impl KnownMemory {
     }
 }
 
-/// The value for memory that is the program's own, or unmapped.
+/// Returns the value for memory that is the program's own, or unmapped.
 fn unknown(attribute: u32, address: u64) -> Option<AttributeValue> {
     Some(match attribute {
         id::HOST_POINTER => AttributeValue::Eight(address),
@@ -108,7 +108,7 @@ fn unknown(attribute: u32, address: u64) -> Option<AttributeValue> {
 ///
 /// `target` is null or has room for the value.
 unsafe fn write(target: *mut c_void, value: AttributeValue) {
-    // SAFETY: room for the value, by the contract; null is left out.
+    // SAFETY: room for the value, by the contract; null is skipped.
     unsafe {
         match value {
             _ if target.is_null() => {}
@@ -119,8 +119,8 @@ unsafe fn write(target: *mut c_void, value: AttributeValue) {
     }
 }
 
-/// `cuPointerGetAttribute`: memory that is not known is an error, and nothing is written. Device memory has no host pointer:
-/// the null is written, and called an error.
+/// Answers `cuPointerGetAttribute`. Unknown memory is an error, and nothing is written. Device memory has no host pointer:
+/// null is written, and the call returns an error.
 ///
 /// # Safety
 ///
@@ -134,8 +134,8 @@ pub unsafe fn attribute(target: *mut c_void, attribute: u32, address: u64, memor
     check(attribute != id::HOST_POINTER || memory.is_for_host)
 }
 
-/// `cuPointerGetAttributes`: memory that is not known has values of its own.
-/// Refuses missing arrays and what is no attribute; what comes before that is written.
+/// Answers `cuPointerGetAttributes`; unknown memory has values of its own. Refuses missing arrays and unknown attributes;
+/// values before that are written.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ pub unsafe fn attributes(
     Ok(())
 }
 
-/// `cuPointerSetAttribute` of known memory: only the order of copies can be set, which is always the strict one here.
+/// Checks `cuPointerSetAttribute` for known memory: only the order of copies can be set, which is always strict here.
 pub fn check_set(value: *const c_void, attribute: u32) -> Outcome {
     check(attribute == id::SYNC_MEMOPS && !value.is_null())
 }

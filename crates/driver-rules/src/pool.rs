@@ -1,4 +1,4 @@
-//! Memory pools: their attributes, what a location and an allocation type name, and grants of access.
+//! Memory pools: their attributes, the meaning of a location and an allocation type, and grants of access.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 
 use std::ffi::c_void;
@@ -10,12 +10,12 @@ use katydid_cuda_sys::{
 use crate::caller;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// Drivers take memory for pools in pieces of this many bytes, as on an H200.
+/// Drivers allocate memory for pools in pieces of this many bytes, as on an H200.
 pub const POOL_BLOCK_BYTES: u64 = 32 << 20;
-/// More grants than places make no sense.
+/// Most grants of one call: there are fewer locations.
 const MAX_GRANTS: usize = 64;
 
-/// An attribute that pools have.
+/// A valid attribute of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolAttribute(u32);
 
@@ -26,7 +26,7 @@ impl PoolAttribute {
         if is_known { Ok(Self(attribute)) } else { Err(INVALID_VALUE) }
     }
 
-    /// Whether its value is an `int`; the others have 8 bytes.
+    /// Returns whether its value is an `int`; the others have 8 bytes.
     const fn is_flag(self) -> bool {
         self.0 <= id::REUSE_ALLOW_INTERNAL_DEPENDENCIES
     }
@@ -64,18 +64,18 @@ impl PoolAttribute {
     }
 }
 
-/// What a pool counts, and what a program sets on it.
+/// A pool's counters and settings.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolCounts {
-    /// Whether places are reused along events, when they happen to be free, and by waiting.
+    /// Whether memory is reused along events, when it happens to be free, and by waiting.
     pub reuse: [bool; 3],
-    /// Bytes that stay reserved over synchronisations.
+    /// Bytes that stay reserved over synchronizations.
     pub threshold: u64,
-    /// The most bytes reserved since the last reset.
+    /// Most bytes reserved since the last reset.
     pub reserved_high: u64,
-    /// Bytes given out, as asked for.
+    /// Allocated bytes, as requested.
     pub used: u64,
-    /// The most of them since the last reset.
+    /// Most allocated bytes since the last reset.
     pub used_high: u64,
 }
 
@@ -86,26 +86,26 @@ impl Default for PoolCounts {
 }
 
 impl PoolCounts {
-    /// Notes `size` more bytes in use.
+    /// Counts `size` more bytes as used.
     #[inline]
     pub fn take(&mut self, size: u64) {
         self.used = self.used.saturating_add(size);
         self.used_high = self.used_high.max(self.used);
     }
 
-    /// Notes bytes that are not in use any more.
+    /// Counts bytes as no longer used.
     #[inline]
     pub fn give_back(&mut self, size: u64) {
         self.used = self.used.saturating_sub(size);
     }
 
-    /// Notes how many bytes are reserved now.
+    /// Updates the bytes that are reserved now.
     #[inline]
     pub fn note_reserved(&mut self, reserved: u64) {
         self.reserved_high = self.reserved_high.max(reserved);
     }
 
-    /// The value of an attribute, of a pool with `reserved` bytes reserved.
+    /// Returns the value of an attribute, for a pool with `reserved` bytes reserved.
     pub fn attribute(&self, attribute: PoolAttribute, reserved: u64) -> u64 {
         match attribute.0 {
             id::RELEASE_THRESHOLD => self.threshold,
@@ -117,7 +117,7 @@ impl PoolCounts {
         }
     }
 
-    /// Changes an attribute: high marks can be set to 0 only, which resets them, what is current not at all.
+    /// Sets an attribute. High marks can only be set to 0, which resets them; current values cannot be set.
     pub fn set_attribute(&mut self, attribute: PoolAttribute, value: u64, reserved: u64) -> Outcome {
         match attribute.0 {
             id::RELEASE_THRESHOLD => self.threshold = value,
@@ -130,19 +130,19 @@ impl PoolCounts {
     }
 }
 
-/// Where memory of a pool lies; devices by their ordinals.
+/// The location of a pool's memory; devices by their ordinals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLocation {
     /// In the memory of the device with this ordinal.
     Device(u32),
     /// In the memory of the host.
     Host,
-    /// Where it is used last; here it is wanted first, on the host without a device.
+    /// At its last user; the device is the preferred one, and none is the host.
     Managed(Option<u32>),
 }
 
 impl PoolLocation {
-    /// What a location and an allocation type name, on a host with `nodes` nodes, which are taken for one.
+    /// Returns the pool location of a location and an allocation type, on a host with `nodes` nodes, which count as one.
     pub fn named(
         location: &CUmemLocation,
         kind: u32,
@@ -160,7 +160,7 @@ impl PoolLocation {
                 let ordinal = location.id.unsigned_abs();
                 Ok(if is_managed { Self::Managed(Some(ordinal)) } else { Self::Device(ordinal) })
             }
-            // Managed memory may be wanted nowhere in particular.
+            // Managed memory may have no preferred location.
             location_type::NONE if is_managed => Ok(Self::Managed(None)),
             location_type::HOST_NUMA if !(0..nodes).contains(&location.id) => Err(INVALID_VALUE),
             location_type::HOST | location_type::HOST_NUMA => {
@@ -170,7 +170,7 @@ impl PoolLocation {
         }
     }
 
-    /// The device that all of the memory lies on.
+    /// Returns the device of all of the memory.
     pub const fn device(self) -> Option<u32> {
         match self {
             Self::Device(ordinal) => Some(ordinal),
@@ -178,15 +178,14 @@ impl PoolLocation {
         }
     }
 
-    /// Whether a pool of this location can be the current one of another: any pool of managed memory can be that of every such
-    /// location.
+    /// Returns whether a pool of this location can be the current one of another: any pool of managed memory suits every
+    /// managed location.
     pub fn suits(self, other: Self) -> bool {
         matches!((self, other), (Self::Managed(_), Self::Managed(_))) || self == other
     }
 }
 
-/// The grants of a call.
-/// Refuses an empty list, and more grants than there are places.
+/// Returns the grants of a call. Refuses an empty list, and more grants than there are locations.
 ///
 /// # Safety
 ///
@@ -196,12 +195,13 @@ pub unsafe fn grants(grants: *const CUmemAccessDesc, count: usize) -> Outcome<Ve
     unsafe { caller::array(grants, count, MAX_GRANTS) }
 }
 
-/// Whether a device is granted access to a pool: only all of it is, and the pool's own device keeps what it has.
+/// Returns whether a grant gives a device access to a pool: it must be full access, and the pool's own device keeps its
+/// access.
 ///
 /// # Errors
 ///
-/// `ERROR_NOT_SUPPORTED` for reading alone, `ERROR_INVALID_DEVICE` where the pool's own device is to lose its access,
-/// `ERROR_INVALID_VALUE` for flags that are none.
+/// `ERROR_NOT_SUPPORTED` for read-only access, `ERROR_INVALID_DEVICE` if the pool's own device would lose its access,
+/// `ERROR_INVALID_VALUE` for invalid flags.
 pub const fn device_grant(flags: u32, is_own: bool) -> Outcome<bool> {
     match flags {
         access_flags::READ_WRITE => Ok(true),
@@ -212,7 +212,7 @@ pub const fn device_grant(flags: u32, is_own: bool) -> Outcome<bool> {
     }
 }
 
-/// The answer for access that is granted or not.
+/// Returns the answer for granted access, or for none.
 pub const fn access(is_granted: bool) -> u32 {
     if is_granted { access_flags::READ_WRITE } else { access_flags::NONE }
 }

@@ -1,7 +1,7 @@
-//! What a driver library keeps of a process beside its objects: the shim and softcuda answer from the same books.
+//! State of a process in a driver library, beside its objects: shim and softcuda answer from the same code.
 //!
-//! Nothing here asks a GPU or a worker. The rule: what is not known of NVIDIA's driver from a measurement is not made up;
-//! where its own documentation is all there is, the comment names it.
+//! Nothing here asks a GPU or a worker, and nothing is made up that no measurement of NVIDIA's driver shows. If there is
+//! only its documentation, the comment names it.
 
 pub mod coredump;
 pub mod environment;

@@ -9,35 +9,34 @@ use katydid_cuda_sys::{
 use crate::caller;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node. Elsewhere they mean nothing.
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node in a capture. Elsewhere they have no meaning.
 const EVENT_EXTERNAL: u32 = 1;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`, beside the comparisons in the low bits.
 const WAIT_VALUE_FLUSH: u32 = 1 << 30;
 /// The highest comparison: `CU_STREAM_WAIT_VALUE_NOR`.
 const WAIT_VALUE_NOR: u32 = 3;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, which batches allow: less order than is always kept here.
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, which batches allow: it relaxes an order that is always kept here.
 const WRITE_VALUE_NO_MEMORY_BARRIER: u32 = 1;
 /// Most operations of a batch.
 const MAX_OPERATIONS: usize = 256;
 
-/// Passes the flags of a new stream.
+/// Checks the flags of a new stream.
 pub const fn check_flags(flags: u32) -> Outcome {
     check(flags & !stream_flags::NON_BLOCKING == 0)
 }
 
-/// Passes the flags of a stream in a green context, which never waits for default streams.
+/// Checks the flags of a stream in a green context, which never waits for default streams.
 pub const fn check_green_flags(flags: u32) -> Outcome {
     check(flags == stream_flags::NON_BLOCKING)
 }
 
-/// A priority, moved to the nearer end of the device's range: numbers grow towards the least.
+/// Clamps a priority to the device's range: numbers grow towards the least priority.
 #[inline]
 pub fn priority(requested: i32, least: i32, greatest: i32) -> i32 {
     requested.min(least).max(greatest)
 }
 
-/// Refuses what work in groups is not given to: the legacy default stream, by whatever name, and what is no stream
-/// (driver 580).
+/// Refuses streams that take no batches: the legacy default stream, by any name, and invalid streams (driver 580).
 pub fn check_group(stream: CUstream, is_per_thread: bool, is_made: impl FnOnce() -> bool) -> Outcome {
     check(match stream {
         _ if stream.is_null() => is_per_thread,
@@ -46,29 +45,28 @@ pub fn check_group(stream: CUstream, is_per_thread: bool, is_made: impl FnOnce()
     })
 }
 
-/// Refuses null, which functions that name no wrong entry do not take, also where it means the thread's own stream
-/// (driver 580.159.04).
+/// Refuses null: functions without an index for the wrong entry do not accept it, even where it means the thread's own
+/// stream (driver 580.159.04).
 pub fn check_named(stream: CUstream) -> Outcome {
     check(!stream.is_null())
 }
 
-/// Passes the flags of a new event: one for other processes has no time.
+/// Checks the flags of a new event: one for other processes has no time.
 pub const fn check_event_flags(flags: u32) -> Outcome {
     const EVENT_FLAGS: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
     let is_timed = flags & event_flags::DISABLE_TIMING == 0;
     check(flags & !EVENT_FLAGS == 0 && !(flags & event_flags::INTERPROCESS != 0 && is_timed))
 }
 
-/// Whether flags of a record or of a wait ask for a node in a capture.
-/// Refuses unknown ones.
+/// Returns whether flags of a record or of a wait request a node in a capture. Refuses unknown flags.
 pub const fn is_external(flags: u32) -> Outcome<bool> {
     if flags & !EVENT_EXTERNAL == 0 { Ok(flags & EVENT_EXTERNAL != 0) } else { Err(INVALID_VALUE) }
 }
 
-/// What a wait compares for.
+/// The comparison of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
-    /// The word has come at or after the value, as a signed difference.
+    /// The word has reached or passed the value, as a signed difference.
     AtLeast,
     /// The word equals the value.
     Equal,
@@ -79,7 +77,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// The low bits choose.
+    /// Decodes the comparison in the low bits.
     pub const fn from_flags(flags: u32) -> Outcome<Self> {
         match flags & !WAIT_VALUE_FLUSH {
             0 => Ok(Self::AtLeast),
@@ -91,7 +89,7 @@ impl Comparison {
     }
 }
 
-/// What an operation does with a word in memory.
+/// How an operation accesses a word in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WordAccess {
     /// Blocks the stream until the comparison holds.
@@ -107,13 +105,13 @@ pub struct WordOperation {
     pub size: u64,
     /// Whether the operation waits for the word or writes it.
     pub access: WordAccess,
-    /// The value to write or to compare with, of as many bits as the word has.
+    /// The value to write or to compare with, with the width of the word.
     pub value: u64,
 }
 
 impl WordOperation {
-    /// An operation of a batch; none for one that asks for order only, which is always kept here.
-    /// Refuses unknown operations and flags, and a word that does not lie at a multiple of its size.
+    /// Decodes an operation of a batch; none for one that only requests an order, which is always kept here. Refuses unknown
+    /// operations and flags, and a misaligned word.
     pub fn of_batch(it: &CUstreamBatchMemOpParams) -> Outcome<Option<Self>> {
         let Some(size) = word_size(it)? else { return Ok(None) };
         let access = match it.operation {
@@ -127,7 +125,7 @@ impl WordOperation {
         Ok(Some(Self { size, access, value }))
     }
 
-    /// An operation that is a call of its own: writes have no flags there.
+    /// Decodes an operation that is a call of its own: writes have no flags there.
     ///
     /// # Errors
     ///
@@ -138,8 +136,8 @@ impl WordOperation {
     }
 }
 
-/// Bytes of the word that an operation is about; none for one that is about no word.
-/// Refuses unknown operations, and a word that does not lie at a multiple of its size.
+/// Returns the bytes of an operation's word; none for an operation without one. Refuses unknown operations, and a misaligned
+/// word.
 pub fn word_size(it: &CUstreamBatchMemOpParams) -> Outcome<Option<u64>> {
     let size = match it.operation {
         id::WAIT_VALUE_32 | id::WRITE_VALUE_32 => 4,
@@ -150,7 +148,7 @@ pub fn word_size(it: &CUstreamBatchMemOpParams) -> Outcome<Option<u64>> {
     if it.address.is_multiple_of(size) { Ok(Some(size)) } else { Err(INVALID_VALUE) }
 }
 
-/// The operations of `cuStreamBatchMemOp`. There are no flags.
+/// Returns the operations of `cuStreamBatchMemOp`. There are no flags.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Tensor maps: where they lie, and what their arguments may be before a driver encodes them.
+//! Tensor maps: their alignment, and checks of their arguments before a driver encodes them.
 //!
 //! A map is arithmetic over its arguments, and begins with the address on every driver so far.
 #![expect(unsafe_code, reason = "writes maps of C callers")]
@@ -9,26 +9,25 @@ use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Most dimensions of a tensor.
 pub const MAX_RANK: usize = 5;
-/// Most dimensions of a box of pixels: those of a tensor but channels and batch.
+/// Most dimensions of a box of pixels: those of a tensor without channels and batch.
 pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
-/// Maps lie at multiples of this, in bytes.
+/// Alignment of maps, in bytes.
 const TENSOR_MAP_ALIGN_BYTES: usize = 64;
-/// Addresses of tensors are multiples of this, in bytes.
+/// Alignment of tensors, in bytes.
 const TENSOR_ALIGN_BYTES: u64 = 16;
 
-/// Passes a place where a map can lie.
+/// Checks a pointer to a map.
 pub fn check_map_pointer(map: *mut CUtensorMap) -> Outcome {
     check(!map.is_null() && map.addr().is_multiple_of(TENSOR_MAP_ALIGN_BYTES))
 }
 
-/// The rank of a tensor that has at least `least` dimensions.
+/// Checks the rank of a tensor with at least `least` dimensions.
 pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
     let rank = rank as usize;
     if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID_VALUE) }
 }
 
-/// `cuTensorMapReplaceAddress`: changes the first word.
-/// Refuses a place where no map can lie, and an address that no tensor has.
+/// Answers `cuTensorMapReplaceAddress`: replaces the first word. Refuses a misaligned map or address.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
-//! Arrays, mipmaps and texture references: what their descriptors and flags mean.
+//! Arrays, mipmaps and texture references: the meaning of their descriptors and flags.
 //!
-//! Levels, layers and flags are as an H200 answers them.
+//! Levels, layers and flags are those of an H200.
 
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
 
@@ -14,7 +14,7 @@ pub mod array_flag {
     pub const SURFACE: u32 = 2;
     /// The third extent counts faces.
     pub const CUBE: u32 = 4;
-    /// Four texels at once may be fetched.
+    /// Four texels may be fetched at once.
     pub const GATHER: u32 = 8;
     /// Depth buffers and colour attachments belong to graphics.
     pub const GRAPHICS: u32 = 0x30;
@@ -24,13 +24,13 @@ pub mod array_flag {
     pub const DEFERRED: u32 = 0x80;
 }
 
-/// Values of `CUresourcetype`: what a texture reads.
+/// Values of `CUresourcetype`: the memory that a texture reads.
 pub mod resource_kind {
     /// A CUDA array (`CU_RESOURCE_TYPE_ARRAY`).
     pub const ARRAY: u32 = 0;
     /// An array with levels.
     pub const MIPMAP: u32 = 1;
-    /// Memory in a line.
+    /// Linear memory.
     pub const LINEAR: u32 = 2;
     /// Pitched memory (`CU_RESOURCE_TYPE_PITCH2D`).
     pub const PITCHED: u32 = 3;
@@ -38,40 +38,40 @@ pub mod resource_kind {
 
 /// Bytes of a tile of an array whose memory is mapped later.
 pub const TILE_BYTES: u64 = 65536;
-/// `CU_TRSA_OVERRIDE_FORMAT`. The documentation demands it; drivers (580) take an array without it as well.
+/// `CU_TRSA_OVERRIDE_FORMAT`. The documentation requires it; drivers (580) accept an array without it as well.
 const TRSA_OVERRIDE_FORMAT: u32 = 1;
 
-/// Whether the third extent counts layers or faces.
+/// Returns whether the third extent counts layers or faces.
 #[inline]
 pub const fn has_layers(flags: u32) -> bool {
     flags & (array_flag::LAYERED | array_flag::CUBE) != 0
 }
 
-/// Whether memory is mapped later, tile by tile or as a whole.
+/// Returns whether memory is mapped later, tile by tile or as a whole.
 #[inline]
 pub const fn is_mapped_later(flags: u32) -> bool {
     flags & (array_flag::SPARSE | array_flag::DEFERRED) != 0
 }
 
-/// How many levels a mipmap can have: down to a single texel.
+/// Returns the most levels of a mipmap: down to a single texel.
 pub fn most_levels([width, height, depth]: [usize; 3], flags: u32) -> u32 {
     let depth = if has_layers(flags) { 0 } else { depth };
     width.max(height).max(depth).max(1).ilog2() + 1
 }
 
-/// The extent of level `number`: half of the one before, but for layers.
+/// Returns the extent of level `number`: half of the one before, except for layers.
 pub fn level_extent([width, height, depth]: [usize; 3], flags: u32, number: u32) -> [usize; 3] {
     let half = |size: usize| if size == 0 { 0 } else { (size >> number).max(1) };
     [half(width), half(height), if has_layers(flags) { depth } else { half(depth) }]
 }
 
-/// An array of one or two dimensions, as the descriptor of three says it.
+/// Returns the descriptor of an array of one or two dimensions in the form for three.
 pub fn whole(plain: CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = plain;
     CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Depth: 0, Format, NumChannels, Flags: 0 }
 }
 
-/// What the descriptor of two dimensions says of an array; what else there is does not show.
+/// Returns the descriptor of an array in the form for two dimensions, without its other fields.
 pub fn plain(whole: CUDA_ARRAY3D_DESCRIPTOR) -> CUDA_ARRAY_DESCRIPTOR {
     let CUDA_ARRAY3D_DESCRIPTOR { Width, Height, Format, NumChannels, .. } = whole;
     CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels }

@@ -1,17 +1,17 @@
-//! Which driver library a worker opens: the value of `--driver`.
+//! The choice of a worker's driver library: the value of `--driver`.
 //!
-//! A choice is only words here; `open.rs` turns it into a library. `auto` prefers NVIDIA's library and falls
-//! back to softcuda, so that the same command line works on a laptop and on a machine with a GPU.
+//! A choice is only text here; `open.rs` turns it into a library. `auto` prefers NVIDIA's library and falls back to softcuda, so
+//! the same command line works on a laptop and on a machine with a GPU.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What the operator asked for.
+/// The operator's choice of a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum DriverChoice {
-    /// NVIDIA's library when it initialises and shows a device, else softcuda.
+    /// NVIDIA's library if it initializes and shows a device, else softcuda.
     #[default]
     Auto,
     /// softcuda, from the installed layout.
@@ -23,7 +23,7 @@ pub enum DriverChoice {
 impl FromStr for DriverChoice {
     type Err = Infallible;
 
-    /// `auto` and `soft` are words; anything else is a path.
+    /// Parses `auto` and `soft`; anything else is a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
             "auto" => Self::Auto,

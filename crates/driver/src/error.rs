@@ -1,10 +1,10 @@
-//! Why no driver library could be opened. Every text names the file and says what to do.
+//! Errors of opening a driver library. Every text names the file and says what to do.
 
 use std::path::PathBuf;
 
 use katydid_cuda_sys::CUresult;
 
-/// What stood between a [`crate::DriverChoice`] and a working library.
+/// Why a [`crate::DriverChoice`] gave no working library.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
@@ -13,24 +13,24 @@ pub enum DriverError {
     Load {
         /// The name or path given to the loader.
         path: PathBuf,
-        /// The loader's own words.
+        /// The loader's error message.
         reason: String,
     },
-    /// Katydid's program side was about to be opened as the driver: calls would go round in a circle.
+    /// Katydid's own library for programs was about to be opened as the driver: calls would run in a circle.
     #[error(
         "{path}: this is Katydid's own libcuda.so.1 for programs, not a driver; \
          take its folder out of LD_LIBRARY_PATH of the server, or give --driver another path"
     )]
     OwnShim {
-        /// The library that showed the marker.
+        /// The library with the marker.
         path: PathBuf,
     },
-    /// The library lacks a function without which nothing works.
+    /// The library lacks an essential function.
     #[error("{path}: has no function {function}, so it is not a CUDA driver library; give --driver another path")]
     NotADriver {
         /// Path of the library.
         path: PathBuf,
-        /// The symbol it lacks.
+        /// The missing symbol.
         function: &'static str,
     },
     /// The library was loaded, but its `cuInit` or device count failed.
@@ -43,7 +43,7 @@ pub enum DriverError {
         /// `CUresult` that the call returned.
         code: u32,
     },
-    /// The library is of a driver that lacks what every session needs.
+    /// The library's driver lacks functions that every session needs.
     #[error(
         "{path}: is the driver of CUDA {}.{}, and Katydid needs one of CUDA {}.{} or later: install NVIDIA's driver 525 or \
          later, or use --driver soft",
@@ -52,7 +52,7 @@ pub enum DriverError {
     TooOld {
         /// Path of the library.
         path: PathBuf,
-        /// What `cuDriverGetVersion` says, such as 11080 for 11.8.
+        /// Version from `cuDriverGetVersion`, such as 11080 for 11.8.
         found: i32,
         /// Oldest version that Katydid supports, such as 11080 for 11.8.
         needed: i32,
@@ -63,21 +63,21 @@ pub enum DriverError {
         /// Path of the library.
         path: PathBuf,
     },
-    /// `auto` looked for a GPU's driver and the loader found softcuda under its name.
+    /// `auto` searched for a GPU's driver, and the loader found softcuda under its name.
     #[error("{path}: is softcuda, not the driver of a GPU; say --driver soft if that is meant")]
     IsSoft {
         /// Path of the library.
         path: PathBuf,
     },
-    /// `auto` was asked, NVIDIA's library does not work here, and softcuda is not installed.
+    /// `auto` was requested, but NVIDIA's library does not work here, and softcuda is not installed.
     #[error("no GPU driver works here ({gpu}), and softcuda does not either ({soft})")]
     Neither {
-        /// What NVIDIA's library said.
+        /// The error of NVIDIA's library.
         gpu: Box<DriverError>,
         /// Why softcuda cannot be used.
         soft: Box<DriverError>,
     },
-    /// softcuda was asked, but the caller knows no place where it is installed.
+    /// softcuda was requested, but the caller knows no folder in which it is installed.
     #[error(
         "softcuda is not installed; run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds soft/libcuda.so.1"
     )]
@@ -85,7 +85,7 @@ pub enum DriverError {
 }
 
 impl DriverError {
-    /// Whether a library that is a GPU's driver was found, and does not serve.
+    /// Returns whether a GPU's driver was found but does not work.
     pub(crate) fn is_of_a_driver(&self) -> bool {
         matches!(self, Self::Init { .. } | Self::TooOld { .. } | Self::NoDevice { .. })
     }

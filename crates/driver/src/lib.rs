@@ -1,7 +1,7 @@
 //! Opens a CUDA driver library and its table of functions.
 //!
-//! The worker calls whatever library is opened here, NVIDIA's or softcuda, through one table; nothing above this
-//! crate knows which of the two it is.
+//! The worker calls the opened library, NVIDIA's or softcuda, through one table. Nothing above this crate knows which of the two
+//! it is.
 
 mod choice;
 mod error;

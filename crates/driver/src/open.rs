@@ -1,8 +1,8 @@
 //! Finds and opens a driver library.
 //!
-//! The rule kept here: a library is handed out only after it was proved to be a driver that is not our own program
-//! side, and after its `cuInit` succeeded with at least one device. Libraries are never unloaded: a driver keeps
-//! threads of its own, and function pointers into it are copied about.
+//! A library is returned only after checks: it is a driver and not Katydid's own library for programs, its `cuInit` succeeded,
+//! and it has at least one device. Libraries are never unloaded: a driver keeps its own threads, and function pointers into it
+//! are copied around.
 
 #![expect(unsafe_code, reason = "loading a library and calling two functions of it is foreign code")]
 
@@ -16,12 +16,12 @@ use libloading::os::unix;
 use crate::choice::DriverChoice;
 use crate::error::DriverError;
 
-/// Exported by the shim alone.
+/// Only the shim exports this symbol.
 const SHIM_MARKER: &str = "katydid_shim_marker";
-/// Exported by softcuda alone.
+/// Only softcuda exports this symbol.
 const SOFT_MARKER: &str = "katydid_softcuda_marker";
 
-/// Where NVIDIA's library lies when the loader's search is bent, for instance by our own `LD_LIBRARY_PATH`.
+/// Locations of NVIDIA's library if the loader's search is altered, for instance by Katydid's own `LD_LIBRARY_PATH`.
 const USUAL_DRIVER_PATHS: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/lib/x86_64-linux-gnu/libcuda.so.1",
@@ -30,14 +30,14 @@ const USUAL_DRIVER_PATHS: [&str; 5] = [
     "/usr/lib/wsl/lib/libcuda.so.1",
 ];
 
-/// The oldest driver that serves: libraries and kernels without a context are of CUDA 12.0 (`cuLibraryLoadData`), memory at
-/// addresses of our own, of descriptors and in pools of earlier ones.
+/// The oldest supported driver. Libraries and context-free kernels need CUDA 12.0 (`cuLibraryLoadData`). Memory at chosen
+/// addresses, from descriptors and in pools needs earlier versions.
 const OLDEST_DRIVER_VERSION: i32 = 12000;
 
-/// Libraries that NVIDIA's loads when it first compiles text, unless it finds the outcome in its cache.
+/// Libraries that NVIDIA's driver loads when it first compiles PTX, unless its cache has the result.
 const COMPILER_LIBRARIES: [&str; 2] = ["libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
 
-/// An initialised driver library.
+/// An initialized driver library.
 #[derive(Debug)]
 pub struct OpenLibrary {
     library: ManuallyDrop<Library>,
@@ -48,27 +48,27 @@ pub struct OpenLibrary {
 }
 
 impl OpenLibrary {
-    /// The name the library was loaded by.
+    /// Returns the name under which the library was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether this is softcuda, whose device is the CPU.
+    /// Returns whether this is softcuda, whose device is the CPU.
     pub fn is_soft(&self) -> bool {
         self.soft
     }
 
-    /// Number of devices that the library shows; at least one.
+    /// Returns the number of devices of the library; at least one.
     pub fn devices(&self) -> u32 {
         self.devices
     }
 
-    /// Why `auto` took softcuda: what kept the driver of a GPU from being taken. None where a choice was made.
+    /// Returns why `auto` chose softcuda: the error of the GPU's driver. `None` if the operator chose.
     pub fn gpu_error(&self) -> Option<&DriverError> {
         self.gpu_error.as_deref()
     }
 
-    /// The address of an exported function, null when this driver does not have it.
+    /// Returns the address of an exported function; null if this driver lacks it.
     pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
         name.to_str()
             .ok()
@@ -78,11 +78,11 @@ impl OpenLibrary {
     }
 }
 
-/// Opens what `choice` asks for. `soft` is where softcuda is installed, when the caller knows.
+/// Opens the library that `choice` names. `soft` is the path of the installed softcuda, if the caller knows it.
 ///
 /// # Errors
 ///
-/// See [`DriverError`]; nothing is left half open that a caller could use.
+/// See [`DriverError`]; no half-open library is left to the caller.
 pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, DriverError> {
     match choice {
         DriverChoice::Path(path) => open_at(path),
@@ -94,8 +94,8 @@ pub fn open(choice: &DriverChoice, soft: Option<&Path>) -> Result<OpenLibrary, D
     }
 }
 
-/// NVIDIA's library: the loader's search first, then the usual places. softcuda and the shim are passed over. Of several
-/// failures it returns that of a GPU's driver, not that of a file which is not a driver.
+/// Opens NVIDIA's library: first by the loader's search, then at the usual paths. It skips softcuda and the shim. Of several
+/// errors it returns a GPU driver's rather than that of another file.
 fn open_gpu() -> Result<OpenLibrary, DriverError> {
     let mut failure = match open_real(Path::new("libcuda.so.1")) {
         Ok(library) => return Ok(library),
@@ -111,8 +111,9 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
     Err(failure)
 }
 
-/// Loads what NVIDIA's driver compiles with, for good; what is not there is left out. A process that does so before it opens
-/// the driver has the same addresses in use whether anything is compiled or not, and the driver the same ones to choose from.
+/// Loads the compiler libraries of NVIDIA's driver for good; missing ones are skipped. If a process does so before it opens the
+/// driver, its used addresses do not depend on whether anything is compiled. So the driver always has the same addresses to
+/// choose from.
 pub fn load_compilers() {
     for name in COMPILER_LIBRARIES {
         let usual = USUAL_DRIVER_PATHS.iter().map(|driver| Path::new(driver).with_file_name(name));
@@ -141,10 +142,10 @@ fn open_at(path: &Path) -> Result<OpenLibrary, DriverError> {
     initialise(load(path)?, path)
 }
 
-/// Loads `path` and refuses what is no driver; no function of it has been called yet.
+/// Loads `path` and refuses files that are no driver. Calls no function of the library.
 fn load(path: &Path) -> Result<Library, DriverError> {
-    // SAFETY: the operator named the file, or it is the system's driver; its constructors run as they would in any
-    // program that links it. RTLD_LOCAL keeps its symbols away from the worker's.
+    // SAFETY: the operator named the file, or it is the system's driver; its constructors run as they would in any program that
+    // links it. RTLD_LOCAL keeps its symbols apart from the worker's.
     let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_LOCAL) }
         .map_err(|error| DriverError::Load { path: path.to_owned(), reason: error.to_string() })?;
     let library = Library::from(library);
@@ -154,7 +155,7 @@ fn load(path: &Path) -> Result<Library, DriverError> {
     Ok(library)
 }
 
-/// Calls `cuInit`, asks for the version and counts devices.
+/// Calls `cuInit`, queries the version and counts devices.
 fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError> {
     let find = |function| {
         symbol(&library, function).ok_or_else(|| DriverError::NotADriver { path: path.to_owned(), function })
@@ -167,7 +168,7 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     // SAFETY: as above.
     let count: NumberQuery = unsafe { std::mem::transmute(count) };
     let (mut found, mut devices): (c_int, c_int) = (0, 0);
-    // Before anything else, since an old driver may not start at all on a GPU that is newer.
+    // First of all, since an old driver may not start at all on a newer GPU.
     // SAFETY: `found` is writable for the call.
     check(unsafe { version(&raw mut found) }, path, "cuDriverGetVersion")?;
     if found < OLDEST_DRIVER_VERSION {
@@ -186,14 +187,14 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     }
 }
 
-/// A function of the driver's that writes one number.
+/// A driver function that writes one number.
 type NumberQuery = unsafe extern "C" fn(*mut c_int) -> c_uint;
 
 fn check(code: c_uint, path: &Path, function: &'static str) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError::Init { path: path.to_owned(), function, code }) }
 }
 
-/// The address of `name`; data and functions alike, so the caller gives it its type.
+/// Returns the address of `name`, of data and functions alike; the caller casts it.
 fn symbol(library: &Library, name: &str) -> Option<*const ()> {
     // SAFETY: the pointer is only an address here; every caller states the signature where it uses it.
     unsafe { library.get::<*const ()>(name.as_bytes()) }.ok().map(|found| *found).filter(|found| !found.is_null())

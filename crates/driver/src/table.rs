@@ -1,7 +1,7 @@
 //! The functions of a driver library, one method each, generated from `spec/cuda.api`.
 //!
-//! A method returns the driver's `CUresult` and nothing else; what the library lacks answers
-//! `CUDA_ERROR_NOT_SUPPORTED` and says its name.
+//! A method returns the driver's `CUresult` and nothing else. For a function that the library lacks, it returns
+//! `CUDA_ERROR_NOT_SUPPORTED` and reports the name.
 
 #![expect(unsafe_code, reason = "calls into the driver library")]
 #![allow(
@@ -24,59 +24,59 @@ use crate::open::OpenLibrary;
 
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 
-/// An initialised driver and all its functions.
+/// An initialized driver and all its functions.
 pub struct Driver {
     functions: Functions,
     library: Option<OpenLibrary>,
-    /// Functions that were called and do not exist; each is named once.
+    /// Missing functions that were called; each is reported once.
     missing: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Driver {
-    /// The table of an opened library.
+    /// Returns the table of an opened library.
     pub fn new(library: OpenLibrary) -> Self {
-        // SAFETY: the library proved to be a CUDA driver, whose symbols have the signatures of the driver API; it is
-        // never unloaded, so the addresses stay good.
+        // SAFETY: the library was checked to be a CUDA driver, whose symbols have the signatures of the driver API; it is never
+        // unloaded, so the addresses stay valid.
         let functions = unsafe { Functions::load(|name| library.symbol(name)) };
         Self { functions, library: Some(library), missing: Mutex::default() }
     }
 
-    /// A table of functions that are found otherwise than in a library: a driver made of the caller's own code.
+    /// Makes a table of functions that do not come from a library: a driver made of the caller's own code.
     ///
     /// # Safety
     ///
-    /// `find` must answer with the function that the driver API defines under that name, or null, and the functions
-    /// must live as long as the process.
+    /// `find` must return the function that the driver API defines under that name, or null, and the functions must live as long
+    /// as the process.
     pub unsafe fn from_functions(find: impl Fn(&CStr) -> *mut sys::void) -> Self {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: guaranteed by the caller.
         let functions = unsafe { Functions::load(find) };
         Self { functions, library: None, missing: Mutex::default() }
     }
 
-    /// The file it was loaded from, when there is one.
+    /// Returns the file from which it was loaded, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.library.as_ref().map(OpenLibrary::path)
     }
 
-    /// Whether this is softcuda, whose device is the CPU.
+    /// Returns whether this is softcuda, whose device is the CPU.
     pub fn is_soft(&self) -> bool {
         self.library.as_ref().is_some_and(OpenLibrary::is_soft)
     }
 
-    /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
+    /// Returns why `auto` chose softcuda; `None` if the operator chose it, and with a GPU's driver.
     pub fn gpu_error(&self) -> Option<&DriverError> {
         self.library.as_ref().and_then(OpenLibrary::gpu_error)
     }
 
-    /// A function beside the driver API, as only softcuda has them; none in any other library. The caller states its
+    /// Returns a function outside the driver API, which only softcuda has; `None` in any other library. The caller states its
     /// signature.
     pub fn private(&self, name: &CStr) -> Option<*mut sys::void> {
         let library = self.library.as_ref().filter(|library| library.is_soft())?;
         Some(library.symbol(name)).filter(|found| !found.is_null())
     }
 
-    /// What a call of an absent function comes to. Standard error is the program's own in a worker, so its user reads
-    /// which function the GPU's driver is too old for.
+    /// Reports a call of a missing function. A worker's standard error is the program's own, so its user reads which function the
+    /// GPU's driver is too old for.
     fn missing(&self, name: &'static str) -> sys::CUresult {
         let mut named = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         if named.insert(name) {

@@ -1,4 +1,4 @@
-//! Libraries made for the purpose: what is opened, what is refused, and in which words.
+//! Libraries made for the test: which are opened, which are refused, and with which messages.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -15,7 +15,7 @@ const WORKING: &str = "
     unsigned cuDeviceGetCount(int *count) { *count = 2; return 0; }
 ";
 
-/// A library of this C text.
+/// Builds a library from this C text.
 fn library(folder: &TempDir, text: &str) -> PathBuf {
     let (source, built) = (folder.path().join("driver.c"), folder.path().join("libcuda.so.1"));
     fs::write(&source, text).unwrap();

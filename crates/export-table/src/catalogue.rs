@@ -1,9 +1,9 @@
-//! Every table id we know of: first those we serve, by their places, then those we refuse.
+//! Every known table id: first those of served tables, by their index, then those of refused ones.
 
 /// The 16 bytes of a table id, in memory order.
 pub type Id = [u8; 16];
 
-/// One known id. The name is that of the public sources, or our own where there is none.
+/// One known id. The name is that of public sources, or Katydid's own.
 pub(crate) struct KnownId {
     pub(crate) id: u128,
     pub(crate) name: &'static str,
@@ -13,7 +13,7 @@ const fn entry(id: u128, name: &'static str) -> KnownId {
     KnownId { id, name }
 }
 
-/// Places in the catalogue of the tables that are served, as slots name them that are called and not built.
+/// Indices of the served tables in the catalogue; messages about unimplemented slots name tables by them.
 pub(crate) const CUDART_INDEX: usize = 0;
 pub(crate) const HOOKS_INDEX: usize = 1;
 pub(crate) const THREAD_CONTEXT_INDEX: usize = 2;
@@ -24,7 +24,8 @@ pub(crate) const TOOLS_MODULE_INDEX: usize = 7;
 pub(crate) const SM_MAP_INDEX: usize = 8;
 pub(crate) const NVRTC_CACHE_INDEX: usize = 9;
 
-/// The tables that are served lie at their places, the refused ones after them. Ids are written as one number whose most significant byte is byte 0 of the id.
+/// The served tables are at their indices, the refused ones after them. Ids are written as one number whose most significant
+/// byte is byte 0 of the id.
 pub(crate) static KNOWN_TABLES: [KnownId; 24] = [
     entry(0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, "CUDART"),
     entry(0xa094798c_2e74_2e74_93f2_0800200c0a66, "HOOKS"),
@@ -52,24 +53,24 @@ pub(crate) static KNOWN_TABLES: [KnownId; 24] = [
     entry(0xa31746d1_5475_ef4e_aeb6_dfb1476add6c, "TOOLS_A31746D1"),
 ];
 
-/// The table at a place in the catalogue, for messages.
+/// Returns the name of the table at an index of the catalogue, for messages.
 pub(crate) fn named(index: usize) -> String {
     KNOWN_TABLES.get(index).map_or_else(String::new, |entry| {
         format!("the private table {} ({})", entry.name, spelled(&entry.id.to_be_bytes()))
     })
 }
 
-/// The name of an id, as far as it has one.
+/// Returns the name of an id, if it has one.
 pub(crate) fn name_of(id: &Id) -> &'static str {
     KNOWN_TABLES.iter().find(|entry| entry.id.to_be_bytes() == *id).map_or("of an unknown name", |entry| entry.name)
 }
 
-/// The name of an id with its groups, for lists.
+/// Returns the name of an id with its groups, for lists.
 pub fn title(id: &Id) -> String {
     format!("{} ({})", name_of(id), spelled(id))
 }
 
-/// The id in 8-4-4-4-12 groups.
+/// Returns the id in 8-4-4-4-12 groups.
 pub(crate) fn spelled(id: &Id) -> String {
     let group = |range: std::ops::Range<usize>| id[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     [group(0..4), group(4..6), group(6..8), group(8..10), group(10..16)].join("-")

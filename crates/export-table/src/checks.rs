@@ -12,8 +12,8 @@ pub(crate) static TABLE: WordTable<15> = WordTable::sized::<{ catalogue::CHECKS_
     &[],
 );
 
-/// Writes 0 ("nothing wrong") for any context, 0 included. The real driver leaves its second output untouched, and so
-/// does this slot, which does not even name it.
+/// Writes 0 ("nothing wrong") for any context, including 0. The real driver leaves its second output untouched, and so does
+/// this slot, which does not even declare it.
 unsafe extern "C" fn check_context(_context: Handle, out: *mut u32) -> Status {
     guard(|| {
         // SAFETY: null or writable, which is what the runtime passes.

@@ -1,10 +1,10 @@
-//! Outputs of compilations in files, one each, under the environment variables that NVIDIA documents.
+//! Outputs of compilations in files, one each, controlled by the environment variables that NVIDIA documents.
 //!
-//! `CUDA_CACHE_DISABLE=1` turns the cache off. `CUDA_CACHE_PATH` is its folder, `~/.nv/ComputeCache` by default; the files lie
-//! in a folder of their own below it, since the format of NVIDIA's driver is not known. `CUDA_CACHE_MAXSIZE` is the most bytes
-//! that all files together take, 1 GiB by default and 4 GiB at most; the oldest files go first.
+//! `CUDA_CACHE_DISABLE=1` turns the cache off. `CUDA_CACHE_PATH` is its folder, `~/.nv/ComputeCache` by default. The files
+//! have their own folder below it, since the format of NVIDIA's driver is not known. `CUDA_CACHE_MAXSIZE` is the most bytes
+//! of all files together, 1 GiB by default and 4 GiB at most; the oldest files go first.
 //!
-//! The rule: a file that is missing, damaged, or another user's is a miss. A failure to write is none of the caller's business.
+//! A file that is missing, damaged, or another user's is a miss. The caller does not see a failure to write.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,24 +16,24 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// The folder below the one that `CUDA_CACHE_PATH` names.
+/// The folder below `CUDA_CACHE_PATH`.
 const CACHE_FOLDER: &str = "katydid-nvrtc";
 /// First bytes of every file.
 const CACHE_FILE_MAGIC: [u8; 8] = *b"kdnvrtc1";
 /// Bytes before the output: the magic, the key, the hash of the output.
 const CACHE_HEADER_BYTES: usize = 8 + 32 + 32;
-/// Most bytes that a file may have.
+/// Most bytes of a file.
 const MAX_CACHE_FILE_BYTES: u64 = 256 << 20;
-/// Most bytes of all files, unless the environment says otherwise, and whatever it says.
+/// Most bytes of all files: the default, and the upper limit for the environment.
 const DEFAULT_CACHE_BYTES: u64 = 1 << 30;
 const MAX_CACHE_BYTES: u64 = 4 << 30;
 
-/// What decides the output of one compilation, as a hash.
+/// A hash of everything that determines the output of one compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// The key of these numbers and byte strings, in this order.
+    /// Makes the key of these numbers and byte strings, in this order.
     pub(crate) fn of(numbers: [u32; 3], parts: [&[u8]; 4]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for number in numbers {
@@ -59,7 +59,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache that the environment of this process names; `None` if that turns it off, or names no folder.
+    /// Opens the cache of this process's environment; `None` if that turns it off, or names no folder.
     pub(crate) fn of_environment() -> Option<Self> {
         Self::named(|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -75,7 +75,7 @@ impl Cache {
         Some(Self { folder, max_bytes: limit.unwrap_or(DEFAULT_CACHE_BYTES).min(MAX_CACHE_BYTES) })
     }
 
-    /// The output that was kept under `key`.
+    /// Returns the output stored under `key`.
     pub(crate) fn read(&self, key: &Key) -> Option<Box<[u8]>> {
         let path = self.folder.join(key.file_name());
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
@@ -90,14 +90,14 @@ impl Cache {
         if bytes[..CACHE_HEADER_BYTES] != header(key, output) {
             return None;
         }
-        // A file that is used is young. A file that is read-only is used all the same.
+        // A used file counts as new. A read-only file is used all the same.
         let _ = file.set_modified(SystemTime::now());
         Some(Box::from(output))
     }
 
-    /// Keeps an output, if it fits.
+    /// Stores an output, if it fits.
     pub(crate) fn write(&self, key: &Key, output: &[u8]) {
-        // The program has its output whether or not it is kept.
+        // The program has its output whether or not it is stored.
         let _ = self.try_write(key, output);
     }
 
@@ -205,7 +205,7 @@ mod tests {
             let file = File::options().append(true).open(cache.folder.join(key(number).file_name())).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(number))).unwrap();
         }
-        // The oldest is used, so that the next one goes.
+        // The oldest is used, so that the next one is evicted.
         assert!(cache.read(&key(0)).is_some());
         cache.write(&key(3), &[7; 10]);
         assert_eq!([0, 1, 2, 3].map(|number| cache.read(&key(number)).is_some()), [true, false, true, true]);

@@ -1,7 +1,7 @@
 //! The table CONTEXT_LOCAL_STORAGE: three functions and a null, without a size word.
 //!
-//! Context 0 means the current one. Without a current context, or with one that is not active, the answer is 201; an
-//! explicit handle is only asked whether it holds the key.
+//! Context 0 means the current one. Without a current context, or with one that is not active, the answer is 201. For an
+//! explicit handle only the key is checked.
 
 #![expect(unsafe_code, reason = "slots take the raw pointers of C callers")]
 
@@ -33,7 +33,7 @@ unsafe extern "C" fn get(out: *mut usize, context: Handle, key: usize) -> Status
     })
 }
 
-/// The context a slot means.
+/// Returns the context that a slot means.
 fn resolve(context: Handle) -> Result<Handle, Status> {
     let facts = facts()?;
     facts.alive()?;

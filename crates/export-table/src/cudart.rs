@@ -32,8 +32,8 @@ pub(crate) static TABLE: WordTable<13> = WordTable::sized::<{ catalogue::CUDART_
     &[10],
 );
 
-/// Modules of slot 6 by the address of their wrapper, which is all that slot 7 is given. A wrapper can be loaded into
-/// several contexts; each unload takes the newest.
+/// Modules of slot 6 by the address of their wrapper, the only argument of slot 7. A wrapper can be loaded into several
+/// contexts; each unload takes the newest.
 static REGISTERED_HANDLES: Mutex<Option<HashMap<usize, Vec<Handle>>>> = Mutex::new(None);
 
 unsafe extern "C" fn primary_context(out: *mut Handle, device: i32) -> Status {
@@ -75,7 +75,7 @@ extern "C" fn unload_registered(wrapper: *const c_void) -> Status {
     })
 }
 
-/// There is no compiler to load.
+/// Does nothing: there is no compiler to load.
 extern "C" fn load_compilers() -> Status {
     status::SUCCESS
 }

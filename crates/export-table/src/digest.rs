@@ -25,14 +25,14 @@ const DIGEST_KEY: [u8; 16] =
 /// Second half of both fixed answers.
 const FIXED_ANSWER_TAIL: u64 = 0x8ED3_83AA_1F4C_D1E8;
 
-/// The header's fields: who asks, when, and where our tables lie.
+/// The header's fields: the caller, the time, and the addresses of the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// What `cuDriverGetVersion` of this library returns.
+    /// The answer of `cuDriverGetVersion` of this library.
     pub driver_version: u32,
-    /// The version the caller asks about; its last digit picks the kind of answer.
+    /// The version in the caller's query; its last digit picks the kind of answer.
     pub version: u32,
-    /// `getpid()`, read anew each time: it changes in a forked child.
+    /// `getpid()`, read each time: it changes in a forked child.
     pub process: u32,
     /// Low 32 bits of the calling thread's `pthread_self()`.
     pub thread: u32,
@@ -46,7 +46,7 @@ pub struct Header {
     pub unix_seconds: u64,
 }
 
-/// The two words that the runtime compares with its own.
+/// Returns the two words that the runtime compares with its own.
 pub fn digest(header: &Header, devices: &[DeviceIdentity]) -> [u64; 2] {
     match header.version % 10 {
         0 => [0x3341_181C_03CB_675C, FIXED_ANSWER_TAIL],
@@ -55,13 +55,13 @@ pub fn digest(header: &Header, devices: &[DeviceIdentity]) -> [u64; 2] {
     }
 }
 
-/// The digest's bytes as two little-endian words.
+/// Returns the digest's bytes as two little-endian words.
 fn to_words(bytes: [u8; 16]) -> [u64; 2] {
     let both = u128::from_le_bytes(bytes);
     [both as u64, (both >> 64) as u64]
 }
 
-/// The bytes that are hashed.
+/// Returns the bytes that are hashed.
 fn message(header: &Header, devices: &[DeviceIdentity]) -> Vec<u8> {
     let mut message = Vec::with_capacity(48 + 28 * devices.len());
     for word in [header.driver_version, header.version, header.process, header.thread] {

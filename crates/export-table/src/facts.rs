@@ -1,17 +1,17 @@
-//! What the embedding library tells the tables: its version, devices, contexts and streams.
+//! The answers of the embedding library for the tables: its version, devices, contexts and streams.
 //!
-//! Set once, by the first call of the library. Everything must be the library's *own* answer, the one a program also
-//! gets through the public functions: the integrity digest is computed by both sides and compared.
+//! Set once, by the first call of the library. Every answer must equal that of the public functions to a program: both sides
+//! compute the integrity digest and compare it.
 
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
 
 use crate::ffi::{Status, status};
 
-/// An opaque driver handle (context, stream, module) as a number; 0 is none.
+/// An opaque driver handle (context, stream, module) as a number; 0 for none.
 pub type Handle = usize;
 
-/// Who a device is, as the program sees it. It must not change while the process lives.
+/// The identity of a device for the program. It must not change while the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     /// The bytes of `cuDeviceGetUuid`.
@@ -37,13 +37,13 @@ pub enum ContextState {
 
 /// The answers of the library that embeds the tables. Errors are `CUresult` numbers.
 pub trait DriverFacts: Sync {
-    /// The number `cuDriverGetVersion` gives.
+    /// The number of `cuDriverGetVersion`.
     fn driver_version(&self) -> u32;
 
     /// All visible devices, in ordinal order.
     fn devices(&self) -> Vec<DeviceIdentity>;
 
-    /// Fails once the library cannot serve contexts any more: 4 after process exit began, 3 in a forked child.
+    /// Fails once the library can no longer serve contexts: 4 after process exit began, 3 in a forked child.
     fn alive(&self) -> Result<(), Status>;
 
     /// The calling thread's current context, 0 if none.
@@ -52,21 +52,21 @@ pub trait DriverFacts: Sync {
     /// State of the context behind a handle.
     fn context_state(&self, context: Handle) -> ContextState;
 
-    /// The handle that a retain of the primary context would give, without retaining or activating it; 101 for a
-    /// device that does not exist.
+    /// The handle that a retain of the primary context would return, without retaining or activating it; 101 for an invalid
+    /// device.
     fn primary_context(&self, device: i32) -> Result<Handle, Status>;
 
     /// The ordinal of the device of `context` (0 means the current one).
     fn context_device(&self, context: Handle) -> Result<i32, Status>;
 
-    /// What `cuCtxGetId` says of `context`, which is not 0.
+    /// The answer of `cuCtxGetId` for `context`, which is not 0.
     fn context_id(&self, context: Handle) -> Result<u64, Status>;
 
-    /// An address that stands for the stream behind `stream`, never equal to the handle. `per_thread` says which
-    /// default stream a null handle means.
+    /// The address of an object for `stream`, never equal to the handle. `per_thread` tells which default stream a null
+    /// handle means.
     fn stream_object(&self, context: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status>;
 
-    /// What `cuStreamGetId` says of the stream that `object` (of [`Self::stream_object`]) stands for.
+    /// The answer of `cuStreamGetId` for the stream of `object`, which is from [`Self::stream_object`].
     fn stream_id(&self, context: Handle, object: Handle) -> Result<u64, Status>;
 
     /// Loads the image at `image` into the current context, as `cuModuleLoadData` does.
@@ -80,7 +80,7 @@ pub trait DriverFacts: Sync {
     /// The functions of a module, in the driver's order, with their names.
     fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status>;
 
-    /// Where the multiprocessors of the current context's device lie: two numbers for each pair of them.
+    /// The locations of the current context's multiprocessors: two numbers for each pair of them.
     fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status>;
 
     /// Unloads a module of [`Self::load_image`].
@@ -94,7 +94,7 @@ pub fn install(facts: &'static dyn DriverFacts) {
     DRIVER_FACTS.get_or_init(|| facts);
 }
 
-/// The installed answers, or `NOT_INITIALIZED`.
+/// Returns the installed answers, or `NOT_INITIALIZED`.
 pub(crate) fn facts() -> Result<&'static dyn DriverFacts, Status> {
     DRIVER_FACTS.get().copied().ok_or(status::NOT_INITIALIZED)
 }

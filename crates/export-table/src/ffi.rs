@@ -1,15 +1,15 @@
-//! The C interface of every slot: status numbers, and panics stopped before they reach foreign frames.
+//! The C interface of every slot: status numbers, and a guard against panics in foreign frames.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A `CUresult` as C callers see it. A plain number, because a caller may hand any value back.
+/// A `CUresult` as C callers see it. A plain number, because a caller may pass any value back.
 pub type Status = u32;
 
-/// The few results that slots give of their own.
+/// The results that slots return by themselves.
 pub mod status {
     use super::Status;
 
-    /// The slot has done what was asked.
+    /// The slot has done its work.
     pub const SUCCESS: Status = 0;
     /// A null output, or an unknown id.
     pub const INVALID_VALUE: Status = 1;
@@ -19,17 +19,17 @@ pub mod status {
     pub const NOT_INITIALIZED: Status = 3;
     /// There is no current context, or it is not active.
     pub const INVALID_CONTEXT: Status = 201;
-    /// The key, wrapper or object is not there (or, for a put, already is).
+    /// The key, wrapper or object does not exist (or, for a put, already does).
     pub const INVALID_HANDLE: Status = 400;
     /// No value is stored under this key.
     pub const NOT_FOUND: Status = 500;
-    /// The real driver has this slot, and we do not.
+    /// The real driver has this slot, and Katydid does not.
     pub const NOT_SUPPORTED: Status = 801;
-    /// A defect of Katydid: the slot panicked.
+    /// An internal error of Katydid: the slot panicked.
     pub const UNKNOWN: Status = 999;
 }
 
-/// Runs a slot's body and turns its outcome into a status; a panic becomes `UNKNOWN` instead of unwinding into C.
+/// Runs a slot's body and returns its status; a panic becomes `UNKNOWN` instead of unwinding into C.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Status>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => status::SUCCESS,

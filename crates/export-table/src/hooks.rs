@@ -1,7 +1,7 @@
-//! The table HOOKS (7 words): which runtime calls a tool wants to see. None: there is no tool.
+//! The table HOOKS (7 words): the runtime calls that a tool wants to see. There is no tool, so none.
 //!
-//! Both arrays hold 32-bit elements and the count is in *elements*. Runtimes index them by callback id without looking
-//! at the count closely, so arrays that are too short would read as "a tool is attached" and crash.
+//! Both arrays have 32-bit elements and the count is in *elements*. Runtimes index them by callback id without a proper
+//! check of the count, so arrays that are too short would read as "a tool is attached" and crash.
 
 #![expect(unsafe_code, reason = "slots write through the raw pointers of C callers")]
 
@@ -15,7 +15,7 @@ pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::HOOKS_IN
     &[],
 );
 
-/// Atomics, so that a tool that writes into them through the pointer it was given breaks nothing here.
+/// Atomics, so that writes of a tool through the returned pointer are sound.
 static RUNTIME_CALLS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static DRIVER_CALLS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
 

@@ -1,6 +1,6 @@
-//! The table INTEGRITY (3 words): a digest that the runtime also computes from what it saw, and compares.
+//! The table INTEGRITY (3 words): a digest that the runtime also computes, and compares.
 //!
-//! It hashes the process id, the calling thread and addresses of our tables, so it can only be answered here, in the
+//! It hashes the process id, the calling thread and addresses of the tables, so it can only be answered here, in the
 //! program's process, on the calling thread.
 
 #![expect(unsafe_code, reason = "the slot writes through the raw pointer of a C caller")]
@@ -37,7 +37,7 @@ unsafe extern "C" fn prove(version: u32, unix_seconds: u64, out: *mut [u64; 2]) 
     })
 }
 
-/// The low half of `pthread_self()`.
+/// Returns the low half of `pthread_self()`.
 fn calling_thread() -> u32 {
     // SAFETY: has no preconditions.
     let thread = unsafe { libc::pthread_self() };

@@ -1,11 +1,11 @@
 //! The private tables behind `cuGetExportTable`, shared by the shim and by softcuda.
 //!
-//! NVIDIA's runtime and libraries reach parts of the driver through tables of unnamed function pointers. This crate
-//! holds those that have to exist, and answers every slot in the calling process: from the facts that the embedding
-//! library supplies through [`DriverFacts`], the context-local storage kept here, and NVRTC's cache of compilations on disk.
+//! NVIDIA's runtime and libraries reach parts of the driver through tables of unnamed function pointers. This crate has the
+//! tables that must exist, and answers every slot in the calling process: from the embedding library's answers
+//! ([`DriverFacts`]), the context-local storage here, and NVRTC's cache of compilations on disk.
 //!
-//! The rule: a table is static data. Its address and the addresses in it enter the integrity digest, so nothing here
-//! may be built at run time, and a known id gives the same pointer every time, before `cuInit` too.
+//! A table is static data. Its address and the addresses in it are part of the integrity digest, so nothing here may be
+//! built at run time, and a known id gives the same pointer every time, before `cuInit` too.
 
 mod catalogue;
 mod checks;

@@ -1,8 +1,8 @@
-//! `cuGetExportTable`: from the id of a table to its address.
+//! `cuGetExportTable`: returns the address of a table by its id.
 //!
-//! An unknown id gives 1 and writes NULL, as the real driver does: a caller that ignores the code tests the pointer.
-//! It is named once on stderr, so that a missing table does not look like a bug; those that callers are known to live without only
-//! with `KATYDID_LOG`.
+//! An unknown id gives 1 and writes NULL, as the real driver does: a caller that ignores the code tests the pointer. The id
+//! is reported once on stderr, so that a missing table does not look like a bug. Ids that callers are known to live without
+//! are only reported with `KATYDID_LOG`.
 
 #![expect(unsafe_code, reason = "reads the id and writes the pointer of a C caller")]
 
@@ -18,10 +18,10 @@ use crate::{
     checks, context_storage, cudart, hooks, integrity, nvrtc_cache, sm_map, thread_context, tools_context, tools_module,
 };
 
-/// Gives the address of one table.
+/// Returns the address of one table.
 type Address = fn() -> *const c_void;
 
-/// The tables that are served, by their places in the catalogue.
+/// The served tables, by their index in the catalogue.
 static SERVED_TABLES: [Address; 10] = [
     || cudart::TABLE.address(),
     || hooks::TABLE.address(),
@@ -35,13 +35,13 @@ static SERVED_TABLES: [Address; 10] = [
     || nvrtc_cache::TABLE.address(),
 ];
 
-/// The table with this id, or `None` if it is unknown or refused. Works before `cuInit`.
+/// Returns the table with this id, or `None` if it is unknown or refused. Works before `cuInit`.
 pub fn lookup(id: &Id) -> Option<*const c_void> {
     let index = KNOWN_TABLES.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
     SERVED_TABLES.get(index).map(|address| address())
 }
 
-/// The whole of `cuGetExportTable`: 0 and the table, or 1 and NULL.
+/// Answers `cuGetExportTable`: 0 and the table, or 1 and NULL.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub unsafe fn get(out: *mut *const c_void, id: *const Id) -> Status {
 /// Whether the user asked for a log.
 static LOG_IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
 
-/// What is said of an id that is not served: once, and of a known one only in a log.
+/// Returns the report about a refused id: once, and for a known one only in a log.
 fn refusal(id: &Id, is_logged: bool) -> Option<String> {
     static SEEN: Mutex<Option<HashSet<Id>>> = Mutex::new(None);
     let is_known = KNOWN_TABLES.iter().any(|entry| entry.id.to_be_bytes() == *id);

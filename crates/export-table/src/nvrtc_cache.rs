@@ -1,8 +1,9 @@
-//! The table NVRTC_CACHE (7 words): NVRTC 13 asks the driver for what it compiled before, and gives it what it compiles.
+//! The table NVRTC_CACHE (7 words): NVRTC 13 asks the driver for earlier compilations, and stores its new ones.
 //!
-//! One entry is one compilation: its key is everything that decides the output (the intermediate code, the options, the
-//! compiler's build). NVRTC opens an entry, looks it up, stores the output after a miss, and closes it. The answers are those
-//! of driver 580.159.04 on an H100 (2026-11-28): 500 for a miss, 3 for an open while the cache is off. Slot 5 was never called.
+//! One entry is one compilation: its key is everything that determines the output (the intermediate code, the options, the
+//! compiler's build). NVRTC opens an entry, looks it up, stores the output after a miss, and closes it. The answers are
+//! those of driver 580.159.04 on an H100 (2026-11-28): 500 for a miss, 3 for an open while the cache is off. Slot 5 was
+//! never called.
 
 #![expect(unsafe_code, reason = "reads keys and writes outputs of a C caller")]
 
@@ -26,13 +27,13 @@ pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::NVRTC_CA
     &[],
 );
 
-/// What NVRTC holds.
+/// The entries and outputs that NVRTC has.
 #[derive(Default)]
 struct NvrtcCacheState {
-    /// Open entries by their handles, which are never null and never given twice.
+    /// Open entries by their handles, which are never null and never reused.
     entries: HashMap<usize, Key>,
     last: usize,
-    /// Outputs that were handed out, by their addresses.
+    /// Outputs that NVRTC holds, by their addresses.
     outputs: HashMap<usize, Box<[u8]>>,
 }
 
@@ -42,24 +43,24 @@ fn state() -> MutexGuard<'static, NvrtcCacheState> {
     CACHE_STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cache that the environment names; none while `CUDA_CACHE_DISABLE` is set.
+/// The cache of the environment; none while `CUDA_CACHE_DISABLE` is set.
 static COMPILE_CACHE: LazyLock<Option<Cache>> = LazyLock::new(Cache::of_environment);
 
 fn cache() -> Result<&'static Cache, Status> {
     COMPILE_CACHE.as_ref().ok_or(status::NOT_INITIALIZED)
 }
 
-/// The bytes of a string of the caller's; none for null.
+/// Returns the bytes of a string of the caller; empty for null.
 ///
 /// # Safety
 ///
 /// `text` is null, or a string that ends with 0.
 unsafe fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
-    // SAFETY: by the contract; null was looked for.
+    // SAFETY: by the contract; null is checked.
     if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// Opens the entry of one compilation. `kind` is 1 for machine code, 2 for PTX; `arch` the number of the architecture.
+/// Opens the entry of one compilation. `kind` is 1 for machine code, 2 for PTX; `arch` is the number of the architecture.
 unsafe extern "C" fn open(
     out: *mut usize,
     kind: u32,
@@ -100,7 +101,7 @@ fn key_of(handle: usize) -> Result<Key, Status> {
     state().entries.get(&handle).copied().ok_or(status::INVALID_VALUE)
 }
 
-/// The output of an open entry, in memory that `release` takes back.
+/// Returns the output of an open entry, in memory that `release` frees.
 unsafe extern "C" fn look_up(handle: usize, _reserved: usize, data: *mut *const c_void, size: *mut u32) -> Status {
     guard(|| {
         if data.is_null() || size.is_null() {
@@ -119,7 +120,7 @@ unsafe extern "C" fn look_up(handle: usize, _reserved: usize, data: *mut *const 
     })
 }
 
-/// Keeps an output. A cache that cannot be written to is as good as one that is full: the caller has its output.
+/// Stores an output. A failure to write is ignored: the caller has its output.
 unsafe extern "C" fn store(handle: usize, _reserved: usize, data: *const u8, size: usize) -> Status {
     guard(|| {
         let key = key_of(handle)?;

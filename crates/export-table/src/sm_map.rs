@@ -1,11 +1,11 @@
-//! The table SM_MAP (17 words): cuBLASLt asks where the device's multiprocessors lie.
+//! The table SM_MAP (17 words): cuBLASLt asks for the positions of the device's multiprocessors.
 //!
 //! | slot | what                                                                                        |
 //! |-----:|---------------------------------------------------------------------------------------------|
 //! |    4 | two arrays of a byte for each pair of multiprocessors, of the current context's device      |
 //! |   13 | gives both arrays back; null is nothing                                                     |
 //!
-//! The arrays are the C library's: the caller may keep them as long as it likes.
+//! The C library allocates the arrays: the caller may keep them as long as it likes.
 
 #![expect(unsafe_code, reason = "slots hand memory to C callers")]
 
@@ -41,7 +41,7 @@ unsafe extern "C" fn map_pointers(first: *mut *mut u8, second: *mut *mut u8) -> 
 }
 
 unsafe extern "C" fn give_back(first: *mut u8, second: *mut u8) -> Status {
-    // SAFETY: arrays of slot 4, which gives them once, or null.
+    // SAFETY: arrays of slot 4, which returns each once, or null.
     unsafe {
         libc::free(first.cast());
         libc::free(second.cast());
@@ -49,14 +49,14 @@ unsafe extern "C" fn give_back(first: *mut u8, second: *mut u8) -> Status {
     status::SUCCESS
 }
 
-/// The bytes in memory of the C library's; none when there is no more.
+/// Copies the bytes to memory of the C library; none if there is no memory.
 fn copy(bytes: &[u8]) -> Option<*mut u8> {
     // SAFETY: without a precondition.
     let copy = unsafe { libc::malloc(bytes.len().max(1)) }.cast::<u8>();
     if copy.is_null() {
         return None;
     }
-    // SAFETY: just made, as long as the bytes.
+    // SAFETY: just allocated, as long as the bytes.
     unsafe { copy.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     Some(copy)
 }

@@ -1,7 +1,7 @@
-//! Context-local storage: values a library keeps with a context, by a key of its own, with a destructor.
+//! Context-local storage: values that a library stores with a context, by its own key, with a destructor.
 //!
-//! A read is on the way of nearly every runtime call, so readers share a lock and look up one small list. Destructors
-//! run with no lock held: they call back into the driver.
+//! Nearly every runtime call reads it, so readers share a lock and search one small list. Destructors run without a lock:
+//! they call back into the driver.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::facts::Handle;
 use crate::ffi::{Status, status};
 
-/// Called with (context, key, value) when the context goes.
+/// Called with (context, key, value) when the context ends.
 pub(crate) type Destructor = unsafe extern "C" fn(Handle, usize, usize);
 
 struct StoredValue {
@@ -28,7 +28,7 @@ pub(crate) struct Storage {
 pub(crate) static CONTEXT_STORAGE: Storage = Storage { contexts: RwLock::new(None) };
 
 impl Storage {
-    /// Keeps `value`; a key that is already there keeps its old value and gives `INVALID_HANDLE`.
+    /// Stores `value`; an existing key keeps its old value and gives `INVALID_HANDLE`.
     pub(crate) fn put(
         &self,
         context: Handle,
@@ -45,7 +45,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Forgets a value without running its destructor.
+    /// Removes a value without running its destructor.
     pub(crate) fn delete(&self, context: Handle, key: usize) -> Result<(), Status> {
         let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
         let entries = contexts.get_or_insert_default().get_mut(&context).ok_or(status::INVALID_HANDLE)?;
@@ -54,14 +54,14 @@ impl Storage {
         Ok(())
     }
 
-    /// The value kept under `key`.
+    /// Returns the value stored under `key`.
     pub(crate) fn get(&self, context: Handle, key: usize) -> Result<usize, Status> {
         let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
         let entries = contexts.as_ref().and_then(|all| all.get(&context)).ok_or(status::INVALID_HANDLE)?;
         entries.iter().find(|entry| entry.key == key).map(|entry| entry.value).ok_or(status::INVALID_HANDLE)
     }
 
-    /// Takes the newest entry of a context.
+    /// Removes and returns the newest entry of a context.
     fn pop(&self, context: Handle) -> Option<StoredValue> {
         let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
         let values = contexts.as_mut()?;
@@ -72,12 +72,12 @@ impl Storage {
         entry
     }
 
-    /// Empties a context, newest entry first. What a destructor puts back is taken as well.
+    /// Empties a context, newest entry first. Entries that a destructor adds are removed as well.
     fn clear(&self, context: Handle) {
         while let Some(entry) = self.pop(context) {
             if let Some(destructor) = entry.destructor {
                 #[expect(unsafe_code, reason = "calls the destructor of a C caller")]
-                // SAFETY: the caller that put the entry gave this function for exactly these arguments.
+                // SAFETY: the caller that stored the entry passed this function for exactly these arguments.
                 unsafe {
                     destructor(context, entry.key, entry.value)
                 };
@@ -86,8 +86,8 @@ impl Storage {
     }
 }
 
-/// Runs the destructors of everything kept with `context`. To be called by the embedding library when a context is
-/// destroyed, at the last release of a primary context and at its reset, with no lock of its own held.
+/// Runs the destructors of all values stored with `context`. The embedding library must call this when a context is
+/// destroyed, at the last release of a primary context and at its reset, without holding a lock.
 pub fn context_gone(context: Handle) {
     CONTEXT_STORAGE.clear(context);
 }

@@ -1,4 +1,5 @@
-//! The shape of a table: words of 8 bytes, word 0 the size in bytes, then function pointers, or nulls where the real one has them.
+//! The layout of a table: words of 8 bytes, word 0 the size in bytes, then function pointers, or nulls where the real one
+//! has them.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,8 +16,8 @@ pub(crate) struct WordTable<const N: usize>([Word; N]);
 unsafe impl<const N: usize> Sync for WordTable<N> {}
 
 impl<const N: usize> WordTable<N> {
-    /// A table whose word 0 is its size, with the functions given as (slot, function), nulls at `nulls`, and everywhere else what
-    /// says that it is not built. `TABLE` is the table's place in the catalogue.
+    /// Makes a table whose word 0 is its size, with functions at `slots`, nulls at `nulls`, and the `unimplemented` function
+    /// everywhere else. `TABLE` is the table's index in the catalogue.
     pub(crate) const fn sized<const TABLE: usize>(slots: &[(usize, Word)], nulls: &[usize]) -> Self {
         let unimplemented = unimplemented::all::<TABLE>();
         let mut words = [ptr::null(); N];
@@ -39,7 +40,7 @@ impl<const N: usize> WordTable<N> {
         Self(words)
     }
 
-    /// A table without a size word, as the context-local storage is; every other slot is null.
+    /// Makes a table without a size word, like that of context-local storage; every other slot is null.
     pub(crate) const fn unsized_(slots: &[(usize, Word)]) -> Self {
         let mut words = [ptr::null(); N];
         let mut at = 0;
@@ -50,12 +51,12 @@ impl<const N: usize> WordTable<N> {
         Self(words)
     }
 
-    /// The address that `cuGetExportTable` hands out.
+    /// Returns the address for `cuGetExportTable`.
     pub(crate) const fn address(&'static self) -> *const c_void {
         self.0.as_ptr().cast()
     }
 
-    /// Word `slot`; 0 beyond the end.
+    /// Returns word `slot`; 0 beyond the end.
     pub(crate) fn word(&self, slot: usize) -> usize {
         self.0.get(slot).map_or(0, |word| word.addr())
     }

@@ -1,4 +1,5 @@
-//! The table TOOLS_CONTEXT (93 words): what cuBLAS, cuBLASLt and cuFFT ask of contexts and streams. Runtimes from 13.4 on want the table to exist, no more.
+//! The table TOOLS_CONTEXT (93 words): queries of cuBLAS, cuBLASLt and cuFFT about contexts and streams. Runtimes from 13.4
+//! on only need the table to exist.
 //!
 //! | slot | what                                               |
 //! |-----:|----------------------------------------------------|
@@ -44,7 +45,7 @@ unsafe extern "C" fn stream_id(context: Handle, object: Handle, out: *mut u64) -
     guard(|| unsafe { write(out, || facts()?.stream_id(context, object)) })
 }
 
-/// Writes `value` to `out`; on any error nothing is written.
+/// Writes `value` to `out`; writes nothing on any error.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! The table TOOLS_MODULE (99 words): cuFFT walks the kernels of the modules it makes.
+//! The table TOOLS_MODULE (99 words): cuFFT enumerates the kernels of the modules it makes.
 //!
-//! Slot 7 calls a function for each kernel of a module and answers how many there were. The handle that the function is
-//! given is the public one; cuFFT reads nothing behind it (measured with handles into inaccessible memory).
+//! Slot 7 calls a function for each kernel of a module and returns their number. The function gets the public handle; cuFFT
+//! reads nothing behind it (measured with handles into inaccessible memory).
 
 #![expect(unsafe_code, reason = "calls a function of a C caller")]
 
@@ -15,7 +15,7 @@ use crate::table::{Word, WordTable};
 pub(crate) static TABLE: WordTable<99> =
     WordTable::sized::<{ catalogue::TOOLS_MODULE_INDEX }>(&[(7, each_kernel as *const () as Word)], &[93]);
 
-/// Called with what the caller gave for it, a function's handle, and the function's name.
+/// Called with the caller's argument, a function's handle, and the function's name.
 type Visit = unsafe extern "C" fn(opaque: *mut c_void, function: Handle, name: *const c_char);
 
 unsafe extern "C" fn each_kernel(_context: Handle, module: Handle, visit: Option<Visit>, opaque: *mut c_void) -> i32 {

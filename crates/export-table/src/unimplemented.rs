@@ -1,6 +1,7 @@
-//! Slots of the real table that this one does not implement: the first call of one logs which, and each gets 801.
+//! Slots of the real table that this one does not implement: the first call of each is reported, and each call gives 801.
 //!
-//! A null there would end the program without a word. Slots that are null in the real table stay null, since callers test them.
+//! A null would crash the program without a message. Slots that are null in the real table stay null, since callers test
+//! them.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -16,7 +17,7 @@ pub(crate) type Word = *const c_void;
 /// Words of the longest table.
 pub(crate) const MAX_TABLE_WORDS: usize = 112;
 
-/// What stands in slot `SLOT` of a table: `TABLE` is its place in the catalogue. Whatever it is called with, it looks at nothing.
+/// The function in slot `SLOT` of the table with index `TABLE` in the catalogue. It reads none of its arguments.
 extern "C" fn unimplemented<const TABLE: usize, const SLOT: usize>() -> Status {
     guard(|| {
         if let Some(line) = first_call(TABLE, SLOT) {
@@ -26,7 +27,7 @@ extern "C" fn unimplemented<const TABLE: usize, const SLOT: usize>() -> Status {
     })
 }
 
-/// What is said of a call, the first time.
+/// Returns the report of a slot's first call.
 fn first_call(table: usize, slot: usize) -> Option<String> {
     static SEEN: Mutex<Option<HashSet<(usize, usize)>>> = Mutex::new(None);
     let mut reported = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +35,7 @@ fn first_call(table: usize, slot: usize) -> Option<String> {
     is_first.then(|| format!("slot {slot} of {} is not supported yet", catalogue::named(table)))
 }
 
-/// Eight slots from `$first` on.
+/// Makes eight slots from `$first` on.
 macro_rules! eight {
     ($table:ident, $first:literal) => {
         [
@@ -50,7 +51,7 @@ macro_rules! eight {
     };
 }
 
-/// One for each slot of a table, in eights.
+/// Makes a function for each slot of a table, in groups of eight.
 pub(crate) const fn all<const TABLE: usize>() -> [[Word; 8]; MAX_TABLE_WORDS / 8] {
     [
         eight!(TABLE, 0),

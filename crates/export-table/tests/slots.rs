@@ -1,4 +1,4 @@
-//! The slots as a runtime calls them: through the addresses in the tables, with one library's facts installed.
+//! The slots as a runtime calls them: through the addresses in the tables, with the facts of one library installed.
 
 #![expect(unsafe_code, reason = "calls functions through the words of a table, as C callers do")]
 
@@ -57,7 +57,7 @@ impl DriverFacts for Library {
     }
 }
 
-/// Word `slot` of the table with this id, as a function of type `F`.
+/// Returns word `slot` of the table with this id, as a function of type `F`.
 fn slot<F: Copy>(id: u128, slot: usize) -> F {
     install(&Library);
     let table: *const *const c_void = lookup(&id.to_be_bytes()).unwrap_or(ptr::null()).cast();
@@ -141,7 +141,7 @@ fn context_zero_has_id_zero_and_stream_objects_are_not_handles() {
 #[test]
 fn every_kernel_of_a_module_is_visited() {
     unsafe extern "C" fn visit(seen: *mut c_void, function: Handle, name: *const c_char) {
-        // SAFETY: the vector below, and a text of the table's.
+        // SAFETY: the vector below, and a string of the table.
         let (seen, name) = unsafe { (&mut *seen.cast::<Vec<(Handle, String)>>(), CStr::from_ptr(name)) };
         seen.push((function, name.to_string_lossy().into_owned()));
     }

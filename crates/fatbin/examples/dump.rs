@@ -1,4 +1,4 @@
-//! Lists what is in an image file: `cargo run -p katydid-fatbin --example dump FILE`.
+//! Lists the contents of an image file: `cargo run -p katydid-fatbin --example dump FILE`.
 
 use std::error::Error;
 

@@ -1,17 +1,17 @@
-//! What a compiler tells its assembler, as far as it changes what kernels do.
+//! Options that a compiler gives its assembler, as far as they change what kernels do.
 
-/// Options of a compilation of PTX; `None` is an option that was not given.
+/// Options of a compilation of PTX; `None`: the option was not given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compilation {
     /// Most registers of a thread (`-maxrregcount`).
     pub max_registers: Option<u32>,
-    /// Whether a product and the sum that uses it become one fused multiply-add, where the text does not forbid it: not
-    /// without optimisation (`-O0`, `-g`), nor with `--fmad false`.
+    /// Whether a product and the sum that uses it become one fused multiply-add, unless the text forbids it. They do not without
+    /// optimization (`-O0`, `-g`), nor with `--fmad false`.
     pub contracts: Option<bool>,
 }
 
 impl Compilation {
-    /// The options of ptxas in a fatbin, such as `-O0  --maxrregcount 32`.
+    /// Parses the options of ptxas in a fatbin, such as `-O0  --maxrregcount 32`.
     #[must_use]
     pub fn parse(options: &str) -> Self {
         let mut words = options.split([' ', '=']).filter(|word| !word.is_empty());
@@ -30,7 +30,7 @@ impl Compilation {
         compilation
     }
 
-    /// These options, and what they leave open as in `other`.
+    /// Returns these options; those that are not given come from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

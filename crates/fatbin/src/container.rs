@@ -12,14 +12,14 @@ use crate::error::{ModuleImageError, check_limit, check_there};
 
 /// First word of a container.
 pub(crate) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
-/// Bytes of the header that are always there.
+/// Bytes of the fixed header.
 pub(crate) const CONTAINER_HEADER_BYTES: usize = 16;
-/// Where in there the length of the entries is.
+/// Offset in the header of the length of the entries.
 const LENGTH_OFFSET: usize = 8;
-/// Largest container believed; the largest in NVIDIA's libraries are below 1 GiB.
+/// Largest container that is accepted; the largest in NVIDIA's libraries are below 1 GiB.
 pub(crate) const MAX_CONTAINER_BYTES: u64 = 4 << 30;
 
-/// A container whose entries all lie within it; the entries themselves are checked as they are read.
+/// A container whose entries all lie within it; the entries themselves are checked when they are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
     header: &'a [u8],
@@ -27,10 +27,10 @@ pub struct Container<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// The container at the start of `bytes`.
+    /// Parses the container at the start of `bytes`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no valid container.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ModuleImageError> {
         let available = bytes.len() as u64;
         let needed = CONTAINER_HEADER_BYTES as u64;
@@ -42,20 +42,20 @@ impl<'a> Container<'a> {
         Ok(Self { header, entries })
     }
 
-    /// Its header for `entries` bytes of entries.
+    /// Returns its header for `entries` bytes of entries.
     pub(crate) fn header_for(&self, entries: u64) -> Vec<u8> {
         let mut header = self.header.to_vec();
         header[LENGTH_OFFSET..CONTAINER_HEADER_BYTES].copy_from_slice(&entries.to_le_bytes());
         header
     }
 
-    /// Its entries in order; the last item is an error if they do not fill the container.
+    /// Returns its entries in order; the last item is an error if they do not fill the container.
     #[must_use]
     pub fn entries(&self) -> Entries<'a> {
         Entries { remaining: self.entries }
     }
 
-    /// The PTX that suits a device best: of the highest architecture not above `sm`. With no `sm`, of the highest.
+    /// Returns the PTX that suits a device best: of the highest architecture not above `sm`. Without `sm`, of the highest of all.
     ///
     /// # Errors
     /// An entry is damaged.
@@ -85,7 +85,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Bytes of the container that starts with this header.
+/// Returns the bytes of the container that starts with this header.
 pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER_BYTES]) -> Result<u64, ModuleImageError> {
     let [m0, m1, m2, m3, v0, v1, h0, h1, body @ ..] = *header;
     let (magic, version) = (u32::from_le_bytes([m0, m1, m2, m3]), u16::from_le_bytes([v0, v1]));

@@ -1,16 +1,16 @@
-//! What a PTX text declares at module level, without reading any of its code: names and sizes of variables, and names of
+//! Finds the module-level declarations of a PTX text without reading its code: names and sizes of variables, and names of
 //! functions that are defined elsewhere.
 //!
-//! A few rules of the grammar do: bodies and initialisers stand in braces, parameters in parentheses, both are passed
-//! over; a declaration ends with a semicolon. So texts of later language versions are read as well. Of a text that is no
-//! PTX something or nothing is found.
+//! A few rules of the grammar suffice. Bodies and initializers stand in braces, parameters in parentheses, and both are skipped;
+//! a declaration ends with a semicolon. So texts of later language versions are read as well. In a text that is not PTX, it may
+//! find anything or nothing.
 
 /// Variables and functions that a PTX text declares.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declarations<'a> {
-    /// Variables in global or constant memory, defined here.
+    /// Variables in global or constant memory that the text defines.
     pub(crate) variables: Vec<VariableDeclaration<'a>>,
-    /// Functions that are only declared.
+    /// Functions that are declared but not defined.
     pub(crate) functions: Vec<&'a str>,
 }
 
@@ -18,7 +18,7 @@ pub(crate) struct Declarations<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VariableDeclaration<'a> {
     pub(crate) name: &'a str,
-    /// Bytes; of an array without a length, those of its initialiser's elements.
+    /// Bytes; for an array without a length, those of its initializer's elements.
     pub(crate) size: u64,
 }
 
@@ -60,8 +60,8 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// The variables of a declaration, from behind its state space to its semicolon. References to textures and surfaces are
-    /// none: they have no bytes.
+    /// Reads the variables of a declaration, from after its state space to its semicolon. References to textures and surfaces do
+    /// not count: they have no bytes.
     fn variables(&mut self) -> Vec<VariableDeclaration<'a>> {
         let mut variables: Vec<VariableDeclaration<'a>> = Vec::new();
         let (mut is_wanted, mut is_reference, mut element) = (true, false, 1_u64);
@@ -100,7 +100,7 @@ impl<'a> Tokens<'a> {
         variables
     }
 
-    /// One dimension of an array, from behind its bracket; 0 where none is written.
+    /// Reads one dimension of an array, from after its bracket; 0 if none is written.
     fn length(&mut self) -> u64 {
         let mut length = 0;
         loop {
@@ -112,7 +112,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The name of a function that is declared here; none if it is defined.
+    /// Reads the name of a function that is declared here; `None` if it is defined.
     fn function(&mut self) -> Option<&'a str> {
         let mut name = None;
         loop {
@@ -129,8 +129,8 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Passes over everything up to the end of the group whose first sign was read; how many elements it has, groups in it
-    /// counted by theirs.
+    /// Skips the rest of a group whose first sign was read, and returns the number of its elements, including those of nested
+    /// groups.
     fn skip_group(&mut self) -> u64 {
         let (mut depth, mut elements, mut is_empty) = (1_usize, 0_u64, true);
         while depth > 0 {
@@ -156,11 +156,11 @@ impl<'a> Tokens<'a> {
         }
         let length = bytes[start..].iter().take_while(|byte| is_of_word(**byte)).count();
         self.at += length.max(1);
-        // A word is ASCII, so its ends are ends of letters.
+        // A word is ASCII, so its ends are character boundaries.
         Some(if length > 0 { Token::Word(&self.text[start..self.at]) } else { Token::Sign(first) })
     }
 
-    /// Passes over blanks and comments.
+    /// Skips blanks and comments.
     fn skip_blanks(&mut self) {
         let bytes = self.text.as_bytes();
         loop {
@@ -176,7 +176,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// What a word of a type multiplies the bytes of an element by; other words say nothing of them.
+/// Returns the factor by which a word of a type multiplies the bytes of an element; 1 for other words.
 fn factor(word: &str) -> u64 {
     let width = word.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     match (word.as_bytes(), width) {
@@ -190,7 +190,7 @@ fn factor(word: &str) -> u64 {
     }
 }
 
-/// A number of the text's: decimal, hexadecimal, octal or binary.
+/// Parses a number: decimal, hexadecimal, octal or binary.
 fn number(word: &str) -> Option<u64> {
     let word = word.strip_suffix('U').unwrap_or(word);
     let radix = |digits: &str, radix| u64::from_str_radix(digits, radix).ok();

@@ -1,7 +1,7 @@
-//! How long a cubin is that was passed by bare pointer.
+//! Finds the length of a cubin that was passed by bare pointer.
 //!
-//! Compilers put the program headers behind the section headers, and sections behind those, so the length is the
-//! maximum over both tables, every section with bytes in the file, and every segment.
+//! Compilers put the program headers after the section headers, and sections after those. So the length is the maximum over both
+//! tables, every section with bytes in the file, and every segment.
 
 use crate::error::{ModuleImageError, check_limit};
 
@@ -9,16 +9,16 @@ use crate::error::{ModuleImageError, check_limit};
 pub(crate) const ELF_MAGIC: u32 = 0x464c_457f;
 /// Largest cubin that is accepted, in bytes.
 const MAX_ELF_BYTES: u64 = 4 << 30;
-/// A section without bytes in the file.
+/// Type of a section without bytes in the file.
 const SHT_NOBITS: u32 = 8;
 /// Bytes of an ELF64 header, of a section header and of a program header.
 const ELF_HEADER_BYTES: u64 = 64;
 const SECTION_HEADER_BYTES: u64 = 64;
 const PROGRAM_HEADER_BYTES: u64 = 56;
 
-/// The length of the ELF64 file whose bytes `read(offset, length)` gives.
+/// Returns the length of the ELF64 file whose bytes `read(offset, length)` returns.
 ///
-/// Reads only tables that the header points to, so that a reader over bare memory touches nothing outside the file.
+/// It reads only tables that the header points to, so a reader over bare memory touches nothing outside the file.
 pub(crate) fn elf_length<'a>(
     read: impl Fn(u64, u64) -> Result<&'a [u8], ModuleImageError>,
 ) -> Result<u64, ModuleImageError> {
@@ -50,11 +50,11 @@ pub(crate) struct Section<'a> {
     pub(crate) kind: u32,
     /// Number of a section that this one refers to.
     pub(crate) link: u32,
-    /// None where the file has none of it.
+    /// Empty if the file has no bytes of it.
     pub(crate) bytes: &'a [u8],
 }
 
-/// The sections with bytes in a file; a name that is no text is empty.
+/// Returns the sections with bytes in a file; a name that is not text is empty.
 pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ModuleImageError> {
     let slice = |offset: u64, length: u64| {
         let end = offset.checked_add(length).filter(|end| *end <= file.len() as u64);
@@ -85,7 +85,7 @@ pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ModuleImageError
     entries.into_iter().map(section).collect()
 }
 
-/// Where the bytes that a table entry describes end.
+/// Returns the end of the bytes that a table entry describes.
 type EndOf = fn(&[u8]) -> u64;
 
 /// A table that the ELF header points to.
@@ -96,7 +96,7 @@ struct ElfTable {
 }
 
 impl ElfTable {
-    /// Where it ends; 0 if it is empty.
+    /// Returns the end of the table; 0 if it is empty.
     fn end(&self, least: u64) -> Result<u64, ModuleImageError> {
         if self.count == 0 {
             return Ok(0);
@@ -117,7 +117,7 @@ fn segment_end(segment: &[u8]) -> u64 {
     u64_at(segment, 8).saturating_add(u64_at(segment, 32))
 }
 
-/// A field of a structure that the caller has got in whole; 0 beyond it.
+/// Reads a field of a structure that the caller has in full; 0 past its end.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u64::from_le_bytes(*field))
 }
@@ -141,7 +141,7 @@ mod tests {
         })
     }
 
-    /// Header, one section header at 64, one program header at 128: 184 bytes and what the tables point to.
+    /// Builds a file with a header, one section header at 64, one program header at 128: 184 bytes and what the tables point to.
     fn file(section: (u32, u64, u64), segment: (u64, u64)) -> Vec<u8> {
         let mut file = vec![0; 184];
         let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);

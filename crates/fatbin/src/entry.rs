@@ -1,4 +1,4 @@
-//! One entry of a container: PTX or machine code for one architecture, perhaps compressed.
+//! One entry of a container: PTX or machine code for one architecture, optionally compressed.
 //!
 //! | offset | bytes | field                                                             |
 //! |-------:|------:|-------------------------------------------------------------------|
@@ -21,9 +21,9 @@ use crate::error::{ModuleImageError, check_limit, check_there};
 
 /// Smallest header of an entry.
 pub(crate) const MIN_ENTRY_HEADER_BYTES: usize = 64;
-/// Largest text or code that an entry may unfold to: the same bound as for PTX passed by pointer.
+/// Largest text or code that an entry may decompress to: the same limit as for PTX passed by pointer.
 pub(crate) const MAX_UNCOMPRESSED_BYTES: u64 = 1 << 30;
-/// Nothing known compresses better with LZ4, so a larger promise is damage.
+/// No known data compresses better with LZ4, so a larger ratio means damage.
 const MAX_LZ4_RATIO: u64 = 256;
 
 const FLAG_LZ4: u64 = 0x2000;
@@ -31,7 +31,7 @@ const FLAG_ZSTD: u64 = 0x8000;
 const FLAG_THIS_ARCHITECTURE: u64 = 0x10_0000;
 const FLAG_THIS_FAMILY: u64 = 0x20_0000;
 
-/// What an entry holds; unknown kinds pass through.
+/// The kind of an entry's contents; unknown kinds pass through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryKind(pub u16);
 
@@ -40,16 +40,16 @@ impl EntryKind {
     pub const PTX: Self = Self(1);
     /// Machine code: an ELF file.
     pub const CUBIN: Self = Self(2);
-    /// Intermediate code for link-time optimisation.
+    /// Intermediate code for link-time optimization.
     pub const LTO: Self = Self(8);
 }
 
-/// An entry, its fields checked to lie within it.
+/// An entry whose fields were checked to lie within it.
 #[derive(Debug, Clone, Copy)]
 pub struct FatbinEntry<'a> {
     /// Kind of the payload: PTX, cubin or LTO code.
     pub kind: EntryKind,
-    /// The architecture it was made for, such as 90 for compute capability 9.0.
+    /// The architecture of the code, such as 90 for compute capability 9.0.
     pub sm: u32,
     /// Major and minor version of the PTX language, or of the cubin format.
     pub version: (u16, u16),
@@ -65,7 +65,7 @@ pub struct FatbinEntry<'a> {
 }
 
 impl<'a> FatbinEntry<'a> {
-    /// Reads the entry at the start of `bytes`, and what follows it.
+    /// Parses the entry at the start of `bytes`; also returns the bytes after it.
     pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ModuleImageError> {
         let available_bytes = bytes.len() as u64;
         let cut_off = ModuleImageError::CutOff {
@@ -108,29 +108,29 @@ impl<'a> FatbinEntry<'a> {
         })
     }
 
-    /// All of it: header and payload.
+    /// Returns the whole entry: header and payload.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Whether it uses what only this architecture, or only this family has (`sm_90a`, `sm_100f`).
+    /// Returns whether it uses features of only this architecture or only this family (`sm_90a`, `sm_100f`).
     pub(crate) fn is_special(&self) -> bool {
         self.flags & (FLAG_THIS_ARCHITECTURE | FLAG_THIS_FAMILY) != 0
     }
 
-    /// File name that the compiler noted, with `-lineinfo` or `-G`; else empty.
+    /// Returns the file name that the compiler recorded, with `-lineinfo` or `-G`; else an empty name.
     #[must_use]
     pub fn name(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.name)
     }
 
-    /// The compiler's options for its assembler.
+    /// Returns the compiler's options for its assembler.
     #[must_use]
     pub fn compilation(&self) -> Compilation {
         Compilation::parse(std::str::from_utf8(self.options).unwrap_or_default())
     }
 
-    /// Whether a device of compute capability `sm / 10 . sm % 10` can use it, and of PTX also later ones.
+    /// Returns whether a device of compute capability `sm / 10 . sm % 10` can use it; later devices can use PTX too.
     #[must_use]
     pub fn suits(&self, sm: u32) -> bool {
         let family = self.sm / 10 == sm / 10;
@@ -142,7 +142,7 @@ impl<'a> FatbinEntry<'a> {
         }
     }
 
-    /// The contents, unfolded.
+    /// Returns the decompressed contents.
     ///
     /// # Errors
     /// [`ModuleImageError::Compressed`], [`ModuleImageError::TooLarge`], [`ModuleImageError::Field`].
@@ -159,7 +159,7 @@ impl<'a> FatbinEntry<'a> {
         contents.map(Cow::Owned)
     }
 
-    /// The contents of a PTX entry: the text up to its first NUL.
+    /// Returns the contents of a PTX entry: the text up to its first NUL.
     ///
     /// # Errors
     /// As [`FatbinEntry::contents`].
@@ -171,18 +171,19 @@ impl<'a> FatbinEntry<'a> {
     }
 }
 
-/// The bytes before the first NUL.
+/// Returns the bytes before the first NUL.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// A name outside the header is no reason to refuse the code: it is for people.
+/// Returns the name; an invalid one is empty, since it is only for people.
 fn name(header: &[u8], offset: u32, length: u32) -> &[u8] {
     let name = header.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
     if offset == 0 { &[] } else { until_nul(name.unwrap_or_default()) }
 }
 
-/// The options for ptxas: a place and a length, which the header holds behind its fixed fields. A damaged place is none.
+/// Returns the options for ptxas: an offset and a length, after the fixed fields of the header. An invalid offset means no
+/// options.
 fn options(header: &[u8], at: u32) -> &[u8] {
     let record =
         header.get(at as usize..).filter(|_| at as usize >= MIN_ENTRY_HEADER_BYTES).and_then(<[u8]>::first_chunk::<8>);
@@ -202,7 +203,7 @@ fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ModuleImageError> {
     Ok(contents)
 }
 
-/// Grows with what the decoder really gives, so that a false length costs nothing.
+/// Decompresses. The buffer grows with the decoder's output, so a false length costs nothing.
 fn unfold_zstd(frame: &[u8], length: u64) -> Result<Vec<u8>, ModuleImageError> {
     let wrong = |reason| ModuleImageError::Compressed { method: "zstd", reason };
     let decoder = ruzstd::decoding::StreamingDecoder::new(frame).map_err(|error| wrong(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! An image as parts, wherever they lie, and its flat form for the wire.
+//! An image as parts at any addresses, and its flat form for the wire.
 //!
 //! The flat form, little-endian: `kind` u32, `count` u32, then the `count` lengths as u64 (the table), then the parts,
 //! each followed by zeros up to a multiple of 8.
@@ -18,19 +18,19 @@ pub(crate) const ANCIENT_MAGIC: u32 = 0x1ee5_5a01;
 /// Most parts of an image: one container for each object file of a program.
 pub(crate) const MAX_IMAGE_PARTS: usize = 1 << 16;
 
-/// What an image is; the numbers are those of the flat form.
+/// The kind of an image; the numbers are those of the flat form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ModuleImageKind {
-    /// Text, without a NUL at its end here.
+    /// PTX text, here without its final NUL.
     Ptx = 1,
     /// A cubin: an ELF file.
     Elf = 2,
     /// A fatbin container without a wrapper.
     Container = 3,
-    /// A version 1 wrapper; its part is the container.
+    /// A version 1 wrapper; its only part is the container.
     Wrapper = 4,
-    /// A version 2 wrapper; the first part is its own container, the others those of its array.
+    /// A version 2 wrapper; the first part is its own container, the others are those of its array.
     LinkedWrapper = 5,
 }
 
@@ -57,10 +57,10 @@ impl<'a> ModuleImage<'a> {
         Self { kind, parts }
     }
 
-    /// The image in a file's bytes. What follows the image is left out.
+    /// Parses the image in a file's bytes. Bytes after the image are ignored.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no valid image.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, ModuleImageError> {
         match bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) {
             Some(WRAPPER_MAGIC) => Err(ModuleImageError::WrapperInFile),
@@ -71,22 +71,22 @@ impl<'a> ModuleImage<'a> {
         }
     }
 
-    /// Form of the image.
+    /// Returns the kind of the image.
     #[must_use]
     pub fn kind(&self) -> ModuleImageKind {
         self.kind
     }
 
-    /// Bytes of each part; [`ModuleImageKind`] says what the parts are.
+    /// Returns the bytes of each part; [`ModuleImageKind`] says what the parts are.
     #[must_use]
     pub fn parts(&self) -> &[&'a [u8]] {
         &self.parts
     }
 
-    /// Its containers: none of PTX text and cubins.
+    /// Returns its containers; PTX text and cubins have none.
     ///
     /// # Errors
-    /// One of them is damaged.
+    /// One of the containers is damaged.
     pub fn containers(&self) -> Result<Vec<Container<'a>>, ModuleImageError> {
         match self.kind {
             ModuleImageKind::Ptx | ModuleImageKind::Elf => Ok(Vec::new()),
@@ -94,7 +94,7 @@ impl<'a> ModuleImage<'a> {
         }
     }
 
-    /// The PTX for a device of architecture `sm` (such as 90), or, with none, of the highest there is: one text, or of
+    /// Returns the PTX for a device of architecture `sm` (such as 90); without `sm`, of the highest one. It is one text, or for
     /// separately compiled programs one for each object file, to be linked.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl<'a> ModuleImage<'a> {
             return if linked.is_empty() { Err(no_ptx_in_cubin(file, sm)) } else { Ok(linked) };
         }
         let containers = self.containers()?;
-        // The first part of a linked program is what the array's parts were linked to: the same code again.
+        // The first part of a linked program is the link of the array's parts: the same code again.
         let objects = if containers.len() > 1 { &containers[1..] } else { &containers[..] };
         let mut texts = Vec::new();
         for container in objects {
@@ -119,8 +119,8 @@ impl<'a> ModuleImage<'a> {
         if texts.is_empty() { Err(no_ptx(&containers, sm)) } else { Ok(texts) }
     }
 
-    /// Whether nvcc built it into a program or library that has machine code for a device of architecture `sm`. Images that
-    /// programs load by themselves come without a wrapper.
+    /// Returns whether nvcc built it into a program or library that has machine code for a device of architecture `sm`. Images
+    /// that programs load themselves have no wrapper.
     #[must_use]
     pub fn is_built_in_machine_code(&self, sm: u32) -> bool {
         let is_built_in = matches!(self.kind, ModuleImageKind::Wrapper | ModuleImageKind::LinkedWrapper);
@@ -129,16 +129,16 @@ impl<'a> ModuleImage<'a> {
         entries.any(|entry| entry.kind == EntryKind::CUBIN && entry.suits(sm))
     }
 
-    /// The flat form in one piece.
+    /// Returns the flat form in one piece.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.for_devices(&[]).encode()
     }
 
-    /// Reads the flat form. The parts are checked to be whole, not what is in them.
+    /// Parses the flat form. It checks that the parts are complete, not their contents.
     ///
     /// # Errors
-    /// Why the bytes are no image.
+    /// The reason why the bytes are no valid image.
     pub fn decode(flat: &'a [u8]) -> Result<Self, ModuleImageError> {
         let mut remaining = flat;
         let kind = ModuleImageKind::from_number(u32::from_le_bytes(take(&mut remaining)?))?;
@@ -201,15 +201,15 @@ fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ModuleImageError {
     ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, hint }
 }
 
-/// A cubin alone: machine code for the architecture that its header names.
+/// Returns the error for a cubin alone: it is machine code for the architecture in its header.
 fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ModuleImageError {
     let sm = sm.unwrap_or(0);
     let hint = machine_of(file).map_or_else(String::new, |arch| format!(" (it is machine code for {arch})"));
     ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, hint }
 }
 
-/// The architecture in the flags of an ELF header: their second byte since version 8 of the binary interface, before that
-/// their first one.
+/// Returns the architecture in the flags of an ELF header: their second byte since version 8 of the binary interface, their first
+/// one before.
 fn machine_of(file: &[u8]) -> Option<u8> {
     let at = if *file.get(8)? >= 8 { 49 } else { 48 };
     file.get(at).copied().filter(|arch| *arch > 0)

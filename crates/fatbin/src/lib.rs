@@ -1,15 +1,16 @@
-//! Module images, as programs hand them to the driver: PTX text, cubins, fatbin containers, and wrappers around those.
+//! Module images as programs pass them to the driver: PTX text, cubins, fatbin containers, and wrappers around those.
 //!
 //! ```text
 //! wrapper (24 bytes) ──▶ container ── entry (PTX | cubin | LTO), entry, …
 //!                   └──▶ NULL-ended array of further containers (version 2: separately compiled objects)
 //! ```
 //!
-//! An API call gives a bare pointer; [`image_at`] finds out what lies there and how long it is. An [`ModuleImage`] is a view
-//! of the parts, wherever they lie; it has a flat form for the wire ([`ModuleImage::encode`], [`ModuleImage::decode`]) and can be
-//! built up again as a driver wants it ([`ModuleImage::rebuild`]). [`ModuleImage::for_devices`] leaves out what no device there can use, [`ModuleImage::ptx`] picks the text a software device runs.
+//! An API call passes a bare pointer; [`image_at`] finds the kind and length of the image there. A [`ModuleImage`] is a view of
+//! the parts, wherever they lie. It has a flat form for the wire ([`ModuleImage::encode`], [`ModuleImage::decode`]) and can be
+//! rebuilt for a driver ([`ModuleImage::rebuild`]). [`ModuleImage::for_devices`] leaves out what none of the devices can use.
+//! [`ModuleImage::ptx`] selects the text that a software device runs.
 //!
-//! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
+//! Apart from [`image_at`], which must trust its caller, this crate trusts no length: damaged images are errors.
 
 mod compilation;
 mod container;

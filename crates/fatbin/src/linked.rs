@@ -1,5 +1,5 @@
-//! What a software device's linker makes: an ELF file, as the real linker's output is one, whose only contents are the
-//! texts that were linked, in a section of its own.
+//! The output of a software device's linker: an ELF file, like the real linker's, whose only contents are the linked texts in
+//! their own section.
 //!
 //! | offset            | bytes | what                                                        |
 //! |------------------:|------:|-------------------------------------------------------------|
@@ -10,7 +10,7 @@
 //! |            64 + n |     m | names of the sections                                       |
 //! | next multiple of 8|   192 | section headers: none, texts, names                         |
 //!
-//! So it travels and is copied like any cubin, and a program that looks at its first bytes finds what it expects.
+//! So it is sent and copied like any cubin, and a program that checks its first bytes finds what it expects.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ const LENGTH_BITS: u32 = 48;
 const REGISTER_BITS: u32 = 14;
 const MAX_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
 
-/// An image of `texts`, which belong together, each with the options of its compilation.
+/// Makes an image of `texts`, which belong together, each with its compilation options.
 #[must_use]
 pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     let mut file = header();
@@ -50,14 +50,14 @@ pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     file
 }
 
-/// A compilation in 16 bits.
+/// Encodes a compilation in 16 bits.
 fn encode(compilation: Compilation) -> u64 {
     let registers = compilation.max_registers.unwrap_or(0).min(MAX_REGISTERS);
     let contracts = compilation.contracts.map_or(0, |contracts| 1 + u64::from(contracts));
     u64::from(registers) | contracts << REGISTER_BITS
 }
 
-/// The compilation that 16 bits say.
+/// Decodes a compilation from 16 bits.
 fn decode(bits: u64) -> Compilation {
     let registers = bits as u32 & MAX_REGISTERS;
     let contracts = match bits >> REGISTER_BITS {
@@ -67,18 +67,18 @@ fn decode(bits: u64) -> Compilation {
     Compilation { max_registers: Some(registers).filter(|registers| *registers > 0), contracts }
 }
 
-/// The ELF header, without the place of the section headers.
+/// Returns the ELF header, without the offset of the section headers.
 fn header() -> Vec<u8> {
     let mut header = vec![0; ELF_HEADER_BYTES];
     header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
-    // Executable, machine, version; then sizes of headers, number of sections, which of them has the names.
+    // Executable, machine, version; then sizes of headers, number of sections, and which of them has the names.
     for (at, value) in [(16, 2), (18, EM_CUDA), (20, 1), (52, 64), (54, 56), (58, 64), (60, 3), (62, 2)] {
         header[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
     header
 }
 
-/// A section header: where its name is, type, place and size in the file.
+/// Returns a section header: offset of the name, type, offset and size in the file.
 fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
     let mut section = [0; 64];
     section[..4].copy_from_slice(&name.to_le_bytes());
@@ -88,7 +88,7 @@ fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
     section
 }
 
-/// The texts in an image of [`linked_image`]; none in any other ELF file.
+/// Returns the texts in an image of [`linked_image`]; none for any other ELF file.
 pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ModuleImageError> {
     let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS_SECTION)
     else {

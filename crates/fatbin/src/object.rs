@@ -1,21 +1,21 @@
-//! Host object files and libraries of them, as a linker of device code takes them: the containers that they hold.
+//! Finds the containers in host object files and libraries, for a linker of device code.
 
 use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::sections;
 use crate::error::ModuleImageError;
 
-/// Sections that compilers put containers into: of whole and of relocatable device code.
+/// Sections for containers: of whole and of relocatable device code.
 const FATBIN_SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
 /// First bytes of a library.
 const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
-/// Bytes of a member's header in a library, and where its size stands in them.
+/// Bytes of a member's header in a library, and where its size is in it.
 const MEMBER_HEADER_BYTES: usize = 60;
 const MEMBER_SIZE_RANGE: std::ops::Range<usize> = 48..58;
 
-/// The containers in an object file.
+/// Returns the containers in an object file.
 ///
 /// # Errors
-/// It is no ELF file, or damaged.
+/// The file is not ELF, or damaged.
 pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
     let mut containers = Vec::new();
     for section in sections(file)?.iter().filter(|section| FATBIN_SECTIONS.contains(&section.name)) {
@@ -32,7 +32,7 @@ pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError>
     Ok(containers)
 }
 
-/// Where the next container begins: they are aligned to 8 bytes, with zeros between them.
+/// Returns the offset of the next container: they are aligned to 8 bytes, with zeros between them.
 fn next_container(bytes: &[u8]) -> Option<usize> {
     let magic = CONTAINER_MAGIC.to_le_bytes();
     bytes.chunks(8).position(|chunk| chunk.starts_with(&magic)).map(|index| index * 8)
@@ -42,10 +42,10 @@ fn cut_off(available: usize) -> ModuleImageError {
     ModuleImageError::CutOff { what: "a container", needed: CONTAINER_HEADER_BYTES as u64, available: available as u64 }
 }
 
-/// The members of a library that are files of their own, names and symbols left out.
+/// Returns the members of a library that are files, without its name and symbol tables.
 ///
 /// # Errors
-/// It is no library, or damaged.
+/// The file is not a library, or damaged.
 pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
     let mut remaining =
         file.strip_prefix(ARCHIVE_MAGIC).ok_or(ModuleImageError::Field { field: "the head of a library", value: 0 })?;
@@ -56,7 +56,7 @@ pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
             std::str::from_utf8(&header[MEMBER_SIZE_RANGE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
         let size = size.ok_or(ModuleImageError::Field { field: "the size of a library's member", value: 0 })?;
         let member = behind.get(..size).ok_or(cut_off(behind.len()))?;
-        // A name that begins with a slash, and nothing but blanks or another slash behind it, is a table.
+        // A name that is a slash, followed only by blanks or another slash, marks a table.
         if !(header.starts_with(b"/ ") || header.starts_with(b"//")) {
             members.push(member);
         }

@@ -1,13 +1,13 @@
-//! PTX text as images hold it.
+//! PTX text from images.
 
 use std::borrow::Cow;
 
 use crate::compilation::Compilation;
 
-/// PTX text out of an image.
+/// PTX text from an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ptx<'a> {
-    /// The architecture it was made for; 0 if only the text itself has it.
+    /// The architecture of the text; 0 if only the text itself names it.
     pub sm: u32,
     /// PTX text, decompressed.
     pub text: Cow<'a, str>,

@@ -1,24 +1,24 @@
-//! An image in memory of its own, with the pointers that a driver follows.
+//! An image in its own memory, with the pointers that a driver follows.
 
 #![expect(unsafe_code, reason = "reads units of storage as the bytes they are")]
 
 use crate::image::{ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
 
-/// Unit of storage, so that parts start where any loader could want them to.
+/// Unit of storage; its alignment suits any loader.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
 impl ModuleImage<'_> {
-    /// A copy as a driver wants it, with wrapper and array built up again.
+    /// Returns a copy as a driver expects it, with wrapper and array rebuilt.
     #[must_use]
     pub fn rebuild(&self) -> OwnedImage {
         OwnedImage::new(self.kind, &self.parts)
     }
 }
 
-/// A copy of an image that can be handed to a driver. The pointer is valid as long as this value lives, wherever it
-/// is moved; a driver that loads an image as "preserved" needs it as long as the library.
+/// A copy of an image for a driver. The pointer is valid for as long as this value lives, even if it is moved. A driver that
+/// loads an image as "preserved" needs it for as long as the library exists.
 #[derive(Debug)]
 pub struct OwnedImage {
     kind: ModuleImageKind,
@@ -50,7 +50,7 @@ impl OwnedImage {
         Self { kind, lengths, parts, array, wrapper }
     }
 
-    /// What to pass as `image`: the wrapper, or the part itself. PTX ends with a NUL.
+    /// Returns the pointer to pass as `image`: to the wrapper, or to the part itself. PTX ends with a NUL.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         if !self.wrapper.is_empty() {
@@ -59,26 +59,26 @@ impl OwnedImage {
         self.parts.first().map_or(std::ptr::null(), |part| part.as_ptr().cast())
     }
 
-    /// The view that this is a copy of.
+    /// Returns a view of this copy.
     #[must_use]
     pub fn image(&self) -> ModuleImage<'_> {
         let parts = self.parts.iter().zip(&self.lengths);
         ModuleImage::new(self.kind, parts.map(|(part, length)| bytes(part, *length)).collect())
     }
 
-    /// Bytes of all parts.
+    /// Returns the bytes of all parts.
     #[must_use]
     pub fn length(&self) -> usize {
         self.lengths.iter().sum()
     }
 
-    /// Whether this is a copy of the same image.
+    /// Returns whether this is a copy of the same image.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.image() == other.image()
     }
 
-    /// Number of objects in a linked wrapper's array.
+    /// Returns the number of objects in a linked wrapper's array.
     #[must_use]
     pub fn objects(&self) -> usize {
         self.array.len().saturating_sub(1)
@@ -89,14 +89,14 @@ fn magic_and_version(version: u64) -> u64 {
     u64::from(WRAPPER_MAGIC) | version << 32
 }
 
-/// The first `length` bytes of a part, which has as many.
+/// Returns the first `length` bytes of a part, which has at least as many.
 fn bytes(part: &[Line], length: usize) -> &[u8] {
     let length = length.min(size_of_val(part));
-    // SAFETY: a line is 64 bytes without padding, lines follow each other, and no more of them are lent than there are.
+    // SAFETY: a line is 64 bytes without padding, lines are contiguous, and the length is at most theirs.
     unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), length) }
 }
 
-/// Copies a part; what is left of the last unit is zero, and `with_nul` makes sure that something is left.
+/// Copies a part. The rest of the last unit is zero; `with_nul` ensures that there is a rest.
 fn copy(part: &[u8], with_nul: bool) -> Vec<Line> {
     let (whole, rest) = part.as_chunks::<64>();
     let mut lines: Vec<Line> = Vec::with_capacity(whole.len() + 1);

@@ -1,26 +1,26 @@
-//! What some devices can use of an image: its containers without machine code for other devices.
+//! Selects what some devices can use of an image: its containers without machine code for other devices.
 //!
-//! The rule: a driver does the same with the selection as with the whole image. So the selection leaves out only entries
-//! that a driver surely passes over. It leaves out nothing of a container in which a device finds no code, so that the
-//! driver itself refuses it. It leaves out nothing of a damaged container. A container that loses no entry keeps its bytes.
+//! A driver must do the same with the selection as with the whole image. So only entries that a driver surely skips are left out.
+//! A container in which a device finds no code stays complete, so that the driver itself refuses it. A damaged container stays
+//! complete too. A container that loses no entry keeps its bytes.
 
 use crate::container::Container;
 use crate::entry::{EntryKind, FatbinEntry};
 use crate::image::{ModuleImage, ModuleImageKind};
 
-/// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
+/// Version of the selection rules and of the flat form; knowledge about selections of another version is invalid.
 pub const SELECTION_RULES: u32 = 1;
-/// Zeros that bring a part to a multiple of 8 bytes.
+/// Zeros that pad a part to a multiple of 8 bytes.
 const ZERO_PADDING: &[u8] = &[0; 8];
 
-/// What is left of an image, not copied.
+/// The selected parts of an image, not copied.
 #[derive(Debug)]
 pub struct Selection<'a> {
     kind: ModuleImageKind,
     parts: Vec<SelectedPart<'a>>,
 }
 
-/// What is left of a part.
+/// The selection of a part.
 #[derive(Debug)]
 enum SelectedPart<'a> {
     Whole(&'a [u8]),
@@ -32,7 +32,7 @@ enum SelectedPart<'a> {
 }
 
 impl<'a> ModuleImage<'a> {
-    /// The image for devices of these architectures (such as 90), or all of it for none.
+    /// Selects the image for devices of these architectures (such as 90); without devices, all of it.
     #[must_use]
     pub fn for_devices(&self, devices: &[u32]) -> Selection<'a> {
         let is_whole = devices.is_empty() || matches!(self.kind(), ModuleImageKind::Ptx | ModuleImageKind::Elf);
@@ -43,7 +43,7 @@ impl<'a> ModuleImage<'a> {
 }
 
 impl Selection<'_> {
-    /// The head of the flat form, to be sent before [`Selection::pieces`].
+    /// Returns the head of the flat form, to be sent before [`Selection::pieces`].
     #[must_use]
     pub fn table(&self) -> Vec<u8> {
         let count = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
@@ -52,12 +52,12 @@ impl Selection<'_> {
         table
     }
 
-    /// What follows the table: parts and the zeros between them, not copied.
+    /// Returns the bytes after the table: parts and the zeros between them, not copied.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().flat_map(SelectedPart::pieces)
     }
 
-    /// The flat form in one piece.
+    /// Returns the flat form in one piece.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut flat = self.table();
@@ -84,7 +84,7 @@ impl SelectedPart<'_> {
     }
 }
 
-/// A container without what none of the devices takes; none where it is to stay as it is.
+/// Removes the entries that none of the devices use from a container; `None` if it stays as it is.
 fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<SelectedPart<'a>> {
     let container = Container::new(part).ok()?;
     let all_entries = container.entries().collect::<Result<Vec<_>, _>>().ok()?;
@@ -98,12 +98,12 @@ fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<SelectedPart<'a>> {
     Some(SelectedPart::Cut { header, entries })
 }
 
-/// What a driver is known to run.
+/// Returns whether drivers run entries of this kind.
 fn is_code(entry: &FatbinEntry<'_>) -> bool {
     matches!(entry.kind, EntryKind::PTX | EntryKind::CUBIN)
 }
 
-/// Whether no driver gives any of the devices this entry.
+/// Returns whether no driver uses this entry for any of the devices.
 fn is_for_others(entry: &FatbinEntry<'_>, devices: &[u32]) -> bool {
     let takes = |device: &u32| {
         major(entry.sm) == major(*device)
@@ -112,7 +112,7 @@ fn is_for_others(entry: &FatbinEntry<'_>, devices: &[u32]) -> bool {
     entry.kind == EntryKind::CUBIN && !devices.iter().any(takes)
 }
 
-/// What compute capability 11.0 was called before CUDA 13.
+/// The name of compute capability 11.0 before CUDA 13.
 const SM_110_FORMER_NAME: u32 = 101;
 
 fn major(sm: u32) -> u32 {

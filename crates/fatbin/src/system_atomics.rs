@@ -1,24 +1,25 @@
-//! Whether code has atomic operations of system scope, by which host and device change one address at a time.
+//! Finds whether code has atomic operations of system scope, with which host and device can change the same address.
 //!
-//! In text the scope is a word of the instruction. In machine code it is four bits of it, which were read off what `nvdisasm`
-//! says of `ptxas`' output for sm_75 to sm_120.
+//! In PTX the scope is a word of the instruction. In machine code it is four of its bits, taken from `nvdisasm`'s listing of
+//! `ptxas` output for sm_75 to sm_120.
 
 use crate::elf::sections;
 use crate::error::ModuleImageError;
 use crate::image::ModuleImage;
 use crate::variables::MachineCode;
 
-/// Bytes of an instruction, of sm_70 and later.
+/// Bytes of an instruction on sm_70 and later.
 const INSTRUCTION_BYTES: usize = 16;
 /// Low bits of the first word: `ATOM`, `ATOMG` and `RED` with their variants for sums, comparisons and floats.
 const SCOPED_OPCODES: [u64; 9] = [0x38a, 0x38b, 0x3a8, 0x3a9, 0x98a, 0x98e, 0x9a3, 0x9a6, 0x9a8];
-/// Where the second word has the scope.
+/// Position of the scope in the second word.
 const SCOPE_SHIFT: u32 = 13;
 /// System scope, up to sm_79 and from sm_80 on.
 const OF_SYSTEM: [u64; 2] = [0xb, 0xa];
 
 impl ModuleImage<'_> {
-    /// Whether the code that a device of architecture `sm` (such as 90) runs has such operations. What cannot be read has none.
+    /// Returns whether the code that a device of architecture `sm` (such as 90) runs has such operations; false if it cannot be
+    /// read.
     ///
     /// # Errors
     /// The image is damaged.
@@ -54,8 +55,8 @@ mod tests {
     use super::*;
     use crate::{Compilation, linked_image};
 
-    /// What `nvcc -cubin` 13.0 made of `tests/system_atomics/system_atomics.cu`: of its operations of system scope, and of
-    /// those of smaller ones.
+    /// Output of `nvcc -cubin` 13.0 for `tests/system_atomics/system_atomics.cu`: its operations of system scope, and of smaller
+    /// scopes.
     const CODE: [(u32, &[u8], &[u8]); 2] = [
         (
             75,

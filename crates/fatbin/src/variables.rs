@@ -1,8 +1,8 @@
-//! The variables that code declares in memory of a device: all of them, not only those that a program asks for.
+//! The variables that code declares in device memory: all of them, not only those that a program requests.
 //!
-//! Machine code tells them in its symbol table, text in its declarations. A driver is then asked for each by its name,
-//! so a name too many does no harm (a compiler may have left the variable out), and one too few would be a variable whose
-//! contents are unknown. Nothing here is believed further than that.
+//! Machine code lists them in its symbol table, text in its declarations. The driver is then asked for each by its name. So a
+//! name too many does no harm (a compiler may have removed the variable). One too few would be a variable with unknown contents.
+//! The lists are trusted no further than that.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::{Container, EntryKind};
 
 /// Section type of a symbol table.
 const SHT_SYMTAB: u32 = 2;
-/// Tables of relocations: with addends, without, and those that NVIDIA's linker has already applied.
+/// Types of relocation tables: with addends, without, and those that NVIDIA's linker has already applied.
 const SHT_RELA: u32 = 4;
 const SHT_REL: u32 = 9;
 const SHT_CUDA_RESOLVED_RELA: u32 = 0x7000_0003;
@@ -28,12 +28,12 @@ const REL_BYTES: usize = 16;
 const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STT_SECTION: u8 = 3;
-/// Longest name that is looked at; mangled ones have some thousand letters at most.
+/// Longest name that is read; mangled names have at most some thousand letters.
 const MAX_SYMBOL_NAME_BYTES: usize = 1 << 16;
-/// Functions of the driver's that device code allocates memory with.
+/// Driver functions with which device code allocates memory.
 const HEAP_FUNCTIONS: [&str; 2] = ["malloc", "free"];
 
-/// Words of calls through registers, one of which goes with each such call.
+/// Directives of calls through registers, one of which accompanies each such call.
 const INDIRECT_CALL_DIRECTIVES: [&str; 2] = [".callprototype", ".calltargets"];
 
 /// A variable in global or constant memory that code declares.
@@ -43,16 +43,16 @@ pub struct Variable<'a> {
     pub name: Cow<'a, str>,
     /// Length in bytes.
     pub size: u64,
-    /// Where machine code puts it; none for text, which a driver has yet to compile.
+    /// Location in machine code; `None` for text, which a driver has yet to compile.
     pub location: Option<CodeLocation>,
 }
 
-/// A place in machine code.
+/// A location in machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodeLocation {
-    /// Number of its section: variables of one section lie together in memory.
+    /// Number of its section: variables of one section are contiguous in memory.
     pub section: u16,
-    /// First byte in the section.
+    /// Offset of the first byte in the section.
     pub offset: u64,
     /// Length in bytes.
     pub size: u64,
@@ -65,31 +65,31 @@ pub struct Variables<'a> {
     pub all: Vec<Variable<'a>>,
     /// Whether the code allocates memory on the device.
     pub uses_heap: bool,
-    /// Addresses of its functions depend on where it is loaded, and memory may hold some.
+    /// Whether addresses of its functions depend on where it is loaded, and may be in memory.
     pub relocates_functions: bool,
     /// The machine code that the device runs.
     pub code: MachineCode,
-    /// Its bytes; 0 of text, which a driver has yet to compile.
+    /// Bytes of the machine code; 0 for text, which a driver has yet to compile.
     pub code_bytes: u64,
 }
 
-/// Which machine code a device runs: functions lie elsewhere in another.
+/// The machine code that a device runs: each has its functions at other addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MachineCode {
-    /// What the driver makes of the text.
+    /// The driver's compilation of the text.
     #[default]
     OfText,
     /// The image, which is machine code itself.
     Image,
-    /// That for this architecture, such as 90.
+    /// The machine code for this architecture, such as 90.
     For(u32),
 }
 
-/// Machine code, and which it is.
+/// Machine code, and which one it is.
 pub(crate) type Code<'a> = (Cow<'a, [u8]>, MachineCode);
 
 impl Variable<'_> {
-    /// Whether a compiler made it of a literal: nothing ever writes such a variable.
+    /// Returns whether a compiler made it from a literal: no code ever writes such a variable.
     #[must_use]
     pub fn is_literal(&self) -> bool {
         ["$str", "__unnamed_"].iter().any(|start| self.name.starts_with(start))
@@ -97,7 +97,7 @@ impl Variable<'_> {
 }
 
 impl Variables<'_> {
-    /// Bytes of all of them.
+    /// Returns the bytes of all variables.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.all.iter().fold(0, |all, variable| all.saturating_add(variable.size))
@@ -121,7 +121,7 @@ impl Variables<'_> {
 }
 
 impl ModuleImage<'_> {
-    /// The variables of the code that a device of architecture `sm` (such as 90) runs; a software device runs text only.
+    /// Returns the variables of the code that a device of architecture `sm` (such as 90) runs; a software device runs only text.
     ///
     /// # Errors
     /// The image is damaged, or has no code for the device.
@@ -133,13 +133,12 @@ impl ModuleImage<'_> {
         for ptx in self.ptx(Some(sm))? {
             variables.extend(of_text(&ptx.text).into_owned());
         }
-        // A driver that compiles one text fixes its pointers to functions, as ptxas does; a linker leaves them to loading.
+        // A driver that compiles one text fixes its function pointers, as ptxas does; a linker leaves them to the load.
         variables.relocates_functions &= is_soft || self.kind() == ModuleImageKind::LinkedWrapper;
         Ok(variables)
     }
 
-    /// Whether its functions can be called by pointers, which memory may hold. So it is taken to be where there is no text
-    /// to tell by.
+    /// Returns whether its functions can be called by pointers, which may be in memory. Without a text to check, it is assumed.
     ///
     /// # Errors
     /// The image is damaged.
@@ -151,12 +150,12 @@ impl ModuleImage<'_> {
         }
     }
 
-    /// The machine code that a driver prefers for a device: of the nearest architecture of its family.
+    /// Returns the machine code that a driver prefers for a device: of the nearest architecture of its family.
     pub(crate) fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ModuleImageError> {
         if let (ModuleImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
             return Ok(Some((Cow::Borrowed(*file), MachineCode::Image)));
         }
-        // The first container of a linked program is all of it, linked.
+        // The first container of a linked program is the whole linked program.
         let Some(container) = self.containers()?.into_iter().next() else { return Ok(None) };
         best_code(&container, sm)
     }
@@ -169,7 +168,7 @@ fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>,
     best.map(|entry| Ok((entry.contents()?, MachineCode::For(entry.sm)))).transpose()
 }
 
-/// The variables of a text.
+/// Returns the variables of a text.
 fn of_text(text: &str) -> Variables<'_> {
     let declared = declarations(text);
     let relocates_functions = has_indirect_call(text);
@@ -179,12 +178,12 @@ fn of_text(text: &str) -> Variables<'_> {
     Variables { all, uses_heap, relocates_functions, ..Variables::default() }
 }
 
-/// Whether a text calls through registers.
+/// Returns whether a text calls through registers.
 fn has_indirect_call(text: &str) -> bool {
     INDIRECT_CALL_DIRECTIVES.iter().any(|word| text.contains(word))
 }
 
-/// The variables of machine code.
+/// Returns the variables of machine code.
 fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
     let sections = sections(file)?;
     let code_bytes = sections.iter().filter(|section| is_code(section)).map(|section| section.bytes.len() as u64).sum();
@@ -205,9 +204,9 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
     Ok(variables)
 }
 
-/// Whether loading patches the address of a function into code or data. Without such a relocation every pointer to a function
-/// is an offset that the compiler has fixed, the same wherever the code is loaded. Functions of the driver's own
-/// (`vprintf`, `malloc`) do not count: ptxas lets no code take their addresses.
+/// Returns whether a load patches a function's address into code or data. Without such a relocation, every function pointer is an
+/// offset that the compiler has fixed, independent of the load address. The driver's own functions (`vprintf`, `malloc`) do not
+/// count: ptxas allows no code to take their addresses.
 fn relocates_functions(sections: &[Section<'_>]) -> bool {
     sections.iter().filter(|section| !section.name.contains(".debug_")).any(|section| match section.kind {
         SHT_RELA | SHT_CUDA_RESOLVED_RELA => names_function(sections, section, RELA_BYTES),
@@ -216,14 +215,14 @@ fn relocates_functions(sections: &[Section<'_>]) -> bool {
     })
 }
 
-/// Whether one of a table's relocations, of `size` bytes each, is of a function of this file. One without a symbol in it
-/// counts, since it could be.
+/// Returns whether one of a table's relocations, of `size` bytes each, names a function of this file. One without a symbol
+/// counts, since it could.
 fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) -> bool {
     let symbols = sections.get(table.link as usize).filter(|section| section.kind == SHT_SYMTAB);
     let symbols = symbols.map_or(&[][..], |section| section.bytes.as_chunks::<SYMBOL_BYTES>().0);
     let is_code = |section: u16| sections.get(usize::from(section)).is_some_and(is_code);
     table.bytes.chunks_exact(size).any(|relocation| {
-        // Bytes 12 to 16 are the upper half of `r_info`: the number of the symbol.
+        // Bytes 12 to 16 are the upper half of `r_info`: the symbol's number.
         let number = relocation.get(12..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_le_bytes(*it));
         let Some(symbol) = symbols.get(number as usize).map(Symbol::read) else { return true };
         match symbol.kind {
@@ -234,12 +233,12 @@ fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) ->
     })
 }
 
-/// Whether a section holds instructions.
+/// Returns whether a section contains instructions.
 fn is_code(section: &Section<'_>) -> bool {
     section.name.starts_with(".text")
 }
 
-/// Sections that become memory of a device; constants of a kernel alone are its parameters and literals.
+/// Returns whether a section becomes device memory; constants of a single kernel are its parameters and literals.
 fn is_memory(section: &Section<'_>) -> bool {
     section.name == ".nv.constant3" || section.name.starts_with(".nv.global")
 }
@@ -262,7 +261,7 @@ impl Symbol {
     }
 }
 
-/// A name; one that is too long or no text is empty, and found by no driver.
+/// Reads a name; one that is too long or not text is empty, which no driver finds.
 fn name_at(names: &[u8], at: u32) -> &str {
     let rest = names.get(at as usize..).unwrap_or_default();
     let name = until_nul(&rest[..rest.len().min(MAX_SYMBOL_NAME_BYTES)]);
@@ -274,10 +273,10 @@ mod tests {
     use super::*;
     use crate::{Compilation, linked_image};
 
-    /// What `nvcc -cubin` 13.0 made of `tests/variables/variables.cu` for sm_90.
+    /// Output of `nvcc -cubin` 13.0 for `tests/variables/variables.cu` on sm_90.
     const CUBIN: &[u8] = include_bytes!("../tests/variables/variables.cubin");
     const TEXT: &str = include_str!("../tests/variables/variables.ptx");
-    /// What `nvcc -rdc=true -cubin -dlink` 13.0 made of `tests/variables/functions.cu` for sm_90.
+    /// Output of `nvcc -rdc=true -cubin -dlink` 13.0 for `tests/variables/functions.cu` on sm_90.
     const LINKED: &[u8] = include_bytes!("../tests/variables/functions_linked.cubin");
 
     fn names(variables: &Variables<'_>) -> Vec<String> {

@@ -1,6 +1,6 @@
-//! All graphs of a process, and what the rest of a driver library asks of them.
+//! All graphs of a process, and the interface for the rest of a driver library.
 //!
-//! Nothing here calls the program back or waits for a GPU while the lock is held.
+//! Nothing here calls the program or waits for a GPU while the lock is held.
 
 mod captures;
 mod execs;
@@ -34,29 +34,29 @@ pub struct Graphs<B> {
 }
 
 impl<B: Backend> Graphs<B> {
-    /// Creates an API without graphs over this driver library.
+    /// Makes an API without graphs over this driver library.
     pub fn new(backend: B) -> Self {
         Self::with_store(backend, Arc::default())
     }
 
-    /// The graphs of a store.
+    /// Makes an API over the graphs of a store.
     pub fn with_store(backend: B, store: Arc<Store>) -> Self {
         Self { backend, store }
     }
 
-    /// Runs `body` under the lock; destructors that came due run after it.
+    /// Runs `body` under the lock; pending destructors run after it.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> T {
         let (answer, destructors) = self.store.with(body);
         destructors.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
         answer
     }
 
-    /// As [`Graphs::with`], for what may fail.
+    /// As [`Graphs::with`], for a body that may fail.
     pub(crate) fn ask<T>(&self, body: impl FnOnce(&mut GraphState) -> Outcome<T>) -> Outcome<T> {
         self.with(body)
     }
 
-    /// Nothing is captured, and no event was last recorded in a capture.
+    /// Returns whether nothing is captured, and no event was last recorded in a capture.
     pub fn is_quiet(&self) -> bool {
         self.store.is_quiet()
     }
@@ -70,7 +70,7 @@ impl<B: Backend> Graphs<B> {
         if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.forbid(call)) }
     }
 
-    /// Whether a call in this stream would be captured.
+    /// Returns whether a call in this stream would be captured.
     ///
     /// # Errors
     ///
@@ -79,11 +79,11 @@ impl<B: Backend> Graphs<B> {
         if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(stream)) }
     }
 
-    /// Puts an operation into the graph that its stream is captured into, if it is. `make` checks it.
+    /// Adds an operation to the graph that its stream is captured into, if it is. `make` checks the operation.
     ///
     /// # Errors
     ///
-    /// What `make` says; 901 in a invalidated capture, 906 for the legacy default stream.
+    /// The error of `make`; 901 in an invalidated capture, 906 for the legacy default stream.
     pub fn take(&self, stream: CaptureStream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<CaptureOutcome> {
         if !self.is_captured(stream)? {
             return Ok(CaptureOutcome::No);
@@ -92,17 +92,17 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| state.take(stream.key, params)).map(|_| CaptureOutcome::Yes)
     }
 
-    /// Has a stream that is not captured come to an operation as to a graph of that alone, which no other caller sees.
+    /// Runs an operation in a stream that is not captured, as a graph of its own, which no other caller sees.
     ///
     /// # Errors
     ///
-    /// What the backend says.
+    /// The error of the backend.
     pub fn run_once(&self, params: Params, stream: CUstream) -> Outcome {
         let number = self.ask(GraphState::new_id)?;
         self.backend.run_once(number, &Arc::new(Plan::of(number, params)), stream)
     }
 
-    /// As [`Graphs::take`]; what cannot be captured invalidates the capture.
+    /// As [`Graphs::take`]; an operation that cannot be captured invalidates the capture.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl<B: Backend> Graphs<B> {
         self.take(stream, || make().inspect_err(|_| self.with(|state| state.captures.invalidate_of(stream.key))))
     }
 
-    /// Refuses what cannot be captured at all, which invalidates the capture.
+    /// Refuses a call that cannot be captured at all, which invalidates the capture.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl<B: Backend> Graphs<B> {
         self.store.refuse_captured(stream)
     }
 
-    /// An event is recorded in a stream.
+    /// Records an event in a stream.
     ///
     /// # Errors
     ///
@@ -139,11 +139,11 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| state.captures.record(event.0.addr(), stream))
     }
 
-    /// A stream waits for an event; `was_recorded` says whether it ever was, outside of captures.
+    /// Makes a stream wait for an event; `was_recorded` tells whether it ever was recorded, outside of captures.
     ///
     /// # Errors
     ///
-    /// 902 when captures would meet, 905 when a captured stream would wait for one that is not, and as [`Graphs::take`].
+    /// 902 if captures would meet, 905 if a captured stream would wait for one that is not, and as [`Graphs::take`].
     pub fn wait(
         &self,
         event: CUevent,
@@ -160,7 +160,7 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| state.captures.wait(event.0.addr(), stream, was_recorded))
     }
 
-    /// Refuses to ask or wait for an event that was last recorded in a capture.
+    /// Refuses to query or wait for an event that was last recorded in a capture.
     ///
     /// # Errors
     ///
@@ -169,21 +169,21 @@ impl<B: Backend> Graphs<B> {
         if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.check_event(event.0.addr())) }
     }
 
-    /// An event's handle has ended.
+    /// Forgets an event whose handle has ended.
     pub fn forget_event(&self, event: CUevent) {
         if !self.is_quiet() {
             self.with(|state| state.captures.forget_event(event.0.addr()));
         }
     }
 
-    /// A stream's handle has ended.
+    /// Forgets a stream whose handle has ended.
     pub fn forget_stream(&self, key: StreamKey) {
         if !self.is_quiet() {
             self.with(|state| state.forget_stream(key));
         }
     }
 
-    /// The program frees an address: true if it was memory of a graph, and is free now.
+    /// Frees an address for the program; returns true if it was memory of a graph.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a driver library supplies: its objects, its memory, and the running of graphs.
+//! The interface to a driver library: its objects, its memory, and the execution of graphs.
 
 #![expect(unsafe_code, reason = "declares what reads parameters of C callers")]
 
@@ -19,9 +19,9 @@ use crate::plan::{Plan, PlanStep};
 /// A launch as a program describes it for a node.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// A function, or a kernel where a function is meant; 0 for none.
+    /// A function, or a kernel in place of one; 0 for none.
     pub function: usize,
-    /// A kernel; counts without a function only.
+    /// A kernel; ignored if there is a function.
     pub kernel: usize,
     /// The context for that kernel, 0 for the current one.
     pub context: usize,
@@ -33,51 +33,51 @@ pub struct Launch {
     pub shared: u32,
     /// The array of pointers to arguments, or null.
     pub array: *mut *mut c_void,
-    /// The list that gives them packed, or null.
+    /// The list with packed arguments, or null.
     pub extra: *mut *mut c_void,
     /// Attributes of the launch.
     pub attributes: Attributes,
 }
 
-/// What the driver library knows of a checked launch.
+/// The driver library's facts about a checked launch.
 #[derive(Debug)]
 pub struct Code {
     /// Arguments, packed at their offsets.
     pub bytes: Vec<u8>,
-    /// Where each of them lies.
+    /// The offset of each argument.
     pub offsets: Vec<usize>,
     /// The context it runs in.
     pub context: usize,
-    /// Name of the kernel, as its module has it.
+    /// Name of the kernel in its module.
     pub name: Arc<str>,
-    /// Whatever the library needs to run it.
+    /// Keeps alive what the library needs to run it.
     pub keep_alive: KeepAlive,
 }
 
-/// What graphs ask of the driver library that holds them.
+/// The driver library behind graphs.
 pub trait Backend: Sync {
-    /// Whether what is named as a function is a kernel.
+    /// Returns whether the handle of a function is a kernel's.
     fn is_kernel(&self, function: usize) -> bool;
 
-    /// The handle of the function that a kernel is in a context.
+    /// Returns the handle of a kernel's function in a context.
     ///
     /// # Errors
     ///
     /// The kernel or the context has ended, or its code cannot be loaded there.
     fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize>;
 
-    /// The handle of the context that an argument means: null is the current one.
+    /// Returns the handle of the context in an argument: null is the current one.
     ///
     /// # Errors
     ///
-    /// There is none, or no such.
+    /// There is no context, or no such context.
     fn context(&self, context: CUcontext) -> Outcome<usize>;
 
-    /// Which stream a handle means, where the calling function's default stream counts.
+    /// Resolves a stream handle, by the calling function's default stream.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_HANDLE`, or that no context is current.
+    /// `ERROR_INVALID_HANDLE`, or the error of a missing current context.
     fn stream(&self, stream: CUstream) -> Outcome<CaptureStream>;
 
     /// Checks a launch and packs its arguments.
@@ -91,11 +91,11 @@ pub trait Backend: Sync {
     /// `array` and `extra` are null or as the driver API documents them for the function.
     unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code>;
 
-    /// Checks a copy and answers what kind of memory each side is: copies of another kind cannot replace it.
+    /// Checks a copy and returns the kind of memory of each side: copies of other kinds cannot replace it.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for memory that is not there, or rows that do not fit.
+    /// `ERROR_INVALID_VALUE` for memory that does not exist, or rows that do not fit.
     fn copy(&self, copy: &CUDA_MEMCPY3D, context: usize) -> Outcome<(u32, u32)>;
 
     /// Checks a fill.
@@ -109,86 +109,86 @@ pub trait Backend: Sync {
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE`, or `ERROR_NOT_SUPPORTED` for an operation that is not there.
+    /// `ERROR_INVALID_VALUE`, or `ERROR_NOT_SUPPORTED` for an unsupported operation.
     fn word(&self, operation: &CUstreamBatchMemOpParams, context: usize) -> Outcome;
 
     /// Checks an event.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// It is not an event.
     fn event(&self, event: CUevent) -> Outcome;
 
-    /// Memory for an allocation node: its address, and what gives it back when dropped.
+    /// Allocates memory for an allocation node; returns its address, and a value that frees it when dropped.
     ///
     /// # Errors
     ///
-    /// `ERROR_OUT_OF_MEMORY`, or `ERROR_INVALID_VALUE` for a place that is none.
+    /// `ERROR_OUT_OF_MEMORY`, or `ERROR_INVALID_VALUE` for an invalid location.
     fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeepAlive)>;
 
-    /// Refuses a device that is none.
+    /// Refuses an invalid device.
     ///
     /// # Errors
     ///
     /// `ERROR_INVALID_DEVICE`.
     fn device(&self, device: i32) -> Outcome;
 
-    /// A value for conditional nodes of `graph`; `default` is what each launch begins with.
+    /// Makes a value for conditional nodes of `graph`; each launch begins with `default`.
     ///
     /// # Errors
     ///
-    /// The driver's.
+    /// The driver's code.
     fn condition(&self, graph: GraphId, context: usize, default: u32, flags: u32) -> Outcome<u64>;
 
-    /// A graph with conditional handles is gone.
+    /// Forgets a graph with conditional handles that is gone.
     fn forget(&self, graph: GraphId, conditions: &[u64]);
 
     /// Makes an executable graph.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     fn instantiate(&self, exec: u32, graph: GraphId, plan: &Plan, flags: u64) -> Outcome;
 
-    /// One step of an executable graph has new parameters, or has been enabled or disabled; it `was` another.
+    /// Changes one step of an executable graph, which has new parameters, or was enabled or disabled; `was` is the old one.
     ///
     /// # Errors
     ///
-    /// What the driver says; the step then keeps its old parameters.
+    /// The driver's code; the step then keeps its old parameters.
     fn change(&self, exec: u32, number: u32, was: &PlanStep, step: &PlanStep) -> Outcome;
 
-    /// Puts a launch of an executable graph into a stream.
+    /// Launches an executable graph in a stream.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome;
 
     /// Prepares an executable graph for its launch, in a stream.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     fn upload(&self, exec: u32, stream: CUstream) -> Outcome;
 
-    /// An executable graph ends when it has run.
+    /// Ends an executable graph when it has run.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     fn destroy(&self, exec: u32) -> Outcome;
 
-    /// Makes an executable graph, puts its only launch into a stream, and ends it.
+    /// Makes an executable graph, launches it once in a stream, and ends it.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     fn run_once(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         self.instantiate(exec, exec, plan, 0)?;
         let launched = self.launch(exec, plan, stream);
         launched.and(self.destroy(exec))
     }
 
-    /// Calls the destructor of a user object, on a thread of the library's.
+    /// Calls the destructor of a user object, on a thread of the library.
     fn destruct(&self, function: usize, data: usize);
 }

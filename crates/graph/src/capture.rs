@@ -1,4 +1,4 @@
-//! Captures begin, take nodes and end.
+//! Captures: begin, add nodes, end.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::params::Params;
 
 impl GraphState {
-    /// Begins a capture, into a graph of its own or behind `dependencies` of one that is there.
+    /// Begins a capture, into a new graph or after `dependencies` of an existing one.
     pub(crate) fn begin_capture(
         &mut self,
         stream: CaptureStream,
@@ -48,7 +48,7 @@ impl GraphState {
         Ok(())
     }
 
-    /// Ends the capture of a stream and gives its graph.
+    /// Ends the capture of a stream and returns its graph.
     pub(crate) fn end_capture(&mut self, stream: CaptureStream) -> Outcome<GraphId> {
         let capture = self.captures.of(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         if capture.origin != stream.key {
@@ -76,7 +76,7 @@ impl GraphState {
         }
     }
 
-    /// Whether a capture may end now.
+    /// Checks that a capture may end now.
     fn check_capture(&self, capture: &Capture) -> Outcome {
         if capture.mode != capture_mode::RELAXED && capture.thread != this_thread() {
             return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
@@ -90,11 +90,11 @@ impl GraphState {
         if all_joined { Ok(()) } else { Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED) }
     }
 
-    /// Puts a node behind where a captured stream stands; the stream stands behind the node then.
+    /// Adds a node after the dependencies of a captured stream; later nodes of the stream depend on it.
     pub(crate) fn take(&mut self, key: StreamKey, params: Params) -> Outcome<NodeId> {
         let graph = self.captures.of(key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?.graph;
         let dependencies = self.captures.dependencies(key).cloned().unwrap_or_default();
-        // Nodes may have been taken out of the graph since.
+        // Nodes may have been removed from the graph since.
         let dependencies: CaptureDependencies =
             dependencies.into_iter().filter(|(node, _)| self.nodes.contains_key(node)).collect();
         let node = self.add(graph, &dependencies, params)?;
@@ -104,7 +104,7 @@ impl GraphState {
         Ok(node)
     }
 
-    /// A stream's handle has ended: its capture can never be ended any more if it began there.
+    /// Forgets a stream whose handle has ended: a capture that began there can never end.
     pub(crate) fn forget_stream(&mut self, key: StreamKey) {
         let Some((id, origin, graph)) = self.captures.of(key).map(|it| (it.id, it.origin, it.graph)) else { return };
         if origin != key {

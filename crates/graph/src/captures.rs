@@ -1,8 +1,8 @@
-//! Stream capture: which streams are in which capture, and on which nodes the next node of each stream depends.
+//! Stream capture: the streams of each capture, and the nodes on which each stream's next node depends.
 //!
-//! A capture begins in one stream. Others join when they wait for an event that was recorded in it, and must have been
-//! joined again before it ends. What goes wrong on the way invalidates the capture: every later call in it gives 901,
-//! and so does its end, after which the streams are free again.
+//! A capture begins in one stream. Others join when they wait for an event that was recorded in it, and must be joined again
+//! before it ends. An error on the way invalidates the capture: every later call in it gives 901, and so does its end, after
+//! which the streams are free again.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use crate::outcome::Outcome;
 /// A number that no other stream of the process has.
 pub type StreamKey = u64;
 
-/// A stream, as far as capture tells them apart.
+/// A stream, with its properties for captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureStream {
     /// Number that identifies the stream in this process.
     pub key: StreamKey,
-    /// It is the legacy default stream, which cannot be captured.
+    /// Whether it is the legacy default stream, which cannot be captured.
     pub is_legacy: bool,
-    /// The legacy default stream waits for it.
+    /// Whether the legacy default stream waits for it.
     pub is_blocking: bool,
     /// Handle of its context.
     pub context: usize,
@@ -32,23 +32,23 @@ pub struct CaptureStream {
 /// Whether an operation went into a graph instead of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureOutcome {
-    /// The stream is not captured: the operation is to be carried out.
+    /// The stream is not captured: the operation has to be executed.
     No,
-    /// The operation has become a node of the graph that is captured.
+    /// The operation has become a node of the captured graph.
     Yes,
 }
 
-/// Nodes that the next one depends on.
+/// Nodes on which the next one depends.
 pub(crate) type CaptureDependencies = Vec<(NodeId, CUgraphEdgeData)>;
 
-/// A stream capture that is under way.
+/// An active stream capture.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) graph: GraphId,
-    /// The graph was there before, and stays whatever comes of the capture.
+    /// Whether the graph existed before, and outlives the capture.
     pub(crate) to_graph: bool,
-    /// The stream it began in, which must end it.
+    /// The stream in which it began, which must end it.
     pub(crate) origin: StreamKey,
     pub(crate) mode: u32,
     pub(crate) thread: u64,
@@ -57,17 +57,17 @@ pub(crate) struct Capture {
     pub(crate) streams: HashMap<StreamKey, (CaptureStream, CaptureDependencies)>,
 }
 
-/// All captures that are under way, and events last recorded in one.
+/// All active captures, and events last recorded in one.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     pub(crate) all: HashMap<u64, Capture>,
     pub(crate) by_stream: HashMap<StreamKey, u64>,
-    /// By handle: the capture, which may have ended, and where it stood.
+    /// By handle: the capture, which may have ended, and the dependencies at the record.
     events: HashMap<usize, (u64, CaptureDependencies)>,
     pub(crate) last: u64,
 }
 
-/// A number for the calling thread.
+/// Returns a number for the calling thread.
 pub(crate) fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -84,19 +84,19 @@ pub(crate) fn this_thread() -> u64 {
 }
 
 impl Capture {
-    /// Whether one of its streams is of a context.
+    /// Returns whether one of its streams belongs to a context.
     pub(crate) fn is_in(&self, context: usize) -> bool {
         self.streams.values().any(|(stream, _)| stream.context == context)
     }
 }
 
 impl Captures {
-    /// Captures and events of captures; 0: nothing here concerns a call.
+    /// Returns the number of captures and of their events; 0 if no call needs a check.
     pub(crate) fn load(&self) -> usize {
         self.all.len() + self.events.len()
     }
 
-    /// The capture that a stream is in.
+    /// Returns the capture that a stream is in.
     pub(crate) fn of(&self, key: StreamKey) -> Option<&Capture> {
         self.all.get(self.by_stream.get(&key)?)
     }
@@ -105,7 +105,7 @@ impl Captures {
         self.all.get_mut(self.by_stream.get(&key)?)
     }
 
-    /// Where a stream in a capture stands.
+    /// Returns the dependencies of a captured stream's next node.
     pub(crate) fn dependencies_mut(&mut self, key: StreamKey) -> Option<&mut CaptureDependencies> {
         self.of_mut(key)?.streams.get_mut(&key).map(|(_, dependencies)| dependencies)
     }
@@ -114,7 +114,7 @@ impl Captures {
         self.of(key)?.streams.get(&key).map(|(_, dependencies)| dependencies)
     }
 
-    /// Invalidates every capture that `which` picks; answers whether there was one.
+    /// Invalidates every capture that `which` selects; returns whether there was one.
     pub(crate) fn invalidate(&mut self, which: impl Fn(&Capture) -> bool) -> bool {
         let mut any = false;
         for capture in self.all.values_mut().filter(|capture| which(capture)) {
@@ -124,12 +124,12 @@ impl Captures {
         any
     }
 
-    /// Whether a capture holds a stream that the legacy default stream of `context` would wait for.
+    /// Returns whether a capture has a stream that the legacy default stream of `context` would wait for.
     fn is_implicit(capture: &Capture, context: usize) -> bool {
         capture.streams.values().any(|(stream, _)| stream.is_blocking && stream.context == context)
     }
 
-    /// The legacy default stream cannot be used while a blocking stream of its context is captured.
+    /// Refuses the legacy default stream while a blocking stream of its context is captured.
     pub(crate) fn check_legacy(&mut self, stream: CaptureStream, invalidates: bool) -> Outcome {
         let implicit = |capture: &Capture| Self::is_implicit(capture, stream.context);
         let is_blocked = stream.is_legacy && self.all.values().any(implicit);
@@ -139,7 +139,7 @@ impl Captures {
         if is_blocked { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Status of a stream's capture as the driver API numbers it.
+    /// Returns the status of a stream's capture as the driver API numbers it.
     pub(crate) fn status(&self, key: StreamKey) -> u32 {
         match self.of(key) {
             None => capture_status::NONE,
@@ -148,7 +148,7 @@ impl Captures {
         }
     }
 
-    /// Whether an operation in this stream is captured.
+    /// Returns whether an operation in this stream is captured.
     pub(crate) fn is_captured(&mut self, stream: CaptureStream) -> Outcome<bool> {
         self.check_legacy(stream, true)?;
         match self.status(stream.key) {
@@ -158,19 +158,19 @@ impl Captures {
         }
     }
 
-    /// A captured operation that cannot be: the capture is invalidated.
+    /// Invalidates the capture of a stream, for an operation that cannot be captured.
     pub(crate) fn invalidate_of(&mut self, key: StreamKey) {
         if let Some(capture) = self.of_mut(key) {
             capture.is_valid = false;
         }
     }
 
-    /// The capture that an event was last recorded in: `Some(None)` when it has ended.
+    /// Returns the capture in which an event was last recorded: `Some(None)` if it has ended.
     fn of_event(&self, event: usize) -> Option<Option<&Capture>> {
         self.events.get(&event).map(|(capture, _)| self.all.get(capture))
     }
 
-    /// Refuses to ask or wait for an event that was last recorded in a capture, which is invalidated by it.
+    /// Refuses to query or wait for an event that was last recorded in a capture, and invalidates that.
     pub(crate) fn check_event(&mut self, event: usize) -> Outcome {
         match self.of_event(event).map(|capture| capture.map(|capture| capture.id)) {
             None => Ok(()),
@@ -182,7 +182,7 @@ impl Captures {
         }
     }
 
-    /// An event is recorded in a stream: it stands for a place in a capture, or for none any more.
+    /// Records an event in a stream: it then stands for a place in a capture, or no longer for any.
     pub(crate) fn record(&mut self, event: usize, stream: CaptureStream) -> Outcome<CaptureOutcome> {
         if !self.is_captured(stream)? {
             self.events.remove(&event);
@@ -194,7 +194,7 @@ impl Captures {
         Ok(CaptureOutcome::Yes)
     }
 
-    /// A stream waits for an event. `was_recorded`: outside of captures, whenever.
+    /// Makes a stream wait for an event. `was_recorded`: at any time, outside of captures.
     pub(crate) fn wait(&mut self, event: usize, stream: CaptureStream, was_recorded: bool) -> Outcome<CaptureOutcome> {
         let Some((id, dependencies)) = self.events.get(&event).cloned() else {
             if !self.is_captured(stream)? {
@@ -229,7 +229,7 @@ impl Captures {
         }
     }
 
-    /// The stream stands behind `dependencies` as well from now on.
+    /// Adds a stream to a capture: its next node also depends on `dependencies`.
     fn join(&mut self, id: u64, stream: CaptureStream, dependencies: &CaptureDependencies) {
         self.by_stream.insert(stream.key, id);
         let Some(capture) = self.all.get_mut(&id) else { return };
@@ -241,12 +241,12 @@ impl Captures {
         }
     }
 
-    /// An event's handle has ended, or stands for something else.
+    /// Forgets an event whose handle has ended, or which was recorded elsewhere.
     pub(crate) fn forget_event(&mut self, event: usize) {
         self.events.remove(&event);
     }
 
-    /// Removes a capture, and sets its streams free.
+    /// Removes a capture, and frees its streams.
     pub(crate) fn close(&mut self, id: u64) -> Option<Capture> {
         self.by_stream.retain(|_, capture| *capture != id);
         self.all.remove(&id)

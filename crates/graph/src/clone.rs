@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::params::Params;
 
 impl GraphState {
-    /// A copy of a graph with everything in it; graphs with memory, conditional nodes or handles are not copied.
+    /// Copies a graph with everything in it; refuses graphs with memory nodes, conditional nodes or handles.
     pub(crate) fn copy_graph(&mut self, original: GraphId, owner: Owner) -> Outcome<GraphId> {
         let unique = |params: &Params| is_memory(params) || matches!(params, Params::Conditional(_));
         if self.any_node(original, &unique) || !self.graph(original)?.conditions.is_empty() {
@@ -50,7 +50,7 @@ impl GraphState {
         Ok(copy)
     }
 
-    /// The node of a copy that was made from `node`.
+    /// Returns the node of a copy that was made from `node`.
     pub(crate) fn find_in_copy(&self, node: NodeId, copy: GraphId) -> Outcome<NodeId> {
         let graph = self.graph(copy)?;
         let is_clone = |other: &&NodeId| self.nodes.get(other).is_some_and(|other| other.source == Some(node));

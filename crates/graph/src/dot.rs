@@ -1,8 +1,8 @@
 //! Drawings of graphs in the language of Graphviz, for `cuGraphDebugDotPrint`, in the driver's form (580.159.04, seen on an
 //! H100 on 2026-11-28 for kernels, copies, fills, host functions, events, empty nodes and child graphs).
 //!
-//! A node has its number, and its type or, for a kernel, its name. Flags (`CUgraphDebugDot_flags`) add what a node does: all of
-//! it, or that of one type of node. A graph inside a node is drawn behind the one that it is in.
+//! A node has its number, and its type or, for a kernel, its name. Flags (`CUgraphDebugDot_flags`) add parameters: all of
+//! them, or those of one type of node. An inner graph is drawn after the graph that it is in.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -14,18 +14,18 @@ use crate::handles::{GraphId, NodeId, node_handle};
 use crate::outcome::Outcome;
 use crate::params::{Kernel, Memcpy, Memset, Params};
 
-/// What is asked for.
+/// The flags of a drawing.
 #[derive(Clone, Copy)]
 struct DotFlags(u32);
 
 impl DotFlags {
-    /// Whether one of these flags is set, or the one for everything.
+    /// Returns whether one of these flags is set, or the one for everything.
     fn has(self, flags: u32) -> bool {
         self.0 & (flags | flag::VERBOSE) != 0
     }
 }
 
-/// A node, with what its lines need.
+/// A node, with the data for its lines.
 struct Drawn<'state> {
     /// Its place in the graph.
     at: usize,
@@ -36,7 +36,7 @@ struct Drawn<'state> {
 }
 
 impl GraphState {
-    /// The text of a drawing.
+    /// Returns the text of a drawing.
     pub(crate) fn draw(&self, graph: GraphId, flags: u32) -> Outcome<String> {
         let mut text = String::from("digraph dot {\n");
         self.draw_graph(&mut text, graph, DotFlags(flags))?;
@@ -67,7 +67,7 @@ impl GraphState {
         inner.copied().collect::<Vec<_>>().into_iter().try_for_each(|inner| self.draw_graph(text, inner, flags))
     }
 
-    /// The place of each node in a topological order, from its end.
+    /// Returns the place of each node in a topological order, from its end.
     fn order(&self, nodes: &[NodeId]) -> Outcome<HashMap<NodeId, usize>> {
         let mut left = HashMap::new();
         for id in nodes {
@@ -90,12 +90,12 @@ impl GraphState {
     }
 }
 
-/// A number as the driver writes addresses and handles.
+/// Returns a number as the driver writes addresses and handles.
 fn hexadecimal(number: u64) -> String {
     format!("0x{number:016X}")
 }
 
-/// Text as it stands in a label.
+/// Returns text escaped for a label.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         if matches!(letter, '\\' | '"' | '{' | '}' | '<' | '>' | '|') {
@@ -107,7 +107,7 @@ fn escaped(text: &str) -> String {
 }
 
 impl Drawn<'_> {
-    /// What stands between the brackets.
+    /// Returns the attributes of the node, which stand between the brackets.
     fn attributes(&self, flags: DotFlags) -> String {
         match self.params {
             Params::Kernel(it) if flags.has(flag::KERNEL_NODE_ATTRIBUTES) => self.whole_kernel(it, flags),
@@ -132,7 +132,7 @@ impl Drawn<'_> {
         }
     }
 
-    /// A label of lines: number, type or name, handles, and `more`.
+    /// Returns a label of lines: number, type or name, handles, and `more`.
     fn plain(&self, style: &str, shape: &str, word: &str, flags: DotFlags, more: &str) -> String {
         let Self { at, order, .. } = self;
         let mut handles = String::new();
@@ -149,7 +149,7 @@ impl Drawn<'_> {
         hexadecimal(node_handle(self.id).0.addr() as u64)
     }
 
-    /// A kernel as a record, with its attributes.
+    /// Returns a kernel as a record, with its attributes.
     fn whole_kernel(&self, it: &Kernel, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let launch = if flags.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
@@ -176,7 +176,7 @@ impl Drawn<'_> {
         )
     }
 
-    /// A fill as a record.
+    /// Returns a fill as a record.
     fn whole_fill(&self, Memset { fill, .. }: &Memset, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let (title, handle) = match flags.has(flag::HANDLES) {
@@ -195,7 +195,7 @@ impl Drawn<'_> {
         )
     }
 
-    /// A copy as a record.
+    /// Returns a copy as a record.
     fn whole_copy(&self, Memcpy { copy, .. }: &Memcpy, flags: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let (title, handle) = match flags.has(flag::HANDLES) {
@@ -231,12 +231,12 @@ impl Drawn<'_> {
     }
 }
 
-/// The function of a kernel, or the kernel itself.
+/// Returns the function of a kernel, or the kernel itself.
 fn function(it: &Kernel) -> String {
     hexadecimal(if it.function == 0 { it.kernel } else { it.function } as u64)
 }
 
-/// Grid, block and shared memory, as a launch writes them.
+/// Returns grid, block and shared memory, as in a launch.
 fn shape(it: &Kernel) -> String {
     let sizes = |[x, y, z]: [u32; 3]| match (y, z) {
         (1, 1) => x.to_string(),
@@ -245,7 +245,7 @@ fn shape(it: &Kernel) -> String {
     format!("\\<\\<\\<{},{},{}\\>\\>\\>", sizes(it.grid), sizes(it.block), it.shared)
 }
 
-/// The kind of a copy, short and long.
+/// Returns the kind of a copy, short and long.
 fn kind(copy: &CUDA_MEMCPY3D) -> (String, String) {
     let side = |kind: u32| match kind {
         memory_type::HOST => ("H", "HOST"),
@@ -257,7 +257,7 @@ fn kind(copy: &CUDA_MEMCPY3D) -> (String, String) {
     (format!("{}to{}", from.0, to.0), format!("{} to {}", from.1, to.1))
 }
 
-/// The address of one side of a copy.
+/// Returns the address of one side of a copy.
 fn side_address(kind: u32, host: u64, device: u64, array: u64) -> String {
     hexadecimal(match kind {
         memory_type::HOST => host,
@@ -266,8 +266,8 @@ fn side_address(kind: u32, host: u64, device: u64, array: u64) -> String {
     })
 }
 
-/// What other nodes do, in lines. Memory nodes, batches of memory operations and conditional nodes have a form of our own: the
-/// driver's was not seen (`docs/explanation/graphs.md`).
+/// Returns the parameters of other nodes, in lines. Memory nodes, batches of memory operations and conditional nodes have
+/// Katydid's own form: the driver's was not seen (`docs/explanation/graphs.md`).
 fn details(params: &Params, flags: DotFlags) -> String {
     match params {
         Params::Host(it) if flags.has(flag::HOST_NODE_PARAMS) => {

@@ -9,10 +9,10 @@ use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
 
-/// An edge with what it leads from and to.
+/// An edge with its two nodes.
 pub(crate) type Edge = (NodeId, NodeId, CUgraphEdgeData);
 
-/// Two edges that say the same.
+/// Returns whether two edges carry the same data.
 pub(crate) fn same(edge: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
     (edge.from_port, edge.to_port, edge.type_) == (other.from_port, other.to_port, other.type_)
 }
@@ -36,7 +36,7 @@ impl GraphState {
         Ok(())
     }
 
-    /// Takes edges away, all or none; those of memory nodes stay.
+    /// Removes edges, all or none; those of memory nodes stay.
     pub(crate) fn disconnect(&mut self, graph: GraphId, edges: &[Edge], with_data: bool) -> Outcome {
         for (from, to, data) in edges {
             let (source, target) = (self.node(*from)?, self.node(*to)?);
@@ -62,7 +62,7 @@ impl GraphState {
         Ok(())
     }
 
-    /// All edges: by the node they leave, in the order in which these were added.
+    /// Returns all edges: by the node they leave, in the order in which nodes were added.
     pub(crate) fn edges(&self, graph: GraphId) -> Outcome<Vec<Edge>> {
         let mut edges = Vec::new();
         for from in &self.graph(graph)?.nodes {
@@ -73,13 +73,13 @@ impl GraphState {
         Ok(edges)
     }
 
-    /// The data of an edge that is there.
+    /// Returns the data of an edge.
     pub(crate) fn edge(&self, from: NodeId, to: NodeId) -> Outcome<CUgraphEdgeData> {
         let edge = self.node(to)?.dependencies.iter().find(|(node, _)| *node == from);
         edge.map(|(_, data)| *data).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Everything that comes before `nodes`, and they themselves.
+    /// Returns `nodes` and everything that comes before them.
     pub(crate) fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> HashSet<NodeId> {
         let mut visited = HashSet::new();
         let mut open: Vec<_> = nodes.into_iter().collect();
@@ -94,7 +94,7 @@ impl GraphState {
     }
 }
 
-/// Nodes that begin or end memory: their graph keeps its order around them.
+/// Returns whether a node allocates or frees memory: its graph keeps its order around it.
 pub(crate) fn is_memory(params: &Params) -> bool {
     matches!(params, Params::MemAlloc(_) | Params::MemFree(_))
 }

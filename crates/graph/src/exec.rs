@@ -8,7 +8,7 @@ use katydid_cuda_sys::CUgraphExec;
 use crate::handles::{GraphId, handle, number};
 use crate::plan::Plan;
 
-/// Their handles begin here.
+/// The first handle of executable graphs.
 const FIRST_EXEC_HANDLE: usize = 0x0045_0000_0000_0000;
 
 /// An executable graph (`CUgraphExec`).
@@ -16,22 +16,22 @@ const FIRST_EXEC_HANDLE: usize = 0x0045_0000_0000_0000;
 pub(crate) struct Exec {
     /// Steps that a launch runs.
     pub(crate) plan: Arc<Plan>,
-    /// The graph it was made of.
+    /// The graph that it was made from.
     pub(crate) graph: GraphId,
-    /// As given at its instantiation, without what only concerned that.
+    /// The flags of its instantiation, without those that only concerned that.
     pub(crate) flags: u64,
     /// References to user objects.
     pub(crate) objects: BTreeMap<u32, u32>,
-    /// Some step allocates or frees, which each launch has to look at. Changes leave kinds of steps as they are.
+    /// Whether some step allocates or frees, which each launch has to check. Changes keep the types of steps.
     pub(crate) has_memory: bool,
 }
 
-/// The handle of an executable graph.
+/// Returns the handle of an executable graph.
 pub(crate) fn exec_handle(id: u32) -> CUgraphExec {
     CUgraphExec(handle(id, FIRST_EXEC_HANDLE))
 }
 
-/// The number behind the handle of an executable graph.
+/// Returns the number behind the handle of an executable graph.
 pub(crate) fn exec_number(exec: CUgraphExec) -> Option<u32> {
     number(exec.0.addr(), FIRST_EXEC_HANDLE)
 }

@@ -1,7 +1,7 @@
-//! The functions of the driver API for graphs and capture, one line each: name, parameters, and the method of
-//! [`Graphs`](crate::Graphs) that does it. Both driver libraries declare their symbols from this list.
+//! The functions of the driver API for graphs and capture, one line each: name, parameters, and the implementing method of
+//! [`Graphs`](crate::Graphs). Both driver libraries declare their symbols from this list.
 
-/// Hands the list to a macro of the caller's.
+/// Passes the list to a macro of the caller.
 #[macro_export]
 macro_rules! for_each_function {
     ($emit:ident) => {

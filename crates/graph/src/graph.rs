@@ -1,4 +1,4 @@
-//! Graphs and their nodes: which exist, in which order they were made, and what owns them.
+//! Graphs and their nodes: which exist, their order of creation, and their owners.
 //!
 //! The driver's code for a graph or node that does not exist is 1, not 400.
 
@@ -19,12 +19,12 @@ const PROGRAMMATIC_EDGE: u8 = 1;
 /// The last port that a kernel has.
 const LAST_KERNEL_PORT: u8 = 2;
 
-/// Whom a graph belongs to.
+/// The owner of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The program, which destroys it.
     Program,
-    /// A capture that is under way.
+    /// An active capture.
     Capture,
     /// A child-graph or conditional node.
     Node(NodeId),
@@ -34,26 +34,27 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) owner: Owner,
-    /// In the order in which they were added.
+    /// Nodes in the order in which they were added.
     pub(crate) nodes: Vec<NodeId>,
-    /// Nodes without dependencies; the one that became so last comes first, as the driver lists them.
+    /// Nodes without dependencies; the latest comes first, as the driver lists them.
     pub(crate) roots: Vec<NodeId>,
     /// The graph it is a clone of.
     pub(crate) source: Option<GraphId>,
     /// References to user objects.
     pub(crate) objects: BTreeMap<u32, u32>,
-    /// Conditional handles made for it and for the graphs inside it, and the node that each is used by. Empty in an inner graph.
+    /// Conditional handles made for it and for the graphs inside it, each with the node that uses it. Empty in an inner
+    /// graph.
     pub(crate) conditions: BTreeMap<u64, Condition>,
-    /// Captures that add to it.
+    /// Number of captures that add to it.
     pub(crate) captures: u32,
-    /// Executable graphs made of it that live.
+    /// Number of live executable graphs made from it.
     pub(crate) instances: u32,
 }
 
 /// State of a conditional handle (`CUgraphConditionalHandle`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Condition {
-    /// The node that it decides for.
+    /// The node that it controls.
     pub(crate) node: Option<NodeId>,
 }
 
@@ -62,15 +63,15 @@ pub(crate) struct Condition {
 pub(crate) struct Node {
     pub(crate) graph: GraphId,
     pub(crate) params: Params,
-    /// What it comes after, in the order in which that was said.
+    /// The nodes before it, in the order in which the edges were added.
     pub(crate) dependencies: Vec<(NodeId, CUgraphEdgeData)>,
-    /// What comes after it, in that order too.
+    /// The nodes after it, in the same order.
     pub(crate) dependents: Vec<NodeId>,
     /// The node it was made from by cloning.
     pub(crate) source: Option<NodeId>,
 }
 
-/// Everything there is, under one lock.
+/// All graphs and captures, under one lock.
 #[derive(Debug, Default)]
 pub struct GraphState {
     pub(crate) graphs: HashMap<GraphId, Graph>,
@@ -82,7 +83,7 @@ pub struct GraphState {
     last: u32,
 }
 
-/// Refuses data that the nodes at its ends do not allow.
+/// Refuses edge data that the nodes at its ends do not allow.
 pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome {
     let plain = data.from_port == 0 && data.type_ == 0;
     let kernels = from == node_type::KERNEL && to == node_type::KERNEL;
@@ -93,13 +94,13 @@ pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome 
 }
 
 impl GraphState {
-    /// A number that no graph, node or executable graph has had.
+    /// Returns a number that no graph, node or executable graph has had.
     pub(crate) fn new_id(&mut self) -> Outcome<u32> {
         self.last = self.last.checked_add(1).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(self.last)
     }
 
-    /// A new, empty graph.
+    /// Makes a new, empty graph.
     pub(crate) fn create(&mut self, owner: Owner) -> Outcome<GraphId> {
         let id = self.new_id()?;
         let graph = Graph {
@@ -116,13 +117,13 @@ impl GraphState {
         Ok(id)
     }
 
-    /// The number of a living graph.
+    /// Returns the number of a live graph.
     pub(crate) fn graph_id(&self, graph: CUgraph) -> Outcome<GraphId> {
         let id = graph_number(graph).filter(|id| self.graphs.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The number of a living node.
+    /// Returns the number of a live node.
     pub(crate) fn node_id(&self, node: CUgraphNode) -> Outcome<NodeId> {
         let id = node_number(node).filter(|id| self.nodes.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -144,7 +145,7 @@ impl GraphState {
         self.nodes.get_mut(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Refuses dependencies that are not of `graph`, or named twice, or of a kind that the ends do not have.
+    /// Refuses dependencies that are not in `graph`, or named twice, or of a kind that the nodes do not allow.
     pub(crate) fn check_dependencies(
         &self,
         graph: GraphId,
@@ -162,7 +163,7 @@ impl GraphState {
         Ok(())
     }
 
-    /// Adds a node behind others of the same graph.
+    /// Adds a node after others of the same graph.
     pub(crate) fn add(
         &mut self,
         graph: GraphId,
@@ -184,8 +185,8 @@ impl GraphState {
         Ok(id)
     }
 
-    /// Memory that nodes before a new one behind `before` have freed for good, with room for `size` bytes on `device`: its
-    /// address and what holds it.
+    /// Returns memory that nodes before a new one after `dependencies` have freed for good, with at least `size` bytes on
+    /// `device`: its address and the value that keeps it.
     pub(crate) fn freed_before(
         &self,
         graph: GraphId,
@@ -203,7 +204,7 @@ impl GraphState {
         }
         let nodes = || self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
         let params = |id: &NodeId| self.nodes.get(id).map(|node| &node.params);
-        // What was allocated in this graph, and how often it was; with what freed it in the past of the new node.
+        // Balance of allocations and frees of each address in this graph; with those that free it before the new node.
         let mut balance: HashMap<u64, (i64, KeepAlive)> = HashMap::new();
         for params in nodes().filter_map(params) {
             if let Params::MemAlloc(alloc) = params {
@@ -222,7 +223,7 @@ impl GraphState {
         free.min_by_key(|(address, _)| *address).map(|(address, (_, memory))| (address, memory))
     }
 
-    /// Takes a node out of its graph, with its edges and the graphs that belong to it.
+    /// Removes a node from its graph, with its edges and the graphs that belong to it.
     pub(crate) fn remove(&mut self, id: NodeId) -> Outcome {
         let (graph, dependents) = (self.node(id)?.graph, self.node(id)?.dependents.clone());
         let outermost = self.outermost(graph)?;
@@ -260,7 +261,7 @@ impl GraphState {
         Ok(())
     }
 
-    /// The graph that a graph is in, at whatever depth, and that is in no other.
+    /// Returns the outermost graph that a graph is in.
     pub(crate) fn outermost(&self, graph: GraphId) -> Outcome<GraphId> {
         let mut at = graph;
         while let Owner::Node(node) = self.graph(at)?.owner {
@@ -269,14 +270,14 @@ impl GraphState {
         Ok(at)
     }
 
-    /// Refuses a child for a node of `outer`: a graph itself, or one that is to move into its own inside.
+    /// Refuses a child for a node of `outer`: a graph cannot contain itself, or move into its own inside.
     pub(crate) fn check_child(&self, outer: GraphId, child: GraphId, moves: bool) -> Outcome {
         let inner = self.graph(child)?;
         let may_move = inner.owner == Owner::Program && inner.captures == 0 && self.outermost(outer)? != child;
         if outer != child && (may_move || !moves) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
-    /// Whether `test` holds for a node of the graph or of one inside it.
+    /// Returns whether `test` holds for a node of the graph or of one inside it.
     pub(crate) fn any_node(&self, graph: GraphId, test: &dyn Fn(&Params) -> bool) -> bool {
         let nodes = self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
         nodes

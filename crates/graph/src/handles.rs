@@ -1,48 +1,48 @@
 //! Handles of graphs, nodes and other objects of graphs.
 //!
-//! Handles are numbers that are never used twice, so a stale one is recognised.
+//! Handles are numbers that are never reused, so a stale one is recognized.
 
 use katydid_cuda_sys::{CUgraph, CUgraphNode};
 
 /// Number of a graph.
 pub type GraphId = u32;
-/// Number of a node, in whichever graph.
+/// Number of a node, in any graph.
 pub type NodeId = u32;
 
-/// Handles of graphs begin here. Handles of every kind are even numbers far from every address.
+/// The first handle of graphs. Handles of every kind are even numbers far from every address.
 const FIRST_GRAPH_HANDLE: usize = 0x0047_0000_0000_0000;
-/// Handles of nodes begin here.
+/// The first handle of nodes.
 const FIRST_NODE_HANDLE: usize = 0x004e_0000_0000_0000;
-/// Handles are this far apart.
+/// Distance of two handles.
 const HANDLE_STEP: usize = 16;
 
-/// The number behind a handle of the kind that begins at `base`.
+/// Returns the number behind a handle of the kind that begins at `base`.
 pub(crate) fn number(handle: usize, base: usize) -> Option<u32> {
     let offset = handle.checked_sub(base)?;
     if offset.is_multiple_of(HANDLE_STEP) { u32::try_from(offset / HANDLE_STEP).ok() } else { None }
 }
 
-/// The handle of a number.
+/// Returns the handle of a number.
 pub(crate) fn handle(number: u32, base: usize) -> *mut std::ffi::c_void {
     std::ptr::without_provenance_mut(base + number as usize * HANDLE_STEP)
 }
 
-/// The handle of a graph.
+/// Returns the handle of a graph.
 pub(crate) fn graph_handle(id: GraphId) -> CUgraph {
     CUgraph(handle(id, FIRST_GRAPH_HANDLE))
 }
 
-/// The handle of a node.
+/// Returns the handle of a node.
 pub(crate) fn node_handle(id: NodeId) -> CUgraphNode {
     CUgraphNode(handle(id, FIRST_NODE_HANDLE))
 }
 
-/// The number behind the handle of a graph.
+/// Returns the number behind the handle of a graph.
 pub(crate) fn graph_number(graph: CUgraph) -> Option<GraphId> {
     number(graph.0.addr(), FIRST_GRAPH_HANDLE)
 }
 
-/// The number behind the handle of a node.
+/// Returns the number behind the handle of a node.
 pub(crate) fn node_number(node: CUgraphNode) -> Option<NodeId> {
     number(node.0.addr(), FIRST_NODE_HANDLE)
 }

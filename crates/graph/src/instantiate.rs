@@ -1,4 +1,4 @@
-//! Graphs become executable graphs: what is checked, and the plan of what they do.
+//! Instantiation of graphs: the checks, and the plan of the executable graph.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl From<CUresult> for InstantiateError {
     }
 }
 
-/// Flags that an instantiation may have.
+/// Checks the flags of an instantiation.
 fn check_flags(flags: u64, with_params: bool) -> Outcome {
     let upload = if with_params { instantiate_flags::UPLOAD } else { 0 };
     let plain = instantiate_flags::AUTO_FREE_ON_LAUNCH | instantiate_flags::USE_NODE_PRIORITY | upload;
@@ -38,7 +38,7 @@ fn check_flags(flags: u64, with_params: bool) -> Outcome {
     if flags & !u64::from(plain) == 0 { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// What may be in the body of a conditional node, at any depth.
+/// Returns whether a node may be in the body of a conditional node, at any depth.
 fn fits_body(params: &Params) -> bool {
     matches!(
         params,
@@ -51,7 +51,7 @@ fn fits_body(params: &Params) -> bool {
     )
 }
 
-/// Bodies that a conditional node of a kind may have.
+/// Checks the number of bodies of a conditional node, by its kind.
 pub(crate) fn check_conditional(kind: u32, size: u32) -> Outcome {
     let fits = match kind {
         conditional_type::IF => (1..=2).contains(&size),
@@ -63,7 +63,7 @@ pub(crate) fn check_conditional(kind: u32, size: u32) -> Outcome {
 }
 
 impl GraphState {
-    /// The number of a living executable graph.
+    /// Returns the number of a live executable graph.
     pub(crate) fn exec_id(&self, exec: CUgraphExec) -> Outcome<u32> {
         let id = exec_number(exec).filter(|id| self.execs.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -77,7 +77,7 @@ impl GraphState {
         self.execs.get_mut(&id).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The plan of a graph as it is now.
+    /// Returns the plan of a graph as it is now.
     pub(crate) fn plan(&self, graph: GraphId) -> Outcome<Plan> {
         let nodes = &self.graph(graph)?.nodes;
         let position: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, node)| (*node, at)).collect();
@@ -117,7 +117,7 @@ impl GraphState {
         Ok(plan)
     }
 
-    /// Notes an executable graph that the driver library has made.
+    /// Adds an executable graph that the driver library has made.
     pub(crate) fn insert_exec(&mut self, id: u32, graph: GraphId, plan: Plan, flags: u64) -> Outcome {
         let source = self.graph_mut(graph)?;
         source.instances += 1;

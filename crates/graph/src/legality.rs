@@ -7,28 +7,28 @@ use katydid_cuda_sys::{CUresult, capture_mode};
 use crate::captures::{Capture, CaptureStream, Captures, this_thread};
 use crate::outcome::Outcome;
 
-/// What a call that is not captured would do.
+/// The effect of a call that is not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UncapturedCall {
-    /// Something that might wait or that other threads' captures could depend on: memory, queries, waits.
+    /// Might wait, or change what captures of other threads depend on: memory, queries, waits.
     Unsafe,
-    /// Wait for a stream, or ask how it is.
+    /// Waits for a stream, or queries it.
     Stream(CaptureStream),
-    /// Wait for a context, by its handle.
+    /// Waits for a context, by its handle.
     Context(usize),
 }
 
 thread_local! {
-    /// The mode of `cuThreadExchangeStreamCaptureMode`.
+    /// The mode set by `cuThreadExchangeStreamCaptureMode`.
     static MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
 }
 
-/// Exchanges the calling thread's mode; any number is taken, as the driver takes it.
+/// Exchanges the calling thread's mode; any number is accepted, as in the driver.
 pub(crate) fn exchange_mode(mode: u32) -> u32 {
     MODE.try_with(|cell| cell.replace(mode)).unwrap_or(mode)
 }
 
-/// Whether a capture forbids unsafe calls of a thread.
+/// Returns whether a capture forbids unsafe calls of a thread.
 fn forbids(capture: &Capture, thread: u64, mode: u32) -> bool {
     match mode {
         capture_mode::RELAXED => false,
@@ -39,7 +39,7 @@ fn forbids(capture: &Capture, thread: u64, mode: u32) -> bool {
 }
 
 impl Captures {
-    /// Refuses a call that a capture forbids, which invalidates that capture.
+    /// Refuses a call that a capture forbids, and invalidates that capture.
     pub(crate) fn forbid(&mut self, call: UncapturedCall) -> Outcome {
         let found = match call {
             UncapturedCall::Unsafe => self.invalidate_unsafe(),

@@ -1,15 +1,15 @@
-//! CUDA graphs and stream capture as far as they need no GPU: what a program builds, asks about and changes.
+//! CUDA graphs and stream capture as far as they need no GPU: what a program builds, queries and changes.
 //!
-//! Both driver libraries of this project keep their graphs here: softcuda, which then runs them, and the shim, which
-//! sends a graph to the worker when it is instantiated. The [`Backend`] holds their differences. So there is one place
-//! that knows which call invalidates a capture and with which code; the codes were measured on driver 580.
+//! Both driver libraries keep their graphs here: softcuda, which also runs them, and the shim, which sends a graph to the
+//! worker when it is instantiated. The [`Backend`] has their differences. So one place knows which call invalidates a
+//! capture and with which code; the codes were measured on driver 580.
 //!
 //! | part | files |
 //! |---|---|
-//! | what nodes do | `params` |
+//! | parameters of nodes | `params` |
 //! | graphs, nodes, edges, clones | `handles`, `graph`, `edges`, `clone` |
 //! | capture | `captures`, `capture`, `legality` |
-//! | everything there is, under one lock | `api::store` |
+//! | all graphs and captures, under one lock | `api::store` |
 //! | executable graphs | `plan`, `exec`, `instantiate`, `update` |
 //! | memory, user objects, drawings | `memory`, `objects`, `dot` |
 //! | the functions of the driver API | `api`, `functions` |

@@ -1,8 +1,8 @@
-//! Memory that begins and ends in graphs.
+//! Memory that graphs allocate and free.
 //!
-//! An allocation node has an address from its creation on, which every launch uses again. Memory that a launch began
-//! and did not end lives until the program, or another graph, frees it; the graph cannot be launched again before
-//! that, unless it was instantiated to free such memory by itself.
+//! An allocation node has an address from its creation on, which every launch uses again. Memory that a launch allocates and
+//! does not free lives until the program, or another graph, frees it. The graph cannot be launched again before that, unless
+//! it was instantiated to free such memory by itself.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -15,32 +15,32 @@ use crate::outcome::Outcome;
 use crate::params::{KeepAlive, Params};
 use crate::plan::Plan;
 
-/// The driver takes memory for graphs in pieces of this many bytes.
+/// The driver allocates memory for graphs in pieces of this many bytes.
 const GRAPH_MEMORY_PIECE_BYTES: u64 = 32 << 20;
 
-/// Memory that an allocation node of a graph has.
+/// The memory of an allocation node.
 #[derive(Debug)]
 struct Block {
     size: u64,
     device: i32,
     memory: Weak<dyn Any + Send + Sync>,
-    /// Holds the memory while it is allocated, whatever becomes of the graph.
+    /// Keeps the memory while it is allocated, whatever becomes of the graph.
     live: Option<KeepAlive>,
-    /// A node that frees it was made.
+    /// Whether a node that frees it was made.
     has_free: bool,
 }
 
-/// What holds blocks, by their addresses.
+/// The values that keep blocks, by the blocks' addresses.
 pub(crate) type OldStates = Vec<(u64, Option<KeepAlive>)>;
 
-/// Bytes of one device that graphs have. Launches in one stream follow each other and so have the same memory, but for what
-/// they leave behind; launches in several streams have memory each. What was taken once is kept, and counts as used, until
-/// memory is trimmed (seen on an H100, driver 580).
+/// Bytes of one device that graphs use. Launches in one stream follow each other and so use the same memory, except for what
+/// they leave allocated; launches in several streams have their own. Memory once taken is kept, and counts as used, until it
+/// is trimmed (seen on an H100, driver 580).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// What lives beyond its launch.
+    /// Bytes that outlive their launch.
     live: u64,
-    /// The executable graph that each stream has launched last, and what it needs while it runs.
+    /// The last executable graph of each stream, and its bytes while it runs.
     running: HashMap<StreamKey, (u32, u64)>,
     reserved: u64,
     used_high: u64,
@@ -48,7 +48,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// An attribute as the driver API numbers it.
+    /// Returns an attribute as the driver API numbers it.
     pub(crate) fn get(&self, attribute: u32) -> Outcome<u64> {
         match attribute {
             graph_memory::USED_CURRENT | graph_memory::RESERVED_CURRENT => Ok(self.reserved),
@@ -58,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// High marks can be set back to what is taken now.
+    /// Resets a high mark to the current bytes.
     pub(crate) fn reset(&mut self, attribute: u32, value: u64) -> Outcome {
         match (attribute, value) {
             (graph_memory::USED_HIGH, 0) => self.used_high = self.reserved,
@@ -68,7 +68,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Takes what is needed now, if that is more than before.
+    /// Reserves the bytes needed now, if they are more than before.
     fn mark(&mut self) {
         let needed = self.running.values().fold(self.live, |sum, (_, bytes)| sum.saturating_add(*bytes));
         self.reserved = self.reserved.max(needed);
@@ -76,7 +76,7 @@ impl Usage {
         self.reserved_high = self.reserved_high.max(self.reserved);
     }
 
-    /// An executable graph runs nowhere any more.
+    /// Forgets an executable graph that no longer runs anywhere.
     fn leave(&mut self, exec: u32) {
         self.running.retain(|_, (other, _)| *other != exec);
     }
@@ -90,27 +90,27 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// A node began to stand for a block.
+    /// Adds the block of a new allocation node.
     pub(crate) fn add(&mut self, address: u64, size: u64, device: i32, memory: &KeepAlive) {
         self.blocks.retain(|_, block| block.memory.strong_count() > 0);
         let memory = Arc::downgrade(&memory.0);
         self.blocks.insert(address, Block { size, device, memory, live: None, has_free: false });
     }
 
-    /// A node begins to stand for a block that another node has freed before it.
+    /// Lets a new node allocate a block that another node has freed before it.
     pub(crate) fn begin_again(&mut self, address: u64) {
         if let Some(block) = self.block(address) {
             block.has_free = false;
         }
     }
 
-    /// Whether a block has room for `size` bytes on `device`.
+    /// Returns whether a block has at least `size` bytes on `device`.
     pub(crate) fn fits(&self, address: u64, size: u64, device: i32) -> bool {
         let block = self.blocks.get(&address).filter(|block| block.memory.strong_count() > 0);
         block.is_some_and(|block| block.device == device && block.size >= size)
     }
 
-    /// Number of blocks that are known.
+    /// Returns the number of known blocks.
     pub(crate) fn count(&self) -> usize {
         self.blocks.len()
     }
@@ -119,20 +119,21 @@ impl Memory {
         self.blocks.get_mut(&address).filter(|block| block.memory.strong_count() > 0)
     }
 
-    /// A node is to free a block: one that a graph allocates and no other node frees.
+    /// Claims a block for a node that frees it: a graph must allocate it, and no other node free it.
     pub(crate) fn claim_free(&mut self, address: u64) -> Outcome {
         let block = self.block(address).filter(|block| !block.has_free).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         block.has_free = true;
         Ok(())
     }
 
-    /// The program frees an address: true if it was a graph's memory.
+    /// Frees an address for the program; returns true if it was a graph's memory.
     pub(crate) fn free(&mut self, address: u64) -> Outcome<bool> {
         let Some(block) = self.block(address) else { return Ok(false) };
         block.live.take().map(|_| true).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// A launch: its allocations must not live already, and what it frees must. Returns the old states, in case it fails.
+    /// Starts a launch: its allocations must not be live already, and blocks that it frees must be. Returns the old states,
+    /// in case it fails.
     pub(crate) fn launch(&mut self, plan: &Plan, flags: u64) -> Outcome<OldStates> {
         let (allocations, ended) = effects(plan);
         let frees_itself = flags & u64::from(instantiate_flags::AUTO_FREE_ON_LAUNCH) != 0;
@@ -146,19 +147,20 @@ impl Memory {
         Ok(self.exchange(new_states.collect()))
     }
 
-    /// Gives blocks other holders, and those that they had.
+    /// Replaces the values that keep blocks; returns the old ones.
     fn exchange(&mut self, lives: OldStates) -> OldStates {
         let mut exchange_one =
             |(address, live)| Some((address, std::mem::replace(&mut self.block(address)?.live, live)));
         lives.into_iter().filter_map(&mut exchange_one).collect()
     }
 
-    /// A launch has failed: what lives is what lived before.
+    /// Restores the old states after a failed launch.
     pub(crate) fn take_back(&mut self, old_states: OldStates) {
         self.exchange(old_states);
     }
 
-    /// Counts what an executable graph, launched in a stream or prepared for it, uses there besides what it leaves behind.
+    /// Counts the bytes that an executable graph, launched in a stream or prepared for it, uses there besides those it
+    /// leaves allocated.
     pub(crate) fn run(&mut self, exec: u32, plan: &Plan, stream: StreamKey) {
         let (allocations, _) = effects(plan);
         let left: HashSet<u64> = allocations.iter().map(|(address, _)| *address).collect();
@@ -182,25 +184,25 @@ impl Memory {
         }
     }
 
-    /// An executable graph is gone.
+    /// Forgets an executable graph.
     pub(crate) fn forget_exec(&mut self, exec: u32) {
         self.usage.values_mut().for_each(|usage| usage.leave(exec));
     }
 
-    /// Counts what lives on a device.
+    /// Counts the live bytes on a device.
     fn count_live(&mut self, device: i32) {
         let alive = |block: &&Block| block.device == device && block.live.is_some() && block.memory.strong_count() > 0;
         let live: u64 = self.blocks.values().filter(alive).map(|block| block.size).sum();
         self.usage.entry(device).or_default().live = live.next_multiple_of(GRAPH_MEMORY_PIECE_BYTES);
     }
 
-    /// What the graphs of a device have.
+    /// Returns the usage of a device.
     pub(crate) fn usage(&mut self, device: i32) -> &mut Usage {
         self.count_live(device);
         self.usage.entry(device).or_default()
     }
 
-    /// Memory that nothing uses goes back to the system: all but what lives. Launches take it anew.
+    /// Releases memory that nothing uses: all except the live bytes. Launches reserve it again.
     pub(crate) fn trim(&mut self, device: i32) {
         let usage = self.usage(device);
         usage.running.clear();
@@ -208,9 +210,9 @@ impl Memory {
     }
 }
 
-/// The allocations that outlive a launch, and frees of others.
+/// Returns the allocations that outlive a launch, and its frees of other memory.
 fn effects(plan: &Plan) -> (Vec<(u64, KeepAlive)>, Vec<u64>) {
-    // One address may begin and end several times, one after the other.
+    // One address may be allocated and freed several times, one after the other.
     let (mut allocations, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
     plan.visit(&mut |params| match params {
         Params::MemAlloc(alloc) => {

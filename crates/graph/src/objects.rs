@@ -1,4 +1,4 @@
-//! User objects: things of the program that graphs keep alive, by counted references.
+//! User objects: objects of the program that graphs keep alive, by counted references.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use katydid_cuda_sys::{CUresult, CUuserObject};
 use crate::handles::{handle, number};
 use crate::outcome::Outcome;
 
-/// Their handles begin here.
+/// The first handle of user objects.
 const FIRST_OBJECT_HANDLE: usize = 0x0055_0000_0000_0000;
 
 /// A user object (`CUuserObject`): its destructor and count.
@@ -23,18 +23,18 @@ struct Object {
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     objects: HashMap<u32, Object>,
-    /// Destructors that are to run once the lock is free: function and data.
+    /// Destructors to run once the lock is free: function and data.
     pending_destructors: Vec<(usize, usize)>,
 }
 
 impl Objects {
-    /// A new object with references of the program's.
+    /// Makes an object with `count` references of the program.
     pub(crate) fn create(&mut self, id: u32, function: usize, data: usize, count: u32) -> CUuserObject {
         self.objects.insert(id, Object { function, data, count: u64::from(count) });
         CUuserObject(handle(id, FIRST_OBJECT_HANDLE))
     }
 
-    /// The number of a living object.
+    /// Returns the number of a live object.
     pub(crate) fn id(&self, object: CUuserObject) -> Outcome<u32> {
         let id = number(object.0.addr(), FIRST_OBJECT_HANDLE).filter(|id| self.objects.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
@@ -55,7 +55,7 @@ impl Objects {
         }
     }
 
-    /// A copy of a graph refers to what the graph refers to.
+    /// Adds a graph's references again for its copy.
     pub(crate) fn retain_all(&mut self, references: &BTreeMap<u32, u32>) {
         references.iter().for_each(|(id, count)| self.retain(*id, *count));
     }
@@ -64,7 +64,7 @@ impl Objects {
         references.iter().for_each(|(id, count)| self.release(*id, *count));
     }
 
-    /// Destructors to run now.
+    /// Takes the destructors to run now.
     pub(crate) fn take_pending_destructors(&mut self) -> Vec<(usize, usize)> {
         std::mem::take(&mut self.pending_destructors)
     }

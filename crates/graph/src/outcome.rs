@@ -2,5 +2,5 @@
 
 use katydid_cuda_sys::CUresult;
 
-/// What every function here gives.
+/// The result of every function here.
 pub type Outcome<T = ()> = Result<T, CUresult>;

@@ -1,7 +1,7 @@
-//! What a node does: parameters as the program gave them, checked and kept.
+//! Parameters of nodes, as the program passed them, checked and stored.
 //!
-//! Handles of functions, events and contexts are kept as numbers, and resolved when the graph is instantiated: a graph
-//! may outlive them, as it may with NVIDIA's driver.
+//! Handles of functions, events and contexts are stored as numbers, and resolved when the graph is instantiated: a graph may
+//! outlive them, as with NVIDIA's driver.
 
 #![expect(unsafe_code, reason = "descriptors hold addresses, which may go to other threads")]
 
@@ -26,28 +26,28 @@ pub enum Params {
     Memcpy(Memcpy),
     /// Fills memory with a value.
     Memset(Memset),
-    /// A function of the program.
+    /// Calls a function of the program.
     Host(Host),
-    /// A graph of its own, which belongs to the node.
+    /// Runs a graph that belongs to the node.
     Child(GraphId),
     /// Does nothing, and keeps the order.
     Empty,
-    /// The branch goes on when the event has come to pass.
+    /// Waits for an event: the branch goes on when it has completed.
     WaitEvent(CUevent),
-    /// The event comes to pass.
+    /// Records an event.
     RecordEvent(CUevent),
-    /// Allocates memory; it is live from here on.
+    /// Allocates memory, which is live from here on.
     MemAlloc(Alloc),
-    /// Memory at this address ends.
+    /// Frees the memory at this address.
     MemFree(u64),
-    /// Words are written and waited for.
+    /// Writes words and waits for words.
     Batch(Batch),
-    /// Graphs that run when and as often as a value says.
+    /// Runs graphs depending on a value.
     Conditional(Conditional),
 }
 
 impl Params {
-    /// The type as the driver API numbers it.
+    /// Returns the type as the driver API numbers it.
     pub fn type_number(&self) -> u32 {
         match self {
             Self::Kernel(_) => node_type::KERNEL,
@@ -65,7 +65,7 @@ impl Params {
         }
     }
 
-    /// The word for it in a drawing.
+    /// Returns the word for the type in a drawing.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "KERNEL",
@@ -83,8 +83,8 @@ impl Params {
         }
     }
 
-    /// Whether both are the same copy, fill or call: a driver needs no update then, and refuses copies of several rows, of
-    /// which it changes none. Of others that is not said, since what they name may be another thing of the same name.
+    /// Returns whether both are the same copy, fill or call. A driver then needs no update, and refuses one for copies of
+    /// several rows, which it never changes. It is false for other types, since equal handles may mean other objects.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Memcpy(one), Self::Memcpy(other)) => {
@@ -100,7 +100,7 @@ impl Params {
         }
     }
 
-    /// Graphs that belong to the node.
+    /// Returns the graphs that belong to the node.
     pub fn graphs(&self) -> &[GraphId] {
         match self {
             Self::Child(graph) => std::slice::from_ref(graph),
@@ -110,17 +110,17 @@ impl Params {
     }
 }
 
-/// Packed arguments, with pointers to each of them and the list that names them as a whole, for those who ask.
+/// Packed arguments, with pointers to each of them and the list for the packed form.
 pub struct Arguments {
     bytes: Box<[u8]>,
     /// Addresses in `bytes`, which never moves.
     pointers: Box<[usize]>,
-    /// Address and size of `bytes` as a launch's `extra` gives them; the size lies at its own end.
+    /// Address and size of `bytes` as in a launch's `extra`; the size itself is in the last entry.
     extra: Box<[usize; 6]>,
 }
 
 impl Arguments {
-    /// Arguments that lie at `offsets` of `bytes`.
+    /// Makes arguments at `offsets` of `bytes`.
     pub fn new(bytes: Vec<u8>, offsets: impl IntoIterator<Item = usize>) -> Arc<Self> {
         let bytes = bytes.into_boxed_slice();
         let start = bytes.as_ptr().expose_provenance();
@@ -131,17 +131,17 @@ impl Arguments {
         Arc::new(Self { bytes, pointers, extra })
     }
 
-    /// The address of the list that names them as a whole; it lives as long as these arguments.
+    /// Returns the address of the list for the packed form, which lives as long as these arguments.
     pub fn extra(&self) -> usize {
         self.extra.as_ptr().expose_provenance()
     }
 
-    /// Bytes of all arguments, as the kernel reads them.
+    /// Returns the bytes of all arguments, as the kernel reads them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The address of the array of pointers; it lives as long as these arguments.
+    /// Returns the address of the array of pointers, which lives as long as these arguments.
     pub fn array(&self) -> usize {
         if self.pointers.is_empty() { 0 } else { self.pointers.as_ptr().expose_provenance() }
     }
@@ -153,7 +153,7 @@ impl fmt::Debug for Arguments {
     }
 }
 
-/// Something of the driver library's that has to live as long as the node.
+/// An object of the driver library that has to live as long as the node.
 #[derive(Clone)]
 pub struct KeepAlive(pub Arc<dyn Any + Send + Sync>);
 
@@ -169,11 +169,11 @@ pub type Attributes = BTreeMap<u32, [u64; 8]>;
 /// Parameters of a kernel launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// The function, or the kernel where a function is meant, as the program named it.
+    /// The function, or a kernel in place of one, as the program named it.
     pub function: usize,
-    /// A kernel named as such: what runs only without a function, but returned as it was given.
+    /// A kernel in its own field: it runs only without a function, but queries return it.
     pub kernel: usize,
-    /// Handle of the context it runs in.
+    /// Handle of the context in which it runs.
     pub context: usize,
     /// Blocks of the grid along each axis.
     pub grid: [u32; 3],
@@ -181,20 +181,20 @@ pub struct Kernel {
     pub block: [u32; 3],
     /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// What the kernel gets.
+    /// The kernel's arguments.
     pub arguments: Arc<Arguments>,
-    /// They were given as a whole, and are shown so.
+    /// Whether they were packed, and queries return them so.
     pub is_packed: bool,
     /// Attributes of the launch, by their ids.
     pub attributes: Attributes,
-    /// The name of the code.
+    /// The name of the kernel.
     pub name: Arc<str>,
     /// Keeps the code alive as long as the node.
     pub code: KeepAlive,
 }
 
 impl Kernel {
-    /// Whether both run the same code in the same shape and manner: then they differ in what it is given, if at all.
+    /// Returns whether both run the same code with the same geometry and attributes, so that only arguments may differ.
     pub fn runs_as(&self, other: &Self) -> bool {
         let shape = |it: &Self| (it.function, it.kernel, it.context, it.grid, it.block, it.shared);
         shape(self) == shape(other) && self.attributes == other.attributes
@@ -206,7 +206,7 @@ impl Kernel {
 pub struct Memcpy {
     /// Both sides and the extent.
     pub copy: CUDA_MEMCPY3D,
-    /// Handle of the context it runs in.
+    /// Handle of the context in which it runs.
     pub context: usize,
 }
 
@@ -218,9 +218,9 @@ unsafe impl Sync for Memcpy {}
 /// A fill of one or two dimensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Memset {
-    /// Where, what and how much.
+    /// Target, value and extent.
     pub fill: CUDA_MEMSET_NODE_PARAMS,
-    /// Handle of the context it runs in.
+    /// Handle of the context in which it runs.
     pub context: usize,
 }
 
@@ -233,12 +233,12 @@ pub struct Host {
     pub data: usize,
 }
 
-/// Memory that begins in a graph.
+/// Memory that a graph allocates.
 #[derive(Clone, Debug)]
 pub struct Alloc {
-    /// Parameters as the program gave them, with the address that was chosen.
+    /// Parameters as the program passed them, with the chosen address.
     pub params: CUDA_MEM_ALLOC_NODE_PARAMS,
-    /// The memory itself: given back when nothing refers to the node any more.
+    /// The memory itself: freed when nothing refers to the node any more.
     pub memory: KeepAlive,
 }
 
@@ -250,24 +250,24 @@ unsafe impl Sync for Alloc {}
 /// Operations on words, in order.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The operations; the array that programs ask for is this one.
+    /// The operations; queries return this array.
     pub operations: Arc<Vec<CUstreamBatchMemOpParams>>,
     /// Flags of the whole batch.
     pub flags: u32,
-    /// Handle of the context they run in.
+    /// Handle of the context in which they run.
     pub context: usize,
 }
 
 /// Graphs under a condition.
 #[derive(Clone, Debug)]
 pub struct Conditional {
-    /// The value that decides, as kernels name it.
+    /// The value that controls it, as kernels name it.
     pub handle: u64,
     /// If, while or switch.
     pub kind: u32,
-    /// What runs: one graph a case.
+    /// The bodies: one graph a case.
     pub bodies: Vec<GraphId>,
-    /// Handles of the bodies: the array that the program was given.
+    /// Handles of the bodies: the array that the program got.
     pub array: Arc<Vec<usize>>,
     /// Handle of the context.
     pub context: usize,

@@ -1,4 +1,4 @@
-//! What an executable graph does: the steps of a graph as it was when it was instantiated.
+//! The plan of an executable graph: the steps of a graph at its instantiation.
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
@@ -9,13 +9,13 @@ use crate::params::Params;
 /// A step of an executable graph, made from one node.
 #[derive(Clone, Debug)]
 pub struct PlanStep {
-    /// The node it was made from; the program names it by that.
+    /// The node that it was made from, by which the program names it.
     pub node: NodeId,
     /// Operation of the step, and its parameters.
     pub params: Params,
-    /// Positions of the steps that it comes after.
+    /// Positions of the steps before it.
     pub dependencies: Vec<(usize, CUgraphEdgeData)>,
-    /// A step that is not enabled only keeps the order.
+    /// Whether it is enabled; a disabled step only keeps the order.
     pub is_enabled: bool,
     /// Plans of the graphs that belong to it.
     pub inner: Vec<Plan>,
@@ -26,11 +26,13 @@ pub struct PlanStep {
 pub struct Plan {
     /// Steps in the order in which the nodes were added.
     pub steps: Vec<PlanStep>,
-    /// Positions, so that every step comes after those it depends on.
+    /// Positions in an order in which every step comes after those it depends on.
     pub order: Vec<usize>,
 }
 
 impl Plan {
+    /// Makes a plan of steps.
+    ///
     /// # Errors
     ///
     /// `ERROR_INVALID_VALUE` for a cycle.
@@ -39,13 +41,13 @@ impl Plan {
         Ok(Self { steps, order })
     }
 
-    /// A plan of one step, without dependencies.
+    /// Makes a plan of one step, without dependencies.
     pub(crate) fn of(node: NodeId, params: Params) -> Self {
         let step = PlanStep { node, params, dependencies: Vec::new(), is_enabled: true, inner: Vec::new() };
         Self { steps: vec![step], order: vec![0] }
     }
 
-    /// All steps with those of inner plans, each before what is inside it; a step's number is its place here.
+    /// Returns all steps with those of inner plans, each before the steps inside it; a step's number is its index here.
     pub fn flat(&self) -> Vec<&PlanStep> {
         let mut steps = Vec::new();
         for step in &self.steps {
@@ -55,13 +57,13 @@ impl Plan {
         steps
     }
 
-    /// The number of the step that was made from a node.
+    /// Returns the number of the step that was made from a node.
     pub(crate) fn number(&self, node: NodeId) -> Outcome<u32> {
         let index = self.flat().iter().position(|step| step.node == node);
         index.map(|number| number as u32).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The step that was made from a node.
+    /// Returns the step that was made from a node.
     pub(crate) fn find(&self, node: NodeId) -> Outcome<&PlanStep> {
         self.flat().into_iter().find(|step| step.node == node).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
@@ -79,13 +81,13 @@ impl Plan {
         None
     }
 
-    /// Shows the parameters of every step.
+    /// Passes the parameters of every step to `see`.
     pub(crate) fn visit(&self, see: &mut dyn FnMut(&Params)) {
         self.flat().iter().for_each(|step| see(&step.params));
     }
 }
 
-/// A topological order that prefers earlier steps; none if there is a cycle.
+/// Returns a topological order that prefers earlier steps; none for a cycle.
 fn sorted(steps: &[PlanStep]) -> Option<Vec<usize>> {
     let mut missing: Vec<usize> = steps.iter().map(|step| step.dependencies.len()).collect();
     let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];

@@ -1,7 +1,7 @@
-//! The changes that an executable graph takes, and how another graph is matched with it.
+//! Changes to an executable graph, and how another graph is matched with it.
 //!
-//! Two graphs match when the nodes that nothing comes after do, in the order of their creation, and for each pair of
-//! nodes their dependencies, in the order in which they were given.
+//! Two graphs match if their nodes without successors match in the order of their creation, and for each pair of nodes their
+//! dependencies, in the order in which they were added.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) type Refusal = (u32, Option<u32>);
 /// Kinds of memory on both sides of a copy.
 pub(crate) type Kinds<'a> = &'a dyn Fn(&CUDA_MEMCPY3D, usize) -> Option<(u32, u32)>;
 
-/// For each step of the new plan the position of the old one it replaces.
+/// Returns, for each step of the new plan, the position of the old one that it replaces.
 pub(crate) fn pair(old: &Plan, new: &Plan) -> Result<Vec<usize>, Refusal> {
     if old.steps.len() != new.steps.len() {
         return Err((result::TOPOLOGY_CHANGED, None));
@@ -48,7 +48,7 @@ pub(crate) fn pair(old: &Plan, new: &Plan) -> Result<Vec<usize>, Refusal> {
     (0..new.steps.len()).map(|at| pairs.get(&at).copied().ok_or((result::TOPOLOGY_CHANGED, None))).collect()
 }
 
-/// Steps that nothing comes after.
+/// Returns the steps without successors.
 fn sinks(plan: &Plan) -> Vec<usize> {
     let mut is_sink = vec![true; plan.steps.len()];
     for (dependency, _) in plan.steps.iter().flat_map(|step| &step.dependencies) {
@@ -57,7 +57,7 @@ fn sinks(plan: &Plan) -> Vec<usize> {
     (0..plan.steps.len()).filter(|at| is_sink[*at]).collect()
 }
 
-/// Makes `old` do what `new` does; answers the nodes of the steps that changed.
+/// Changes `old` into `new`; returns the nodes of the changed steps.
 pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<u32>, Refusal> {
     let pairs = pair(old, new)?;
     let mut changed = Vec::new();
@@ -78,8 +78,8 @@ pub(crate) fn apply(old: &mut Plan, new: &Plan, kinds: Kinds<'_>) -> Result<Vec<
     Ok(changed)
 }
 
-/// Sends every step that changed: its number, what it was and what it is. If one is refused, those sent before are sent
-/// back, as far as that goes: no later update would look at them again, since they are no change to what is believed.
+/// Sends every changed step: its number, the old and the new one. If one is refused, those sent before are sent back as far
+/// as possible: no later update would send them again, since the stored plan has not changed.
 pub(crate) fn send_changes(
     changed: &[NodeId],
     was: &Plan,
@@ -97,7 +97,7 @@ pub(crate) fn send_changes(
     Ok(())
 }
 
-/// Gives a step new parameters, if these can replace the old ones; the error is the update's result.
+/// Gives a step new parameters, if these can replace the old ones; the error is the result of the update.
 pub(crate) fn replace(step: &mut PlanStep, params: &Params, kinds: Kinds<'_>) -> Result<(), u32> {
     let allowed = match (&step.params, params) {
         (Params::Memcpy(was), Params::Memcpy(is)) => {
@@ -109,7 +109,7 @@ pub(crate) fn replace(step: &mut PlanStep, params: &Params, kinds: Kinds<'_>) ->
         }
         (Params::MemAlloc(was), Params::MemAlloc(is)) => was.params.dptr == is.params.dptr,
         (Params::MemFree(was), Params::MemFree(is)) => was == is,
-        // The graphs inside were matched before, and stay with the step.
+        // The inner graphs were matched before, and stay with the step.
         (Params::Child(_), Params::Child(_)) | (Params::Conditional(_), Params::Conditional(_)) => return Ok(()),
         (was, is) => was.type_number() == is.type_number(),
     };
@@ -120,7 +120,7 @@ pub(crate) fn replace(step: &mut PlanStep, params: &Params, kinds: Kinds<'_>) ->
     Ok(())
 }
 
-/// Whether a copy has one row only.
+/// Returns whether a copy has only one row.
 fn is_row(copy: &CUDA_MEMCPY3D) -> bool {
     copy.Height <= 1 && copy.Depth <= 1
 }

@@ -1,14 +1,14 @@
-//! The cache itself: a folder of small files, one for each image, named by the hash of what is known of where it comes from.
+//! The cache: a folder of small files, one for each image, named by a hash of the image's origin.
 //!
 //! | offset | bytes | field |
 //! |-------:|------:|-------|
 //! |      0 |     8 | length, little-endian |
 //! |      8 |    32 | hash |
-//! |     40 |    32 | BLAKE3 of all that the name stands for, and of the fields before |
+//! | 40 | 32 | BLAKE3 of everything in the name, and of the fields before |
 //!
-//! Only its owner may use the folder; one that others could use is left alone. An entry is written beside and renamed, so
-//! that processes which do so at the same time leave a whole one, in any order. Beyond the limit the cache
-//! evicts the least recently used entries.
+//! Only its owner may use the folder; one that others can use is ignored. An entry is written under another name and
+//! renamed, so that processes that do this at the same time leave a complete one. Beyond the limit the cache evicts the
+//! least recently used entries.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -25,19 +25,19 @@ use rustix::process::geteuid;
 
 use crate::origin::MappedOrigin;
 
-/// Changes with everything that a name stands for, and with the form of entries.
+/// Changes with everything that goes into a name, and with the format of entries.
 const CACHE_VERSION: &[u8] = b"katydid memo 1";
-/// Most entries, but for those that processes have added since they last looked.
+/// Most entries, besides those that processes have added since their last check.
 const MAX_CACHE_ENTRIES: usize = 4096;
 /// Entries that a process adds between two checks of their number.
 const ENTRIES_BETWEEN_PRUNES: u64 = 64;
 /// Bytes of an entry.
 const CACHE_ENTRY_BYTES: usize = 72;
-/// How the names of entries that are being written begin.
+/// Prefix of the names of entries that are being written.
 const UNFINISHED_PREFIX: &str = "new-";
-/// One that is so old was left by a process that was killed.
+/// A killed process left an unfinished entry of this age.
 const STALE_AGE: Duration = Duration::from_secs(3600);
-/// An entry that was used is not marked so again before.
+/// The time of use of an entry is updated at most once in this interval.
 const MARK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Length and hash of an image.
@@ -49,14 +49,14 @@ pub struct ImageHash {
     pub hash: [u8; 32],
 }
 
-/// A folder of what is known, which need not be there.
+/// A folder of known hashes, which need not exist.
 #[derive(Debug)]
 pub struct HashCache {
     folder: PathBuf,
     added: AtomicU64,
 }
 
-/// What the cache was asked for.
+/// The result of a lookup in the cache.
 #[derive(Debug)]
 pub struct Lookup<'m> {
     cache: &'m HashCache,
@@ -67,14 +67,14 @@ pub struct Lookup<'m> {
 }
 
 impl HashCache {
-    /// In a folder of its own.
+    /// Makes a cache in a folder, which has no other use.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, added: AtomicU64::new(0) }
     }
 
-    /// What is known of parts of this process's memory, which stay as they are while the answer lives; `about` is all else
-    /// that decides it. None where these are not bytes of files.
+    /// Looks up the hash of parts of this process's memory, which stay unchanged while the result lives; `about` is
+    /// everything else that determines it. None if these are not bytes of files.
     pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Lookup<'_>> {
         let origin = MappedOrigin::of(&parts)?;
         let cached = self.get(&whole(&origin, &about));
@@ -93,7 +93,7 @@ impl HashCache {
         file.read_exact(&mut entry).ok()?;
         let cached = decode(&entry, whole)?;
         if metadata.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK_INTERVAL)) {
-            // One whose time cannot be set goes sooner, and nothing else.
+            // If the time cannot be set, the entry is evicted sooner, and nothing else.
             let _ = file.set_modified(SystemTime::now());
         }
         Some(cached)
@@ -114,7 +114,7 @@ impl HashCache {
         if count.is_multiple_of(ENTRIES_BETWEEN_PRUNES) { evict_excess(&folder) } else { Ok(()) }
     }
 
-    /// The folder, if it is there and only this user can use it.
+    /// Opens the folder, if it exists and only this user can use it.
     fn open(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, &self.folder, flags, Mode::empty()).ok()?;
@@ -124,14 +124,14 @@ impl HashCache {
 }
 
 impl Lookup<'_> {
-    /// Length and hash, if the cache has an entry.
+    /// Returns length and hash, if the cache has an entry.
     #[must_use]
     pub fn hash(&self) -> Option<ImageHash> {
         self.hash
     }
 
-    /// Keeps what was found out since, if the files have stayed what they were. A cache that cannot be written to stays as
-    /// it is: it only saves time.
+    /// Stores a newly computed hash, if the files have not changed. A failure to write is ignored: the cache only saves
+    /// time.
     pub fn keep(&self, hash: ImageHash) {
         self.keep_at(hash, SystemTime::now());
     }
@@ -144,7 +144,7 @@ impl Lookup<'_> {
     }
 }
 
-/// All that decides what is known, in a form that nothing else has.
+/// Returns everything that determines a hash, in a unique encoding.
 fn whole(origin: &MappedOrigin, about: &[u8]) -> Vec<u8> {
     let length = (about.len() as u64).to_le_bytes();
     [CACHE_VERSION, &length, about, &origin.bytes()].concat()
@@ -170,12 +170,12 @@ fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
     blake3::Hasher::new().update(whole).update(fields).finalize()
 }
 
-/// Removes the entries that no process has used for the longest until there are few enough, and what was left by the killed.
+/// Removes the least recently used entries until there are few enough, and unfinished ones of killed processes.
 fn evict_excess(folder: &OwnedFd) -> io::Result<()> {
     let mut cached = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = entry?.file_name().to_owned();
-        // What is gone by now takes no room.
+        // A file that is gone takes no space.
         let Ok(stat) = statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let used = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
         let is_old = SystemTime::UNIX_EPOCH.elapsed().is_ok_and(|now| now.saturating_sub(used) > STALE_AGE);
@@ -188,7 +188,7 @@ fn evict_excess(folder: &OwnedFd) -> io::Result<()> {
     cached.sort_unstable();
     let excess = cached.len().saturating_sub(MAX_CACHE_ENTRIES);
     for (.., name) in &cached[..excess] {
-        // Another process may have been quicker.
+        // Another process may have removed it first.
         let _ = unlinkat(folder, name, AtFlags::empty());
     }
     Ok(())
@@ -209,19 +209,19 @@ mod tests {
     const LENGTH: usize = 5 * 4096 + 100;
     const FOUND: ImageHash = ImageHash { length: 7, hash: [9; 32] };
 
-    /// A file in memory, privately.
+    /// A private mapping of a file.
     struct MappedFile(*mut u8);
 
     impl MappedFile {
         fn new(path: &Path) -> Self {
             let file = File::open(path).unwrap();
-            // SAFETY: a new mapping, where the system has room.
+            // SAFETY: a new mapping, at an address of the system's choice.
             let start =
                 unsafe { mmap(null_mut(), LENGTH, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, &file, 0) };
             Self(start.unwrap().cast())
         }
 
-        /// No process can read it any more; but for its first page, which makes two mappings of one.
+        /// Makes the pages unreadable, except the first one, so that there are two mappings.
         fn hide(&self) {
             // SAFETY: pages of the mapping, which no code has a reference to.
             unsafe { mprotect(self.0.add(4096).cast(), LENGTH - 4096, MprotectFlags::empty()) }.unwrap();
@@ -244,7 +244,7 @@ mod tests {
 
     impl Drop for MappedFile {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, and goes once.
+            // SAFETY: this value's own mapping, unmapped once.
             unsafe { munmap(with_exposed_provenance_mut(self.0.expose_provenance()), LENGTH) }.unwrap();
         }
     }
@@ -272,7 +272,7 @@ mod tests {
             self.cache.ask(vec![shown.range()], vec![1]).unwrap().hash()
         }
 
-        /// Found out by one process.
+        /// Stores a hash, as one process does.
         fn find(&self, shown: &MappedFile) {
             let later = SystemTime::now() + Duration::from_secs(10);
             self.cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
@@ -317,7 +317,7 @@ mod tests {
         bench.find(&MappedFile::new(&bench.file));
         let before = fs::metadata(&bench.file).unwrap().modified().unwrap();
         let file = File::options().write(true).open(&bench.file).unwrap();
-        // The times of file systems go in steps, and this file was new.
+        // Timestamps of file systems are coarse, and this file was new.
         for _ in 0..1000 {
             std::thread::sleep(Duration::from_millis(2));
             file.write_all_at(&[4; LENGTH], 0).unwrap();
@@ -362,7 +362,7 @@ mod tests {
         // A page that the program has written to is its own.
         shown.write(2 * 4096);
         assert!(!is_asked(start..end) && is_asked(start..start + 4096) && is_asked(start + 3 * 4096..end));
-        // No process can tell what a file without a name has become.
+        // If a file has lost its name, its changes cannot be seen.
         fs::rename(&bench.file, bench.above.path().join("elsewhere")).unwrap();
         fs::write(&bench.file, [3; LENGTH]).unwrap();
         let renamed = MappedFile::new(&bench.above.path().join("elsewhere"));
@@ -391,7 +391,7 @@ mod tests {
         }
         bench.find(&shown);
         assert_eq!((bench.lookup(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
-        // One that stands there under another's name is not that one's.
+        // Another file's entry under this name does not count.
         let other = MappedFile::new(&bench.file);
         bench.cache.ask(vec![other.range()], vec![2]).unwrap();
         let Range { start, end } = other.range();
@@ -419,7 +419,7 @@ mod tests {
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
         assert_eq!(bench.lookup(&shown), Some(FOUND));
         let entry = bench.entries().pop().unwrap();
-        // The process that may give files away.
+        // Only a privileged process may give files away.
         if chown(&entry, Some(65_534), None).is_ok() {
             assert_eq!(bench.lookup(&shown), None);
             chown(folder, Some(65_534), None).unwrap();

@@ -1,5 +1,5 @@
-//! What a process's memory shows of files, by the kernel's own text about it (`/proc/self/maps`), unless the kernel answers for
-//! single addresses.
+//! The files in a process's memory, from the kernel's text (`/proc/self/maps`), unless the kernel answers for single
+//! addresses.
 //!
 //! ```text
 //! 7f2a8c000000-7f2a92400000 r--p 00401000 fe:00 1835041                    /usr/lib/libprogram.so
@@ -16,11 +16,11 @@ use std::sync::OnceLock;
 use crate::query::{Mapping, QueryUnsupported, mapping_at};
 
 const MAPS_FILE: &str = "/proc/self/maps";
-/// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
+/// Longest text that is read, in bytes: a line has some hundred bytes, and the system allows 65,530 of them.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
-/// The private mappings of files that parts of this process's memory lie in, by address. Where a part lies in something else,
-/// that is not among them.
+/// Returns the private file mappings that parts of this process's memory lie in, by address. Other kinds of memory are
+/// missing from the result.
 pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
     let mut maps = File::open(MAPS_FILE).ok()?;
     if let Ok(found) = query_all(&maps, parts) {
@@ -31,7 +31,7 @@ pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
     Some(in_text(&text, parts))
 }
 
-/// Whether the kernel answers for single addresses.
+/// Returns whether the kernel answers for single addresses.
 pub(crate) fn are_answered() -> bool {
     static ANSWERED: OnceLock<bool> = OnceLock::new();
     *ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
@@ -53,14 +53,14 @@ fn query_all(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, QueryUns
     Ok(mappings)
 }
 
-/// All private mappings of files in a text that overlap one of the parts, in their order.
+/// Returns all private file mappings in a text that overlap one of the parts, in their order.
 fn in_text(text: &[u8], parts: &[Range<u64>]) -> Vec<Mapping> {
     let overlaps = |range: &Range<u64>| parts.iter().any(|part| range.start < part.end && part.start < range.end);
     let lines = text.split(|byte| *byte == b'\n');
     lines.filter_map(|line| mapping(line, overlaps)).collect()
 }
 
-/// What a line says; none for what shows no file, is shared, or is not wanted.
+/// Parses a line; none for a mapping without a file, a shared one, or one that is not wanted.
 fn mapping(line: &[u8], is_wanted: impl Fn(&Range<u64>) -> bool) -> Option<Mapping> {
     let (addresses, fields) = split(line, b' ')?;
     let (start, end) = split(addresses, b'-')?;
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn procmap_query_agrees_with_the_maps_file() {
-        // Code of this program, what it may write to, memory of no file, and where nothing is.
+        // Code of this program, writable data, memory without a file, and an unmapped address.
         static WRITTEN: std::sync::Mutex<u8> = std::sync::Mutex::new(1);
         let code = in_text as *const () as u64;
         let (heap, written) = (Box::new(7_u8), std::ptr::from_ref(&WRITTEN) as u64);

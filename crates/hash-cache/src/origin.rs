@@ -1,4 +1,4 @@
-//! The files that parts of this process's memory show, if no process has changed them in memory.
+//! The files behind parts of this process's memory, if no process has changed them in memory.
 
 use std::fs::{self, File, Metadata};
 use std::ops::Range;
@@ -10,36 +10,36 @@ use rustix::fs::{major, minor};
 use crate::maps;
 use crate::query::Mapping;
 
-/// The coarsest times of change that file systems keep.
+/// The coarsest change times of file systems.
 const COARSEST_TIMESTAMP: Duration = Duration::from_secs(2);
 /// Bytes of an entry of `/proc/self/pagemap`, one a page.
 const PAGEMAP_ENTRY_BYTES: usize = 8;
-/// Entries that are looked at together.
+/// Entries that are read together.
 const PAGEMAP_ENTRIES_PER_READ: usize = 4096;
-/// The page is in memory.
+/// Set if the page is in memory.
 const PAGE_PRESENT_BIT: u64 = 1 << 63;
-/// It has been written out of memory, so another process had written to it; also while it moves.
+/// Set if it was swapped out, so a process had written to it; also during a migration.
 const PAGE_SWAPPED_BIT: u64 = 1 << 62;
-/// It is the file's own page, not a copy that another process has written to.
+/// Set if it is the file's own page, not a copy after a write.
 const PAGE_IS_FILE_BIT: u64 = 1 << 61;
 
-/// Bytes of a file, as long as it stays the same.
+/// A range of a file in a certain state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileRange {
-    /// Device, number there, size.
+    /// Device, inode number, size.
     file: [u64; 3],
-    /// Seconds and nanoseconds: when its bytes last changed, and when anything of it last did.
+    /// Seconds and nanoseconds: the last change of its bytes, and the last change of any kind.
     changed: [i64; 4],
     offset: u64,
     length: u64,
 }
 
-/// Where the bytes of some parts of memory come from.
+/// The origin of some parts of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MappedOrigin(Vec<FileRange>);
 
 impl MappedOrigin {
-    /// The origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
+    /// Returns the origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
         let places: Option<Vec<FileRange>> = parts.iter().map(|part| file_range(part, &mappings)).collect();
@@ -48,9 +48,10 @@ impl MappedOrigin {
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
     }
 
-    /// Whether the timestamps tell these files from all that they can become. No file may have changed so recently that it
-    /// could change again at the same timestamp. No ctime may be in whole seconds: such times come from file systems that keep
-    /// no ctime of their own. Files that are packed into one file have whatever timestamps the packing process wanted.
+    /// Returns whether the timestamps distinguish these files from any later state. No file may have changed so recently
+    /// that it could change again at the same timestamp. No ctime may be in whole seconds: such times come from file systems
+    /// that keep no ctime of their own. Files that are packed into one file have the timestamps that the packing process
+    /// chose.
     pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
         let is_old = |[seconds, nanoseconds]: [i64; 2]| {
             let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u64::try_from(nanoseconds).ok()?);
@@ -63,7 +64,7 @@ impl MappedOrigin {
         })
     }
 
-    /// A form that no other origin has.
+    /// Returns a unique encoding.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for range in &self.0 {
@@ -75,7 +76,7 @@ impl MappedOrigin {
     }
 }
 
-/// The bytes of a file that a part shows, through one mapping or several that follow each other.
+/// Returns the file range that a part maps, through one mapping or several adjacent ones.
 fn file_range(part: &Range<u64>, mappings: &[Mapping]) -> Option<FileRange> {
     let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
     let first = here.next().filter(|first| first.range.start <= part.start)?;
@@ -96,14 +97,14 @@ fn file_range(part: &Range<u64>, mappings: &[Mapping]) -> Option<FileRange> {
     })
 }
 
-/// What the system says of the file, if it still has the name under which it was opened.
+/// Returns the file's metadata, if the file still has the name under which it was opened.
 fn file_of(mapping: &Mapping) -> Option<Metadata> {
     let found = fs::symlink_metadata(&mapping.path).ok()?;
     let is_it = (major(found.dev()), minor(found.dev()), found.ino()) == mapping.file;
     (is_it && found.is_file()).then_some(found)
 }
 
-/// Whether no page of a part has been written to; none where the system does not say.
+/// Returns whether no page of a part has been written to; none if the system does not tell.
 fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
     let size = rustix::param::page_size() as u64;
     let pages = part.start / size..part.end.div_ceil(size);

@@ -1,4 +1,4 @@
-//! What memory shows at one address, by a question that Linux answers from 6.11 on (`PROCMAP_QUERY`): it costs the same in a
+//! Finds the mapping at one address, by a query that Linux supports from 6.11 on (`PROCMAP_QUERY`). It costs the same in a
 //! process with thousands of mappings, where the text about all of them takes milliseconds.
 
 #![expect(unsafe_code, reason = "rustix knows this question of the kernel's by its number alone")]
@@ -14,22 +14,22 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 
 /// Longest name, with its NUL.
 const MAX_PATH_BYTES: usize = 4096;
-/// A right of memory: what is written there reaches the file.
+/// A flag of a mapping: writes reach the file.
 const VMA_SHARED_FLAG: u64 = 8;
 
-/// A stretch of memory that shows a file, privately: what is written there does not reach the file.
+/// A private mapping of a file: writes do not reach the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<u64>,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub(crate) offset: u64,
-    /// Major and minor number of its device, and its number there.
+    /// Major and minor number of its device, and its inode number.
     pub(crate) file: (u32, u32, u64),
-    /// As it was called when it was opened, or has been since.
+    /// The file's name when it was opened, or a later one.
     pub(crate) path: PathBuf,
 }
 
-/// As the kernel has it.
+/// The kernel's structure of the query.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct ProcmapQuery {
@@ -50,11 +50,12 @@ struct ProcmapQuery {
     build_id: u64,
 }
 
-/// The system does not answer this.
+/// The system does not support the query.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct QueryUnsupported;
 
-/// The private mapping of a file at an address; none if there is something else or nothing. `maps` is `/proc/self/maps`.
+/// Returns the private file mapping at an address; none for other memory or an unmapped address. `maps` is
+/// `/proc/self/maps`.
 pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, QueryUnsupported> {
     let mut name = [0_u8; MAX_PATH_BYTES];
     let mut question = ProcmapQuery {
@@ -64,10 +65,10 @@ pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, Q
         name: name.as_mut_ptr().expose_provenance() as u64,
         ..ProcmapQuery::default()
     };
-    // SAFETY: the number is that of this question, whose form the kernel has had since it has the question.
+    // SAFETY: the number is that of this query, whose layout has not changed since the kernel has it.
     let request =
         unsafe { Updater::<{ opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>::new(&mut question) };
-    // SAFETY: the kernel writes to the question and, `name_size` bytes at most, to the name; both outlive the call.
+    // SAFETY: the kernel writes to the query and, at most `name_size` bytes, to the name; both outlive the call.
     match unsafe { ioctl(maps, request) } {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),

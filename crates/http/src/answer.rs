@@ -1,4 +1,4 @@
-//! What handlers see of a request, and what they answer.
+//! A handler's view of a request, and its answer.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -20,36 +20,36 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What a handler does with the lines of its answer.
+/// Produces the lines of an answer.
 type LinesHandler = Box<dyn FnOnce(&Lines) + Send>;
 
 /// The answer to a request.
 pub enum Answer {
     /// A status and a JSON document.
     Json(u16, Vec<u8>),
-    /// Status 200, and JSON objects, a line each, while the work goes on. It is done on a thread of its own, to its end even
-    /// if the client goes away.
+    /// Status 200, and JSON objects, one a line, while the work goes on. The work has a thread of its own, and runs to its end
+    /// even if the client goes away.
     Lines(LinesHandler),
 }
 
 impl Answer {
-    /// A JSON document of a type that holds only numbers and text, which always become JSON.
+    /// Answers with a JSON document. `value` must hold only numbers and text, which always encode.
     pub fn json(status: u16, value: &impl Serialize) -> Self {
         Self::Json(status, serde_json::to_vec(value).unwrap_or_default())
     }
 
-    /// An object whose `error` says what failed and what to do.
+    /// Answers with an object whose `error` says what failed and what to do.
     pub fn problem(status: u16, error: impl fmt::Display) -> Self {
         Self::Json(status, problem(error))
     }
 
-    /// An answer that grows while `work` goes on.
+    /// Answers with lines that `work` sends as it goes on.
     pub fn lines(work: impl FnOnce(&Lines) + Send + 'static) -> Self {
         Self::Lines(Box::new(work))
     }
 }
 
-/// An object whose `error` is this.
+/// Returns a JSON object whose `error` is this.
 pub(crate) fn problem(error: impl fmt::Display) -> Vec<u8> {
     #[derive(Serialize)]
     struct Problem {
@@ -67,9 +67,9 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// An answer that grows.
+/// The lines of an answer, sent one by one.
 pub struct Lines {
-    /// None once the last line is sent.
+    /// None once the last line was sent.
     sender: Mutex<Option<Sender<Bytes>>>,
     timeout: ConnectionTimeout,
 }
@@ -79,7 +79,7 @@ impl Lines {
         Self { sender: Mutex::new(Some(sender)), timeout }
     }
 
-    /// Sends a line. It is left out if the client has gone away, or has not read the lines before: work never waits for a
+    /// Sends a line. It is left out if the client has gone away, or has not read the earlier lines: work never waits for a
     /// client.
     pub fn tell(&self, value: &impl Serialize) {
         if let Some(sender) = &*self.sender.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -87,12 +87,12 @@ impl Lines {
         }
     }
 
-    /// Sends the last line. A client that has fallen behind has a bounded time to read up.
+    /// Sends the last line. A client that has fallen behind has a bounded time to catch up.
     pub fn finish(&self, value: &impl Serialize) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.timeout.is_answered();
         if let Some(sender) = sender {
-            // The connection ends in time, and this with it.
+            // The connection ends in time, and this wait with it.
             let _ = sender.blocking_send(line(value));
         }
     }

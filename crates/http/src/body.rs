@@ -1,4 +1,4 @@
-//! The body of an answer: whole, or in lines as they come.
+//! The body of an answer: complete, or sent line by line.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,9 +9,9 @@ use tokio::sync::mpsc::Receiver;
 
 /// Body of an answer that is being sent.
 pub(crate) enum AnswerBody {
-    /// Nothing more once it is taken.
+    /// A complete body; none once it was sent.
     Whole(Option<Bytes>),
-    /// To the end of the channel.
+    /// Lines, until the channel ends.
     Lines(Receiver<Bytes>),
 }
 

@@ -19,7 +19,7 @@ use crate::body::AnswerBody;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::ConnectionContext;
 
-/// Lines that a client may be behind before some are left out.
+/// Most lines that a client may be behind before further ones are left out.
 const MAX_PENDING_LINES: usize = 1024;
 
 /// Answers the one request of a connection.
@@ -28,18 +28,18 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = shared.limits.clone();
-    // Until the connection ends.
+    // Holds the permit until the connection ends.
     let slot = Arc::new(OnceLock::new());
     let service = service_fn(|request| {
         let (shared, timeout, slot) = (Arc::clone(&shared), timeout.clone(), Arc::clone(&slot));
         async move { Ok::<_, Infallible>(answer(request, shared, timeout, &slot).await) }
     });
     let mut builder = http1::Builder::new();
-    // The time for the head is bounded with that for the whole request.
+    // The time limit of the whole request bounds that of the head.
     builder.keep_alive(false).half_close(true).header_read_timeout(None).max_buf_size(limits.head);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // A client that has gone away, or breaks the protocol, concerns only itself.
+        // A client that has gone away, or breaks the protocol, affects only itself.
         _ = connection => {}
         () = timeout.over() => {}
     }
@@ -54,7 +54,7 @@ async fn answer(
     let answer = match read(request, shared.limits.body).await {
         Ok(request) => match Arc::clone(&shared.answers).try_acquire_owned() {
             Ok(permit) => {
-                // There is one request a connection.
+                // A connection has one request.
                 let _ = slot.set(permit);
                 timeout.is_asked();
                 let handler = Arc::clone(&shared);
@@ -85,7 +85,7 @@ fn respond(status: u16, kind: &'static str, body: AnswerBody) -> Response<Answer
     response
 }
 
-/// Reads a request whose body has at most `most` bytes; a body that announces more is not read.
+/// Reads a request whose body has at most `most` bytes. A body that announces more is not read.
 async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request, Answer> {
     let too_large = || Answer::problem(413, format_args!("the request is too large; a body has at most {most} bytes"));
     let (head, body) = request.into_parts();
@@ -101,7 +101,7 @@ async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request,
     Ok(Request { method: head.method.as_str().to_owned(), path, body })
 }
 
-/// Has a thread do the work.
+/// Starts the work on a thread.
 fn begin(
     work: Box<dyn FnOnce(&Lines) + Send>,
     shared: &Arc<ConnectionContext>,

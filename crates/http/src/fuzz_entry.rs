@@ -1,4 +1,4 @@
-//! Untrusted bytes as all that a client sends: what fuzzing drives.
+//! Fuzzing entry point for everything that a client sends.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::server::runtime;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
-/// What the client reads back: nothing, or one answer. The handler's answers are made by `handler`.
+/// Returns what the client reads back: nothing, or one answer, which `handler` makes.
 ///
 /// # Panics
 ///
-/// The connection does not end with what the client sends, or the answer is not one of HTTP.
+/// The connection does not end with the client's input, or the answer is not valid HTTP.
 pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Vec<u8> {
     let limits = Limits::default();
     let Ok(runtime) = runtime(&limits) else { return Vec::new() };
@@ -29,7 +29,7 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
             let mut answer = Vec::new();
             let (mut input, mut output) = tokio::io::split(&mut client_end);
             let send = async {
-                // A connection that has ended already takes no more.
+                // A connection that has ended already accepts no more.
                 let _ = output.write_all(bytes).await;
                 let _ = output.shutdown().await;
             };

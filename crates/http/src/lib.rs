@@ -1,7 +1,7 @@
 //! HTTP/1 with JSON on a unix socket, for the admin API of a server and the control socket of a job.
 //!
-//! The rule: a client costs a bounded amount of memory, a bounded number of descriptors and threads, and a bounded time,
-//! whatever it sends or does not read. [`Limits`] has the numbers. No buffer is sized by what a client announces.
+//! The rule: a client costs a bounded amount of memory, a bounded number of descriptors and threads, and a bounded time, whatever
+//! it sends or does not read. [`Limits`] has the numbers. A client's announcement never sizes a buffer.
 //!
 //! One thread runs all connections. Handlers run on threads of their own, so that a slow one holds up no connection.
 

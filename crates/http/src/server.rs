@@ -1,4 +1,4 @@
-//! The socket, its connections, and the work that goes on for some of them.
+//! The socket, its connections, and the handlers' threads.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::connection::serve_connection;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
-/// Before the socket is accepted from again, after the system refused.
+/// Pause before the socket accepts again, after the system refused.
 const HTTP_ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a handler's thread waits for the next request.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,11 +31,11 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers requests from now on, on a thread with this name. Calls `problem` with each error of the system.
+    /// Starts to answer requests, on a thread with this name. Calls `problem` with each error of the system.
     ///
     /// # Errors
     ///
-    /// The system gives no thread, or no descriptors for its event loop.
+    /// The system refuses a thread, or descriptors for its event loop.
     pub fn start(
         listener: UnixListener,
         name: &str,
@@ -54,20 +54,20 @@ impl HttpServer {
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(serve(listener, shared, stopped, problem));
-            // A handler that is not done yet is not waited for.
+            // Does not wait for handlers that are still running.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self { works, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Takes no more requests, and returns when the current ones are answered. A client that does not read its answer is not
-    /// waited for beyond [`Limits::answer`].
+    /// Accepts no more requests, and returns when the current ones are answered. Does not wait longer than [`Limits::answer`] for
+    /// a client that does not read its answer.
     pub fn close(mut self) {
         self.works.close();
         if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
             let _ = stop.send(());
-            // If it panicked, it has ended too.
+            // A panicked thread has ended too.
             let _ = thread.join();
         }
     }
@@ -85,12 +85,12 @@ pub(crate) fn runtime(limits: &Limits) -> io::Result<Runtime> {
     builder.max_blocking_threads(limits.handlers).build()
 }
 
-/// Connections that are being attended to, oldest first.
+/// Open connections, oldest first.
 #[derive(Default)]
 struct Connections(VecDeque<(Task<()>, ConnectionTimeout)>);
 
 impl Connections {
-    /// Makes room for one more whose request is awaited. No other one goes for it: those have places of their own.
+    /// Makes room for another connection without a request. Connections with one stay: they have slots of their own.
     fn drop_oldest(&mut self, most: usize) {
         self.0.retain(|(task, _)| !task.is_finished());
         let mut asking =
@@ -103,7 +103,7 @@ impl Connections {
         }
     }
 
-    /// Waits for the answers that are being made or read.
+    /// Waits for answers that are being made or read.
     async fn end(self, limit: Duration) {
         for (task, _) in self.0 {
             let abort = task.abort_handle();
@@ -114,7 +114,7 @@ impl Connections {
     }
 }
 
-/// Accepts until the server stops.
+/// Accepts connections until the server stops.
 async fn serve(
     listener: tokio::net::UnixListener,
     shared: Arc<ConnectionContext>,
@@ -139,7 +139,7 @@ async fn serve(
                 let connection_timeout = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
                 let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), connection_timeout.clone()));
                 connections.0.push_back((task, connection_timeout));
-                // A request that has come with it is read before the next newcomer is let in.
+                // A request that has arrived is read before the next connection is accepted.
                 yield_now().await;
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! How long a connection may go on: bounded while the client speaks or reads, not while work is done for it.
+//! Time limits of a connection. They apply while the client sends or reads, not while work is done for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,36 +6,36 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Tells a connection how long it may go on; all handles of one connection are the same.
+/// Ends a connection in time. All handles of one connection are equivalent.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionTimeout {
     phase: Arc<watch::Sender<Phase>>,
     answer: Duration,
 }
 
-/// What a connection is about now.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Its request is awaited until then.
+    /// Waits for the request until then.
     Asking(Instant),
-    /// Work is being done for it.
+    /// Work is done for the client.
     Working,
-    /// Its client reads the answer until then.
+    /// The client may read the answer until then.
     Reading(Instant),
 }
 
 impl ConnectionTimeout {
-    /// The timeouts of a connection whose request is awaited.
+    /// Creates the time limits of a connection whose request has not come.
     pub(crate) fn new(request: Duration, answer: Duration) -> Self {
         Self { phase: Arc::new(watch::Sender::new(Phase::Asking(Instant::now() + request))), answer }
     }
 
-    /// The request is there: how long the work takes is no matter of the client's.
+    /// Notes that the request has come: the time of the work is not the client's.
     pub(crate) fn is_asked(&self) {
         self.phase.send_replace(Phase::Working);
     }
 
-    /// What is to be sent is known: from here on the client has to read.
+    /// Notes that the answer is complete: from here on the client has to read.
     pub(crate) fn is_answered(&self) {
         let reading = Phase::Reading(Instant::now() + self.answer);
         self.phase.send_if_modified(|phase| {
@@ -47,12 +47,12 @@ impl ConnectionTimeout {
         });
     }
 
-    /// Whether the request is still awaited: nothing has been done for the client, so nothing is lost if the connection ends.
+    /// Returns whether the request has not come: nothing was done for the client, so nothing is lost if the connection ends.
     pub(crate) fn is_asking(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Asking(_))
     }
 
-    /// Returns when the connection is to end.
+    /// Waits until the connection must end.
     pub(crate) async fn over(&self) {
         let mut changes = self.phase.subscribe();
         loop {

@@ -1,4 +1,4 @@
-//! What all connections use: limits, the handler, and threads that work for clients.
+//! What all connections share: limits, the handler, and threads that work for clients.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use tokio::sync::Semaphore;
 
 use crate::answer::{Answer, Request};
 
-/// What clients may take.
+/// Limits for clients.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time whose request is not there yet. A newcomer takes the slot of the oldest.
+    /// Most connections at a time whose request has not come. A newcomer takes the slot of the oldest.
     pub connections: usize,
-    /// Connections at a time whose request is there, until their clients have read the answers; further ones are answered with 503.
-    /// They are not closed for others: what was done for a client must not be denied to it.
+    /// Most connections at a time with a request, until their clients have read the answers; further ones are answered with 503.
+    /// They are never closed for others: a client must get the result of work that was done for it.
     pub answers: usize,
-    /// Requests whose handlers run at a time; further ones wait.
+    /// Most requests whose handlers run at a time; further ones wait.
     pub handlers: usize,
-    /// Requests at a time whose answers grow; further ones are answered with 503.
+    /// Most requests at a time with an answer in lines; further ones are answered with 503.
     pub works: usize,
-    /// Bytes of a request's head.
+    /// Most bytes of a request's head.
     pub head: usize,
-    /// Bytes of a request's body.
+    /// Most bytes of a request's body.
     pub body: usize,
     /// How long a client may take to send a whole request.
     pub request: Duration,
-    /// How long it may take to read what is left of an answer when that is complete.
+    /// How long a client may take to read the rest of an answer that is complete.
     pub answer: Duration,
 }
 
@@ -47,15 +47,15 @@ impl Default for Limits {
     }
 }
 
-/// What answers a request.
+/// Answers a request.
 pub(crate) type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
 
-/// What all connections use.
+/// What all connections share.
 pub(crate) struct ConnectionContext {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
     pub(crate) works: Arc<WorkerThreads>,
-    /// Permits for answers at a time, [`Limits::answers`] in all.
+    /// Permits for simultaneous answers, [`Limits::answers`] in all.
     pub(crate) answers: Arc<Semaphore>,
 }
 
@@ -69,7 +69,7 @@ impl ConnectionContext {
 /// Threads that work for clients.
 pub(crate) struct WorkerThreads {
     most: usize,
-    /// None taken any more when it is closed.
+    /// Slots in use; once closed, none is free.
     in_use: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -104,12 +104,12 @@ impl WorkerThreads {
         threads.push(thread);
     }
 
-    /// Begins nothing more, and returns when all is done.
+    /// Starts no more work, and returns when all is done.
     pub(crate) fn close(&self) {
         self.in_use.fetch_add(CLOSED_SLOTS, Ordering::AcqRel);
         loop {
             let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            // A thread that panicked has told its client nothing more; there is nothing left to do for it.
+            // A panicked thread has sent its client nothing more; there is nothing left to do for it.
             let Some(_) = thread.map(JoinHandle::join) else { return };
         }
     }

@@ -1,4 +1,4 @@
-//! A connection that could not be taken, because all descriptors are in use, is not the last one.
+//! A connection that could not be accepted, because all descriptors are in use, does not stop the server.
 //!
 //! A binary of its own: the test takes every descriptor that the process may have.
 

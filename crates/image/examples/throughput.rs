@@ -1,6 +1,7 @@
 //! How fast the store writes and reads: `cargo run --release -p katydid-image --example throughput -- [FOLDER] [MIB]`.
 //!
-//! Every thread puts chunks of 2 MiB (as they are, as they are where room was made before, compressed), of noise, of text, of zeros, and then the noise again; at the end all is read.
+//! Every thread puts chunks of 2 MiB: noise, text, zeros, and the noise again. It does so uncompressed, uncompressed with
+//! preallocation, and compressed; at the end all is read.
 
 use std::env;
 use std::path::PathBuf;
@@ -65,7 +66,7 @@ fn timed<T>(title: &str, what: &str, threads: usize, mib: usize, work: impl FnOn
     Ok(done)
 }
 
-/// Bytes that differ everywhere (splitmix64).
+/// Returns bytes that differ everywhere (splitmix64).
 fn noise(length: usize) -> Vec<u8> {
     let word = |index: usize| {
         let mut mixed = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -76,7 +77,7 @@ fn noise(length: usize) -> Vec<u8> {
     (0..length / 8).flat_map(word).collect()
 }
 
-/// Each thread has its share of the chunks.
+/// Puts all chunks; each thread has its share.
 fn put(writer: &Writer, memory: &mut [u8], threads: usize) -> Result<Vec<ChunkId>> {
     let share = memory.len().div_ceil(threads).next_multiple_of(THROUGHPUT_CHUNK_BYTES);
     std::thread::scope(|scope| {

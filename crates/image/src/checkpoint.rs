@@ -1,8 +1,8 @@
-//! Writing one checkpoint: by the process that began it, and by others that take part.
+//! Writes a checkpoint: in the process that began it, and in others that take part.
 //!
-//! The one that began it holds the lock and commits; others, such as the workers of several sessions, write chunks and
-//! states of their own and leave a description of what they wrote. Until `manifest.json` has its name, there is no
-//! checkpoint; a writer that is dropped before takes away what it wrote.
+//! The process that began it holds the lock and commits. Others, such as the workers of several sessions, write their own chunks
+//! and states, and leave a description of them. There is no checkpoint until `manifest.json` has its name. A writer that is
+//! dropped earlier removes what it wrote.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -23,25 +23,25 @@ use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, se
 use crate::reader::CheckpointReader;
 use crate::store::{Guard, Lock};
 
-/// Where chunks and states of a session go: an image, or a connection to the process that writes it.
+/// The destination of a session's chunks and states: an image, or a connection to the process that writes it.
 pub trait Sink: Send + Sync {
-    /// Keeps a chunk, unless it is known, and gives its name. Any number of threads may put at once.
+    /// Stores a chunk unless it is known, and returns its id. Any number of threads may call this at once.
     fn put(&self, chunk: &[u8]) -> Result<ChunkId>;
 
-    /// Whether a chunk need not be put.
+    /// Returns whether a chunk need not be put.
     fn has(&self, id: &ChunkId) -> bool;
 
-    /// Keeps a file of the session; the entry belongs into [`Session::states`].
+    /// Stores a file of the session; the entry belongs into [`Session::states`].
     fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry>;
 }
 
 impl Image {
-    /// Begins a checkpoint; no other process can until the writer is dropped.
+    /// Begins a checkpoint; no other process can begin one until the writer is dropped.
     pub fn begin(&self, options: Options) -> Result<Writer> {
         Writer::begin(self, options)
     }
 
-    /// Takes part in a checkpoint that another process has begun.
+    /// Joins a checkpoint that another process has begun.
     pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<CheckpointPart> {
         CheckpointPart::join(self, number, options)
     }
@@ -60,18 +60,18 @@ pub struct Writer {
     _guard: Guard,
 }
 
-/// A part of a checkpoint that another process has begun.
+/// One process's part of a checkpoint that another process has begun.
 #[derive(Debug)]
 pub struct CheckpointPart {
     number: CheckpointNumber,
     chunks: Chunks,
     files: Files,
     finished: bool,
-    /// Dropped last: until then files go by their names, which the next checkpoint may give again.
+    /// Dropped last: until then files are accessed by names that the next checkpoint may reuse.
     _guard: Guard,
 }
 
-/// A checkpoint that is there.
+/// A complete checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommittedCheckpoint {
     /// Number of the checkpoint in its image, from 1.
@@ -81,15 +81,15 @@ pub struct CommittedCheckpoint {
 }
 
 impl Writer {
-    /// Takes the lock, clears what an earlier writer left, and makes the folder of the next number.
+    /// Takes the lock, removes an earlier writer's leftovers, and makes the folder of the next number.
     pub(crate) fn begin(image: &Image, options: Options) -> Result<Self> {
         let store = Arc::clone(&image.store);
         let guard = store.lock(Lock::Writer)?;
-        // Parts of this one cannot join before it is let go.
+        // Parts of this checkpoint cannot join before this lock is released.
         let _alone = wait_until_alone(&*store)?;
         clear_leftovers(image)?;
         let parent = image.checkpoints()?.last().copied();
-        // `latest` counts too: the newest checkpoint may have been removed, and its number is not given again.
+        // `latest` counts too: the newest checkpoint may have been removed, and its number is not reused.
         let last = parent.map_or(0, |parent| parent.0).max(latest(&*store).flatten().unwrap_or(0));
         let number = CheckpointNumber(last.saturating_add(1));
         let index = Arc::new(Index::load(&*store, image.id)?);
@@ -100,66 +100,66 @@ impl Writer {
         Ok(Self { image: image.clone(), number, parent, index, chunks, files, committed: false, _guard: guard })
     }
 
-    /// The number that the checkpoint will have.
+    /// Returns the number that the checkpoint will have.
     pub fn number(&self) -> CheckpointNumber {
         self.number
     }
 
-    /// The checkpoint before it.
+    /// Returns the checkpoint before it.
     pub fn parent(&self) -> Option<CheckpointNumber> {
         self.parent
     }
 
-    /// What this process has written so far; others count their own.
+    /// Returns what this process has written so far; others count their own.
     pub fn written(&self) -> WriteTotals {
         self.chunks.written()
     }
 
-    /// The image's folder, for a process that takes part: [`Image::open_at`] and [`Image::join`] there. None in an object
-    /// store, to which only this process writes.
+    /// Returns the image's folder, for a process that takes part: [`Image::open_at`] and [`Image::join`] there. `None` in an
+    /// object store, to which only this process writes.
     pub fn directory(&self) -> Result<Option<OwnedFd>> {
         self.image.store.descriptor()
     }
 
-    /// A folder for another program to write files into, which [`Writer::adopt_folder`] takes in.
+    /// Makes a folder for files of another program; [`Writer::adopt_folder`] adds them to the checkpoint.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = format!("{}/{name}", folder_of(self.number));
         self.image.store.make_folder(&folder)?;
         Ok(self.image.store.path(&folder))
     }
 
-    /// Hashes the files in [`Writer::folder`] and makes them part of the checkpoint.
+    /// Hashes the files in [`Writer::folder`] and adds them to the checkpoint.
     pub fn adopt_folder(&self, name: &str) -> Result<()> {
         let adopted = self.files.adopt(name);
         self.chunks.note_failure(adopted)
     }
 
-    /// What a [`CheckpointPart`] has left under this name of a session.
+    /// Returns the session that a [`CheckpointPart`] has left under this name.
     pub fn take_session(&self, name: &str) -> Result<Session> {
         self.files.take_session(name)
     }
 
-    /// The checkpoint as a reader will find it once this manifest is committed: what it would be good for can be found out
-    /// before that. Nothing of it is written.
+    /// Opens the checkpoint as a reader will find it once this manifest is committed, so that a restore can be tried before.
+    /// Writes no manifest.
     pub fn draft(&self, mut manifest: Manifest) -> Result<CheckpointReader> {
         self.chunks.finish()?;
         manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
         CheckpointReader::draft(&self.image, self.number, manifest)
     }
 
-    /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.
+    /// Commits the checkpoint: this process or a part must have put all chunks that the manifest names.
     ///
-    /// Identity, sizes, files and packs of the manifest are filled in here.
+    /// Fills in identity, sizes, files and packs of the manifest.
     pub fn commit(mut self, manifest: Manifest) -> Result<CommittedCheckpoint> {
         self.complete(manifest)
     }
 
-    /// Makes the checkpoint as [`Self::commit`] does. After a failure what was written stays until the writer is dropped,
-    /// for readers that have yet to come.
+    /// Commits the checkpoint as [`Self::commit`] does. After a failure, the written files stay until the writer is dropped, for
+    /// later readers.
     pub fn complete(&mut self, mut manifest: Manifest) -> Result<CommittedCheckpoint> {
         self.chunks.finish()?;
         let packs_before = self.index.pack_sizes();
-        // Packs of those who took part have come since, and ours have places now.
+        // Parts have added packs since, and this process's chunks now have locations.
         self.index.refresh(&*self.image.store, self.image.id)?;
         manifest.files = self.files.finish(&manifest.sessions)?;
         manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
@@ -204,12 +204,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The moment at which the checkpoint comes to be is the renaming in here.
+    /// Writes the manifest. Its rename is the moment at which the checkpoint exists.
     fn write_manifest(&self, folder: &str, manifest: &Manifest) -> Result<()> {
         let store = &*self.image.store;
         let name = format!("{folder}/{MANIFEST_FILE}");
         let sealed = seal(manifest).map_err(|error| ImageError::unfit(&store.location(&name), error.to_string()))?;
-        // The folder must be there after a power cut before anything says that it is complete.
+        // The folder must survive a power cut before a file says that it is complete.
         store.sync_folder(CHECKPOINTS_FOLDER)?;
         let mut output = store.create(&name)?;
         output.write(&[&sealed])?;
@@ -217,7 +217,7 @@ impl Writer {
         store.sync_folder(folder)
     }
 
-    /// For people and scripts.
+    /// Writes the file `latest`, for people and scripts.
     fn write_latest(&self) -> Result<()> {
         let mut output = self.image.store.create(LATEST_FILE)?;
         output.write(&[format!("{:06}\n", self.number.0).as_bytes()])?;
@@ -230,7 +230,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if !self.committed {
             self.chunks.discard();
-            // Whatever stays is no checkpoint, and is removed when the next one begins.
+            // Leftovers are no checkpoint; the next writer removes them.
             let _ = gc::remove_checkpoint(&self.image, self.number);
             let _ = gc::sweep(&self.image);
         }
@@ -238,7 +238,7 @@ impl Drop for Writer {
 }
 
 impl CheckpointPart {
-    /// Joins the checkpoint of this number, which must have been begun and not be complete.
+    /// Joins the checkpoint of this number, which must be begun and not complete.
     pub(crate) fn join(image: &Image, number: CheckpointNumber, options: Options) -> Result<Self> {
         let store = Arc::clone(&image.store);
         let folder = folder_of(number);
@@ -259,17 +259,17 @@ impl CheckpointPart {
         Ok(Self { number, chunks, files: Files::new(store, number), finished: false, _guard: guard })
     }
 
-    /// The checkpoint that it is part of.
+    /// Returns the checkpoint that it is part of.
     pub fn number(&self) -> CheckpointNumber {
         self.number
     }
 
-    /// What has been written so far.
+    /// Returns what it has written so far.
     pub fn written(&self) -> WriteTotals {
         self.chunks.written()
     }
 
-    /// Makes all of it lasting, and leaves the description for [`Writer::take_session`].
+    /// Syncs everything, and leaves the description for [`Writer::take_session`].
     pub fn finish(mut self, session: &Session) -> Result<WriteTotals> {
         self.chunks.finish()?;
         self.files.session(session)?;
@@ -286,12 +286,12 @@ impl Drop for CheckpointPart {
     }
 }
 
-/// Both write alike.
+/// Methods that both writers share.
 macro_rules! sink {
     ($name:ident) => {
         impl $name {
-            /// Preallocates `bytes` for new chunks, so that putting them later costs less: in a folder of memory
-            /// pages are taken now. Never more than half of what the system can spare; what is not used is given back.
+            /// Preallocates `bytes` for new chunks, so that later puts cost less: in a folder in memory this allocates pages now.
+            /// It takes at most half of what the system can spare, and returns the unused rest.
             pub fn preallocate(&self, bytes: u64) -> Result<()> {
                 self.chunks.preallocate(bytes)
             }

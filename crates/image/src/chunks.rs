@@ -1,8 +1,8 @@
-//! Writing chunks: hashed and compressed by the threads that bring them, appended to several packs at once.
+//! Writes chunks: the calling threads hash and compress them, and append them to several packs at once.
 //!
-//! A kernel lets one writer at a time append to a file, so as much more is written, as many more packs are open, up to
-//! [`Options::packs_at_once`]; a small checkpoint has one. A chunk is on its way straight from the caller's memory: what
-//! is held here are the compressors' buffers.
+//! A kernel lets only one writer at a time append to a file. So the number of open packs grows with the written bytes, up to
+//! [`Options::packs_at_once`]; a small checkpoint has one. Chunks are written directly from the caller's memory: only the
+//! compressors' buffers are held here.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use crate::index::{FoundChunk, Index, MAX_PACK_ENTRIES, PACKS_FOLDER, pack_name}
 use crate::store::{Output, Store};
 use crate::{format, index};
 
-/// How chunks are written.
+/// Options for writing chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Whether they are compressed.
+    /// Whether chunks are compressed.
     pub compression: Compression,
-    /// A pack that has as many bytes gets no further chunk.
+    /// A pack of at least this many bytes gets no further chunk.
     pub pack_bytes: u64,
-    /// Most packs that are written side by side.
+    /// Most packs that are written in parallel.
     pub packs_at_once: usize,
 }
 
@@ -33,21 +33,21 @@ impl Default for Options {
     }
 }
 
-/// Another pack may be open for each of these bytes.
+/// One more pack may be open for each of these bytes.
 const BYTES_PER_PACK: u64 = 16 << 20;
-/// Most packs with room made beforehand.
+/// Most packs that are preallocated.
 const MAX_PREALLOCATED_PACKS: u64 = 256;
 
-/// What has been written so far.
+/// Numbers of bytes written so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteTotals {
     /// Bytes handed in, known or not.
     pub raw: u64,
-    /// Bytes of the packs: the new chunks as they are kept, with their headers.
+    /// Bytes of the packs: the new chunks as stored, with their headers.
     pub stored: u64,
 }
 
-/// The chunks of a checkpoint to be.
+/// The chunks of a checkpoint being written.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     store: Arc<dyn Store>,
@@ -56,11 +56,11 @@ pub(crate) struct Chunks {
     options: Options,
     packer: Packer,
     open: Mutex<OpenPacks>,
-    /// An open pack has been given back.
+    /// Signals that an open pack was returned.
     returned: Condvar,
-    /// What the first failed write said: chunks that were announced may not be there.
+    /// Message of the first failed write: chunks that were announced may not exist.
     failure: OnceLock<String>,
-    /// All packs were finished.
+    /// Whether all packs were finished.
     finished: AtomicBool,
     raw: AtomicU64,
     stored: AtomicU64,
@@ -69,11 +69,11 @@ pub(crate) struct Chunks {
 /// The packs being written.
 #[derive(Debug, Default)]
 struct OpenPacks {
-    /// Used in turn, so that the room that was made in each is used.
+    /// Used in turn, so that the preallocated room in each is used.
     idle: VecDeque<OpenPack>,
-    /// Idle packs, and packs that a thread is writing.
+    /// Number of idle packs and of packs that a thread is writing.
     count: usize,
-    /// Numbers of packs of ours that have their names, or are about to: only these may be removed by their names.
+    /// Numbers of this writer's packs that have their names, or will soon: only these may be removed by name.
     named: Vec<u32>,
     next_number: u32,
 }
@@ -88,7 +88,7 @@ struct OpenPack {
 }
 
 impl Chunks {
-    /// Chunks that go to packs of `store`; the index knows what is there.
+    /// Makes a writer for packs of `store`; the index knows the existing chunks.
     pub(crate) fn new(store: Arc<dyn Store>, image: ImageId, index: Arc<Index>, options: Options) -> Result<Self> {
         let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
         let open = Mutex::new(OpenPacks { next_number: last.saturating_add(1), ..OpenPacks::default() });
@@ -98,7 +98,7 @@ impl Chunks {
         Ok(Self { store, image, index, options, packer, open, returned, failure, finished, raw, stored })
     }
 
-    /// Preallocates `bytes` for new chunks, where that makes writing them faster; what is not used is freed.
+    /// Preallocates `bytes` for new chunks, if that makes writes faster; the unused rest is freed.
     pub(crate) fn preallocate(&self, bytes: u64) -> Result<()> {
         let bytes = bytes.min(self.store.spare_bytes());
         if bytes < BYTES_PER_PACK {
@@ -126,7 +126,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Keeps a chunk, unless it is known, and gives its name.
+    /// Stores a chunk unless it is known, and returns its id.
     pub(crate) fn put(&self, raw: &[u8]) -> Result<ChunkId> {
         if raw.is_empty() || raw.len() > MAX_CHUNK_BYTES {
             let what = format!("a chunk of {} bytes: 1 to {MAX_CHUNK_BYTES} are possible", raw.len());
@@ -145,7 +145,7 @@ impl Chunks {
         Ok(id)
     }
 
-    /// Takes over a chunk as it is stored in another pack, once its bytes have been found whole.
+    /// Copies a chunk as stored in another pack, after a check of its bytes.
     pub(crate) fn copy(&self, chunk: &FoundChunk) -> Result<()> {
         let entry = chunk.entry;
         if !self.index.announce(&entry.id) {
@@ -161,17 +161,17 @@ impl Chunks {
         self.note_failure(appended)
     }
 
-    /// Whether a chunk need not be put.
+    /// Returns whether a chunk need not be put.
     pub(crate) fn has(&self, id: &ChunkId) -> bool {
         self.index.has(id)
     }
 
-    /// Bytes written so far, before and after compression.
+    /// Returns the bytes written so far, before and after compression.
     pub(crate) fn written(&self) -> WriteTotals {
         WriteTotals { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
     }
 
-    /// An error with the reason of the first, when an earlier write has failed.
+    /// Fails with the reason of the first failed write, if there was one.
     pub(crate) fn check_whole(&self) -> Result<()> {
         match self.failure.get() {
             Some(cause) => Err(ImageError::WriteFailed { cause: cause.clone() }),
@@ -179,7 +179,7 @@ impl Chunks {
         }
     }
 
-    /// What a thread that panicked leaves undone.
+    /// Returns the error for a thread that panicked.
     fn panicked(&self) -> ImageError {
         ImageError::WriteFailed {
             cause: format!("{}: a thread that writes panicked", self.store.location(PACKS_FOLDER)),
@@ -190,13 +190,13 @@ impl Chunks {
     pub(crate) fn note_failure<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.failure.get_or_init(|| error.to_string());
-            // Threads that wait for a pack have to learn of it.
+            // Threads that wait for a pack must learn of it.
             self.returned.notify_all();
         }
         result
     }
 
-    /// Appends to a pack; where the chunk lies in it is filled in here.
+    /// Appends to a pack, and fills in the chunk's offset there.
     fn append(&self, entry: PackEntry, bytes: &[u8]) -> Result<()> {
         let mut pack = self.take_pack()?;
         let appended = pack.append(&PackEntry { offset: pack.offset, ..entry }, bytes);
@@ -210,12 +210,12 @@ impl Chunks {
         }
     }
 
-    /// A thread that panics leaves the list of packs as it was between two changes of it.
+    /// Locks the list of packs. A thread that panics leaves it consistent.
     fn open(&self) -> MutexGuard<'_, OpenPacks> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle pack, a new one when there may be one more, or the next that is given back.
+    /// Returns an idle pack, a new one if another may be open, or the next that is returned.
     fn take_pack(&self) -> Result<OpenPack> {
         let mut open = self.open();
         loop {
@@ -233,16 +233,16 @@ impl Chunks {
         }
     }
 
-    /// What the caller wants, as far as the place gains by it.
+    /// Returns the caller's limit, as far as the store benefits from it.
     fn packs_at_once(&self) -> usize {
         self.options.packs_at_once.min(self.store.max_parallel_writes()).max(1)
     }
 
-    /// Begins a pack under the first free number; the lock is held, so that two threads begin two.
+    /// Begins a pack under the first free number. The held lock gives two threads two numbers.
     fn begin_pack(&self, open: &mut OpenPacks) -> Result<OpenPack> {
         loop {
             let number = open.next_number;
-            // Eight digits are what a name has.
+            // A name has eight digits.
             if number >= 100_000_000 {
                 return Err(ImageError::unfit(&self.store.location(PACKS_FOLDER), "all pack numbers are used up"));
             }
@@ -255,7 +255,7 @@ impl Chunks {
         }
     }
 
-    /// Makes a pack idle again, or finishes a full one, which another thread need not wait for.
+    /// Returns a pack to the idle list, or finishes a full one; no other thread waits for that.
     fn give_back(&self, pack: OpenPack) -> Result<()> {
         let is_full =
             pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_PACK_ENTRIES as usize * BLOCK_BYTES;
@@ -269,14 +269,14 @@ impl Chunks {
         Ok(())
     }
 
-    /// Counts what a pack has beside its chunks, and finishes it.
+    /// Counts the bytes of a pack besides its chunks, and finishes it.
     fn finish_pack(&self, pack: OpenPack) -> Result<()> {
         self.stored.fetch_add((pack.index.len() + BLOCK_BYTES) as u64, Ordering::Relaxed);
         self.open().named.push(pack.number);
         pack.finish()
     }
 
-    /// Finishes all packs and makes them lasting. Later chunks go to other packs, which need another call; without any, it costs
+    /// Finishes and syncs all packs. Later chunks go to other packs, which need another call; without any, the call costs
     /// nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         self.check_whole()?;
@@ -293,7 +293,7 @@ impl Chunks {
         packs.retain(|pack| !pack.index.is_empty());
         self.stored.fetch_sub(((pack_count - packs.len()) * BLOCK_BYTES) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().named.is_empty();
-        // Each waits for its disk, so they wait side by side.
+        // Each thread waits for its disk, so they wait in parallel.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
@@ -306,7 +306,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Has packs of ours settled, several at a time.
+    /// Warms the page cache for this writer's packs, several at a time.
     fn warm_page_cache(&self) {
         let numbers = self.open().named.clone();
         let next = AtomicUsize::new(0);
@@ -321,7 +321,7 @@ impl Chunks {
         });
     }
 
-    /// Removes what has been written; the checkpoint will not be.
+    /// Removes everything written; the checkpoint is given up.
     pub(crate) fn discard(&self) {
         self.failure.get_or_init(|| format!("{}: the checkpoint was given up", self.store.location(PACKS_FOLDER)));
         let numbers = {
@@ -330,17 +330,17 @@ impl Chunks {
             std::mem::take(&mut open.named)
         };
         for number in numbers {
-            // What cannot be removed belongs to no checkpoint, and goes when the next one begins.
+            // A pack that cannot be removed belongs to no checkpoint; the next writer removes it.
             let _ = self.store.remove(&pack_name(number));
         }
         self.index.forget_coming();
     }
 }
 
-/// What the pack says of a chunk, before the chunk has a place.
+/// Returns the index entry of a chunk, before it has an offset.
 fn entry_of(id: ChunkId, raw: &[u8], stored: &EncodedChunk<'_>) -> PackEntry {
     let bytes = stored.bytes();
-    // Bytes that are kept as they are have their hash already.
+    // Bytes that are stored uncompressed have their hash already.
     let check = match stored.codec {
         Codec::Raw => id.as_bytes().first_chunk().copied().unwrap_or_default(),
         _ => check_of(bytes),
@@ -349,7 +349,7 @@ fn entry_of(id: ChunkId, raw: &[u8], stored: &EncodedChunk<'_>) -> PackEntry {
 }
 
 impl OpenPack {
-    /// Header and bytes in one write, the line in memory until the pack is finished.
+    /// Writes header and bytes in one call, and keeps the index entry in memory until the pack is finished.
     fn append(&mut self, entry: &PackEntry, stored: &[u8]) -> Result<()> {
         self.output.write(&[&entry.header(), stored])?;
         self.index.extend_from_slice(&entry.line());
@@ -357,7 +357,7 @@ impl OpenPack {
         Ok(())
     }
 
-    /// Index and trailer make it readable, and its name makes it known.
+    /// Writes index and trailer, which make the pack readable, and renames it, which makes it known.
     fn finish(mut self) -> Result<()> {
         let trailer = Trailer::of(&self.index, self.offset);
         self.output.write(&[&self.index, &trailer.bytes()])?;
@@ -391,7 +391,7 @@ mod tests {
         let chunks =
             || Chunks::new(Arc::clone(&image.store), image.id, Arc::new(Index::new()), Options::default()).unwrap();
         let (first, second) = (chunks(), chunks());
-        // A pack without a chunk gives its number back.
+        // A pack without a chunk frees its number.
         first.roomy_pack(0).unwrap();
         first.finish().unwrap();
         second.put(b"chunk").unwrap();

@@ -1,6 +1,6 @@
-//! How the bytes of a chunk are kept: nothing for zeros, as they are, or compressed when that saves something.
+//! Encodings of a chunk's bytes: none for zeros, uncompressed, or compressed if that saves space.
 //!
-//! A sample is compressed first, so that a chunk of noise costs hardly more than its hash.
+//! A sample is compressed first, so an incompressible chunk costs hardly more than its hash.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +13,14 @@ use crate::id::ChunkId;
 /// Whether chunks are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Never: as fast as the memory is.
+    /// Never: as fast as memory.
     None,
-    /// With this level of zstd, where it saves something.
+    /// With this level of zstd, if it saves space.
     Zstd(i32),
 }
 
 impl Default for Compression {
-    /// The fastest of zstd's ordinary levels.
+    /// Returns zstd's fastest ordinary level.
     fn default() -> Self {
         Self::Zstd(1)
     }
@@ -28,10 +28,10 @@ impl Default for Compression {
 
 /// Chunks below this length are compressed without a sample.
 const MIN_SAMPLED_BYTES: usize = 256 << 10;
-/// Length of one of the pieces of a sample.
+/// Bytes of one piece of a sample.
 const SAMPLE_PIECE_BYTES: usize = 8 << 10;
 
-/// Compresses for many threads: each takes a set of buffers and gives it back.
+/// Compresses for many threads: each borrows a set of buffers.
 #[derive(Debug)]
 pub(crate) struct Packer {
     compression: Compression,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Scratch {
     }
 }
 
-/// A chunk as it is to be stored.
+/// A chunk in the form in which it will be stored.
 pub(crate) struct EncodedChunk<'a> {
     pub(crate) codec: Codec,
     raw: &'a [u8],
@@ -58,7 +58,7 @@ pub(crate) struct EncodedChunk<'a> {
 }
 
 impl EncodedChunk<'_> {
-    /// The bytes for the pack.
+    /// Returns the bytes for the pack.
     pub(crate) fn bytes(&self) -> &[u8] {
         match (&self.scratch, self.codec) {
             (Some(scratch), _) => &scratch.buffer,
@@ -69,12 +69,12 @@ impl EncodedChunk<'_> {
 }
 
 impl Packer {
-    /// Compressors are made when they are first needed, as many as threads put at once.
+    /// Makes a packer. Compressors are created on first use, one for each thread that puts at once.
     pub(crate) fn new(compression: Compression) -> Self {
         Self { compression, idle: Mutex::default() }
     }
 
-    /// Chooses how a chunk is kept; what is returned goes to [`Packer::finish`].
+    /// Chooses the encoding of a chunk; the result goes to [`Packer::finish`].
     pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> EncodedChunk<'a> {
         if zero {
             return EncodedChunk { codec: Codec::Zero, raw, scratch: None };
@@ -87,27 +87,27 @@ impl Packer {
         EncodedChunk { codec: Codec::Raw, raw, scratch: None }
     }
 
-    /// The bytes have been written.
+    /// Releases the buffers after the bytes have been written.
     pub(crate) fn finish(&self, stored: EncodedChunk<'_>) {
         stored.scratch.into_iter().for_each(|scratch| self.give_back(scratch));
     }
 
-    /// Keeps the compressor for the next chunk: making one costs more than a small chunk.
+    /// Keeps the compressor for the next chunk: creating one costs more than a small chunk.
     fn give_back(&self, scratch: Scratch) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
-    /// None when chunks are not compressed.
+    /// Returns a compressor; `None` if chunks are not compressed.
     fn scratch(&self) -> Option<Scratch> {
         let Compression::Zstd(level) = self.compression else { return None };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // Without memory for a compressor, chunks are kept as they are.
+        // Without memory for a compressor, chunks are stored uncompressed.
         idle.or_else(|| Compressor::new(level).ok().map(|compressor| Scratch { compressor, buffer: Vec::new() }))
     }
 }
 
 impl Scratch {
-    /// Compresses; false when less than an eighth is saved, so that reading it again is no dearer than it must be.
+    /// Compresses; returns false if less than an eighth is saved, since decompression would then cost more than it is worth.
     fn shrinks(&mut self, raw: &[u8]) -> bool {
         let bound = |length: usize| length - length / 8;
         if raw.len() >= MIN_SAMPLED_BYTES {
@@ -120,13 +120,13 @@ impl Scratch {
         compressed > 0 && compressed < bound(raw.len())
     }
 
-    /// Compressed length of pieces from begin, middle and end.
+    /// Returns the compressed length of pieces from start, middle and end.
     fn sample(&mut self, raw: &[u8]) -> usize {
         let starts = [0, (raw.len() - SAMPLE_PIECE_BYTES) / 2, raw.len() - SAMPLE_PIECE_BYTES];
         starts.iter().map(|&start| self.compress(&raw[start..start + SAMPLE_PIECE_BYTES])).sum()
     }
 
-    /// Length in the buffer; more than any chunk when the compressor refuses.
+    /// Returns the compressed length in the buffer; longer than any chunk if the compressor fails.
     fn compress(&mut self, raw: &[u8]) -> usize {
         self.buffer.clear();
         self.buffer.reserve(zstd::zstd_safe::compress_bound(raw.len()));
@@ -134,20 +134,20 @@ impl Scratch {
     }
 }
 
-/// Whether every byte is zero. The first differing block ends it, so that it costs nothing for other chunks.
+/// Returns whether every byte is zero. It stops at the first other block, so it costs next to nothing for other chunks.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (blocks, rest) = bytes.as_chunks::<64>();
     blocks.iter().all(|block| *block == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// The name of zeros, which is looked up rather than hashed: most of the memory that programs reserve was never written.
+/// Returns the id of zeros from a cache: most of the memory that programs reserve was never written.
 pub(crate) fn zero_id(length: usize) -> ChunkId {
     static KNOWN: Mutex<BTreeMap<usize, ChunkId>> = Mutex::new(BTreeMap::new());
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&length).copied();
     known.unwrap_or_else(|| {
         let id = ChunkId::of(&vec![0; length]);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nearly all chunks have one length; ends of regions have others, and need not all be remembered.
+        // Nearly all chunks have one length; the odd ends of regions need not all be cached.
         if known.len() < 64 {
             known.insert(length, id);
         }
@@ -155,13 +155,13 @@ pub(crate) fn zero_id(length: usize) -> ChunkId {
     })
 }
 
-/// Decompresses into exactly `raw`; false when the bytes are something else.
+/// Decompresses into exactly `raw`; returns false if the bytes do not match.
 pub(crate) fn decompress(stored: &[u8], raw: &mut [u8]) -> bool {
     let Ok(mut decompressor) = Decompressor::new() else { return false };
     decompressor.decompress_to_buffer(stored, raw).is_ok_and(|length| length == raw.len())
 }
 
-/// The first bytes of the hash of what is stored.
+/// Returns the first bytes of the hash of the stored bytes.
 pub(crate) fn check_of(stored: &[u8]) -> [u8; 8] {
     let hash = blake3::hash(stored);
     let mut check = [0; 8];

@@ -1,6 +1,6 @@
-//! What can be wrong with an image or with the place it lies in; every text says what to do.
+//! Errors of an image and its location; every text says what to do.
 //!
-//! Whatever is returned, checkpoints that were complete before are untouched.
+//! After any error, checkpoints that were complete before are untouched.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use crate::id::{CheckpointNumber, ChunkId};
 #[non_exhaustive]
 #[expect(missing_docs, reason = "every field is named by the text above it")]
 pub enum ImageError {
-    /// No image lies there.
+    /// There is no image at the location.
     #[error("{location}: no image here: give the folder that `katydid checkpoint -o` wrote")]
     NotAnImage { location: String },
-    /// Something else lies there.
+    /// Something other than an image is at the location.
     #[error("{location}: neither empty nor an image: choose another folder")]
     Occupied { location: String },
-    /// Written by a newer format; nothing behind the version has been interpreted.
+    /// The image has a newer format; nothing after the version was interpreted.
     #[error("{location}: format {found} is newer than {newest}, the newest that this build reads: use a newer katydid")]
     TooNew { location: String, found: u32, newest: u32 },
     /// Bytes contradict each other or their hash.
@@ -25,21 +25,21 @@ pub enum ImageError {
         "{location}: damaged: {what}: restore the file from a copy, or use another checkpoint (`katydid images verify`)"
     )]
     Damaged { location: String, what: String },
-    /// A file that the checkpoint consists of is gone.
+    /// A file of the checkpoint is missing.
     #[error("{location}: missing, and checkpoint {checkpoint} needs it: put the file back, or use another checkpoint")]
     Missing { location: String, checkpoint: CheckpointNumber },
-    /// No pack holds the chunk.
+    /// No pack contains the chunk.
     #[error("{location}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
     UnknownChunk { location: String, chunk: ChunkId },
     /// The image has no such checkpoint.
     #[error("{location}: no checkpoint {requested}: there {present}")]
     NoCheckpoint { location: String, requested: String, present: String },
-    /// No room, or the quota or size limit is reached.
+    /// The disk, the quota or the size limit is full.
     #[error(
         "{location}: no free space for the image: free some space, or choose another place; the last complete checkpoint is whole"
     )]
     Full { location: String },
-    /// Another process holds the image's lock, to write or to clear up.
+    /// Another process holds the image's lock, to write or to clean up.
     #[error("{location}: in use by {holder}: wait for it to end")]
     Locked { location: String, holder: String },
     /// The lock of an object store was not renewed in time, or another process has it.
@@ -47,7 +47,7 @@ pub enum ImageError {
         "{location}: the lock of this image could not be renewed in time, so another process may have it: begin again"
     )]
     LockLost { location: String },
-    /// Part of the checkpoint could not be written before; the rest is refused.
+    /// An earlier part of the checkpoint could not be written; the rest is refused.
     #[error("an earlier write failed, so this checkpoint cannot be completed: {cause}")]
     WriteFailed { cause: String },
     /// The caller asked for something that the format cannot hold.
@@ -58,7 +58,7 @@ pub enum ImageError {
     Io { location: String, action: &'static str, source: io::Error },
 }
 
-/// What a user can do about what the system said, behind that.
+/// Returns what a user can do about a system error, as the end of the message.
 fn remedy(source: &io::Error) -> &'static str {
     use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     match source.kind() {
@@ -73,7 +73,7 @@ fn remedy(source: &io::Error) -> &'static str {
 pub type Result<T, E = ImageError> = std::result::Result<T, E>;
 
 impl ImageError {
-    /// An error of the operating system; those that mean a full disk become [`ImageError::Full`].
+    /// Makes an error of the operating system; those that mean a full disk become [`ImageError::Full`].
     pub(crate) fn io(location: &str, action: &'static str, source: io::Error) -> Self {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match source.kind() {

@@ -1,4 +1,4 @@
-//! The files in the folder of one checkpoint, besides its manifest.
+//! The files in the folder of a checkpoint, besides its manifest.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::index::located;
 use crate::manifest::{FileEntry, Session, seal, unseal};
 use crate::store::{Input, Store};
 
-/// Most bytes of a state that is read.
+/// Most bytes of a state that a reader accepts.
 pub const MAX_SESSION_STATE_BYTES: u64 = 4 << 30;
-/// Most bytes of what one session says of itself.
+/// Most bytes of the description of one session.
 const MAX_SESSION_BYTES: u64 = 512 << 20;
-/// Files are hashed in pieces of this length.
+/// Files are hashed in pieces of this many bytes.
 const HASH_PIECE_BYTES: usize = 1 << 20;
 
 /// The folder of a checkpoint that is being written.
@@ -27,7 +27,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The folder of checkpoint `number`, which is there.
+    /// Returns the existing folder of checkpoint `number`.
     pub(crate) fn new(store: Arc<dyn Store>, number: CheckpointNumber) -> Self {
         Self { store, folder: folder_of(number), written: Mutex::default() }
     }
@@ -40,7 +40,7 @@ impl Files {
         Ok(entry)
     }
 
-    /// Leaves for the one who commits what a session consists of.
+    /// Leaves a session's description for the process that commits.
     pub(crate) fn session(&self, session: &Session) -> Result<()> {
         self.check_name(&session.name)?;
         let location = self.store.location(&self.folder);
@@ -48,7 +48,7 @@ impl Files {
         self.write(session_file(&session.name), &sealed).map(drop)
     }
 
-    /// Reads what [`Files::session`] has left, here or in another process.
+    /// Reads a description that [`Files::session`] has left, in this process or another.
     pub(crate) fn take_session(&self, name: &str) -> Result<Session> {
         self.check_name(name)?;
         let path = format!("{}/{}", self.folder, session_file(name));
@@ -59,7 +59,7 @@ impl Files {
         unseal(&bytes).map_err(|fault| located(&location, fault))
     }
 
-    /// Writes a file of ours whole; its hash is that of what was meant to be written, not of what the disk has.
+    /// Writes a whole file. Its hash covers the intended bytes, not what the disk returns.
     fn write(&self, name: String, bytes: &[u8]) -> Result<FileEntry> {
         let mut output = self.store.create(&format!("{}/{name}", self.folder))?;
         output.write(&[bytes])?;
@@ -67,7 +67,7 @@ impl Files {
         Ok(FileEntry { name, bytes: bytes.len() as u64, blake3: ChunkId::of(bytes) })
     }
 
-    /// Names become file names, and come from other processes.
+    /// Checks a name: names become file names, and come from other processes.
     fn check_name(&self, name: &str) -> Result<()> {
         let fine = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(fine) {
@@ -77,7 +77,7 @@ impl Files {
         Ok(())
     }
 
-    /// Takes in files that another program has written to a folder below.
+    /// Adds files that another program has written to a subfolder.
     pub(crate) fn adopt(&self, folder: &str) -> Result<()> {
         self.check_name(folder)?;
         let path = format!("{}/{folder}", self.folder);
@@ -91,7 +91,7 @@ impl Files {
         Ok(())
     }
 
-    /// Everything written, in the order of names, with what the sessions say they have; the folder is made lasting.
+    /// Returns all written files by name, with those that the sessions list, and syncs the folder.
     pub(crate) fn finish(&self, sessions: &[Session]) -> Result<Vec<FileEntry>> {
         let mut written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
         let states = sessions.iter().flat_map(|session| session.states.values());
@@ -99,7 +99,7 @@ impl Files {
         written.sort_by(|a, b| a.name.cmp(&b.name));
         written.dedup();
         for name in self.store.list(&self.folder)? {
-            // What was left for us and is in the manifest by now.
+            // A description that was left for this process; the manifest contains it now.
             if name.starts_with("session-") {
                 self.store.remove(&format!("{}/{name}", self.folder))?;
             }
@@ -108,12 +108,12 @@ impl Files {
     }
 }
 
-/// What a session leaves for the one who commits.
+/// Returns the name of the file in which a session's description is left.
 fn session_file(name: &str) -> String {
     format!("session-{name}.json")
 }
 
-/// The hash of a whole file.
+/// Returns the hash of a whole file.
 pub(crate) fn hash_of(input: &dyn Input) -> Result<ChunkId> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; HASH_PIECE_BYTES];
@@ -127,7 +127,7 @@ pub(crate) fn hash_of(input: &dyn Input) -> Result<ChunkId> {
     Ok(ChunkId::from_bytes(*hasher.finalize().as_bytes()))
 }
 
-/// Length and hash of a file that another program has written, or will read.
+/// Returns length and hash of a file that another program has written or will read.
 pub(crate) fn hash_of_path(path: &Path) -> Result<(u64, ChunkId)> {
     let location = path.display().to_string();
     let mut hasher = blake3::Hasher::new();

@@ -1,7 +1,7 @@
-//! The binary layouts, byte for byte as `docs/reference/image-format.md` shows them: bytes in, checked values out.
+//! The binary layouts, byte for byte as in `docs/reference/image-format.md`: parses bytes into checked values.
 //!
-//! All integers are little-endian. A version is looked at before anything behind it, and a hash before what it covers
-//! is believed. Nothing here allocates by a length that a file states.
+//! All integers are little-endian. A version is checked before anything after it, and a hash before the data that it covers. No
+//! allocation depends on a length from a file.
 
 use crate::id::{ChunkId, ImageId};
 
@@ -9,7 +9,7 @@ use crate::id::{ChunkId, ImageId};
 pub const FORMAT_VERSION: u32 = 1;
 /// Most raw bytes of one chunk.
 pub const MAX_CHUNK_BYTES: usize = 16 << 20;
-/// Bytes of a block: the image file, a pack's header, a chunk's header, an index entry and a pack's trailer are one each.
+/// Bytes of a block. The image file, a pack's header, a chunk's header, an index entry and a pack's trailer are one block each.
 pub(crate) const BLOCK_BYTES: usize = 64;
 
 const IMAGE_MAGIC: &[u8; 8] = b"KATYDIMG";
@@ -17,7 +17,7 @@ const PACK_MAGIC: &[u8; 8] = b"KATYPACK";
 const TRAILER_MAGIC: &[u8; 8] = b"KATYTAIL";
 const CHUNK_MAGIC: &[u8; 4] = b"KCHK";
 
-/// What is wrong with some bytes; the caller adds where they lie.
+/// An error in some bytes; the caller adds their location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FormatFault {
     /// The version of a newer format.
@@ -26,22 +26,22 @@ pub(crate) enum FormatFault {
     Damaged(&'static str),
 }
 
-/// How a chunk's bytes are kept.
+/// The encoding of a chunk's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codec {
     /// The chunk's bytes, uncompressed.
     Raw,
     /// One zstd frame of the chunk's bytes.
     Zstd,
-    /// Not at all: every byte is zero.
+    /// Stores nothing: every byte is zero.
     Zero,
 }
 
-/// A chunk in a pack: a line of the pack's index, and with less the header before the chunk's bytes.
+/// A chunk in a pack: an entry of the pack's index and, with fewer fields, the header before the chunk's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackEntry {
     pub(crate) id: ChunkId,
-    /// First 8 bytes of the BLAKE3 hash of the stored bytes: looked at before they are decompressed.
+    /// First 8 bytes of the BLAKE3 hash of the stored bytes; checked before decompression.
     pub(crate) check: [u8; 8],
     /// Offset of the chunk's header, from the start of the pack.
     pub(crate) offset: u64,
@@ -54,16 +54,16 @@ pub(crate) struct PackEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) index_hash: [u8; 32],
-    /// From the start of the pack.
+    /// Offset of the index from the start of the pack.
     pub(crate) index_offset: u64,
     pub(crate) entries: u32,
 }
 
-/// Sequential fields of one unit.
+/// Sequential fields of one block.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    /// The next field; zeros behind the end, which the callers' units do not have.
+    /// Takes the next field; zeros past the end, which no caller reaches.
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let (field, rest) = self.0.split_first_chunk::<N>().unwrap_or((&[0; N], &[]));
         self.0 = rest;
@@ -79,7 +79,7 @@ impl Fields<'_> {
     }
 }
 
-/// Puts fields one after the other; what is left stays zero.
+/// Concatenates fields; the rest stays zero.
 fn unit(fields: &[&[u8]]) -> [u8; BLOCK_BYTES] {
     let mut unit = [0; BLOCK_BYTES];
     let mut at = 0;
@@ -90,7 +90,7 @@ fn unit(fields: &[&[u8]]) -> [u8; BLOCK_BYTES] {
     unit
 }
 
-/// Looked at before anything behind it.
+/// Checks the version, before anything after it.
 fn version(found: u32) -> Result<(), FormatFault> {
     match found {
         0 => Err(FormatFault::Damaged("format 0 was never written")),
@@ -99,12 +99,12 @@ fn version(found: u32) -> Result<(), FormatFault> {
     }
 }
 
-/// What must hold, or the bytes are damaged in this way.
+/// Returns the fault unless the condition holds.
 fn expect(holds: bool, fault: &'static str) -> Result<(), FormatFault> {
     if holds { Ok(()) } else { Err(FormatFault::Damaged(fault)) }
 }
 
-/// The whole file `katydid-image`.
+/// Returns the whole file `katydid-image`.
 pub(crate) fn image_file(id: ImageId) -> [u8; BLOCK_BYTES] {
     let mut bytes = unit(&[IMAGE_MAGIC, &FORMAT_VERSION.to_le_bytes(), &[0; 4], id.as_bytes()]);
     let hash = blake3::hash(&bytes[..32]);
@@ -112,7 +112,7 @@ pub(crate) fn image_file(id: ImageId) -> [u8; BLOCK_BYTES] {
     bytes
 }
 
-/// Reads the file `katydid-image`, which holds the image's id.
+/// Parses the file `katydid-image`, and returns the image's id.
 pub(crate) fn read_image_file(bytes: &[u8; BLOCK_BYTES]) -> Result<ImageId, FormatFault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;
@@ -122,12 +122,12 @@ pub(crate) fn read_image_file(bytes: &[u8; BLOCK_BYTES]) -> Result<ImageId, Form
     Ok(ImageId::from_bytes(fields.take()))
 }
 
-/// The first bytes of pack `number`.
+/// Returns the first bytes of pack `number`.
 pub(crate) fn pack_header(image: ImageId, number: u32) -> [u8; BLOCK_BYTES] {
     unit(&[PACK_MAGIC, &FORMAT_VERSION.to_le_bytes(), &number.to_le_bytes(), image.as_bytes()])
 }
 
-/// Checks that a pack is the one of this number in this image.
+/// Checks that a pack has this number and belongs to this image.
 pub(crate) fn check_pack_header(bytes: &[u8; BLOCK_BYTES], image: ImageId, number: u32) -> Result<(), FormatFault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == PACK_MAGIC, "does not begin with KATYPACK")?;
@@ -137,7 +137,7 @@ pub(crate) fn check_pack_header(bytes: &[u8; BLOCK_BYTES], image: ImageId, numbe
 }
 
 impl Codec {
-    /// As it stands in headers and lines.
+    /// Returns its number in headers and index entries.
     fn number(self) -> u32 {
         match self {
             Self::Raw => 0,
@@ -146,7 +146,7 @@ impl Codec {
         }
     }
 
-    /// A number that no version of this format has is damage, not a reason to guess.
+    /// Parses the number; an unknown one means damage.
     fn from_number(number: u32) -> Result<Self, FormatFault> {
         match number {
             0 => Ok(Self::Raw),
@@ -158,7 +158,7 @@ impl Codec {
 }
 
 impl PackEntry {
-    /// The line in the pack's index.
+    /// Encodes the entry for the pack's index.
     pub(crate) fn line(&self) -> [u8; BLOCK_BYTES] {
         unit(&[
             self.id.as_bytes(),
@@ -170,7 +170,7 @@ impl PackEntry {
         ])
     }
 
-    /// The header before the chunk's bytes.
+    /// Encodes the header before the chunk's bytes.
     pub(crate) fn header(&self) -> [u8; BLOCK_BYTES] {
         unit(&[
             CHUNK_MAGIC,
@@ -183,7 +183,7 @@ impl PackEntry {
         ])
     }
 
-    /// Reads a line of an index; `end` is where the chunks of the pack end.
+    /// Parses an index entry; `end` is the end of the pack's chunks.
     pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], end: u64) -> Result<Self, FormatFault> {
         let mut fields = Fields(bytes);
         let entry = Self {
@@ -199,7 +199,7 @@ impl PackEntry {
         expect(fits && entry.offset >= BLOCK_BYTES as u64, "a chunk lies outside of its pack").map(|()| entry)
     }
 
-    /// Lengths that the way of keeping allows.
+    /// Checks that the lengths are possible for the encoding.
     fn check_lengths(&self) -> Result<(), FormatFault> {
         expect(self.raw > 0 && self.raw as usize <= MAX_CHUNK_BYTES, "a chunk of impossible length")?;
         let right = match self.codec {
@@ -210,26 +210,26 @@ impl PackEntry {
         expect(right, "a chunk of impossible stored length")
     }
 
-    /// Where the stored bytes begin; beyond every pack for an offset that no pack has.
+    /// Returns where the stored bytes begin; past every pack if the offset is invalid.
     pub(crate) fn data(&self) -> u64 {
         self.offset.saturating_add(BLOCK_BYTES as u64)
     }
 }
 
 impl Trailer {
-    /// The trailer of this index, which begins at `index_offset`.
+    /// Makes the trailer of an index that begins at `index_offset`.
     pub(crate) fn of(index: &[u8], index_offset: u64) -> Self {
         let entries = (index.len() / BLOCK_BYTES) as u32;
         Self { index_hash: *blake3::hash(index).as_bytes(), index_offset, entries }
     }
 
-    /// As it stands in the pack.
+    /// Encodes the trailer as it is in the pack.
     pub(crate) fn bytes(&self) -> [u8; BLOCK_BYTES] {
         let (offset, entries) = (self.index_offset.to_le_bytes(), self.entries.to_le_bytes());
         unit(&[&self.index_hash, &offset, &entries, &[0; 12], TRAILER_MAGIC])
     }
 
-    /// Reads the trailer of a pack of `size` bytes, and checks that header, chunks, index and trailer fill it.
+    /// Parses the trailer of a pack of `size` bytes, and checks that header, chunks, index and trailer fill it.
     pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], size: u64) -> Result<Self, FormatFault> {
         let mut fields = Fields(bytes);
         let trailer = Self { index_hash: fields.take(), index_offset: fields.u64(), entries: fields.u32() };
@@ -240,12 +240,12 @@ impl Trailer {
         Ok(trailer)
     }
 
-    /// Length of the index.
+    /// Returns the length of the index.
     pub(crate) fn index_bytes(&self) -> u64 {
         u64::from(self.entries) * BLOCK_BYTES as u64
     }
 
-    /// Reads the index after its hash has been found right.
+    /// Checks the hash of the index, and parses it.
     pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, FormatFault> {
         expect(blake3::hash(index).as_bytes() == &self.index_hash, "index hash mismatch")?;
         let (lines, rest) = index.as_chunks::<BLOCK_BYTES>();

@@ -1,7 +1,7 @@
-//! Untrusted bytes as each kind of file of an image: what fuzzing drives.
+//! Entry points for fuzzing: parse untrusted bytes as each kind of file of an image.
 //!
-//! A hash guards nearly everything, so that hardly any made-up bytes would pass; they are therefore also tried with the
-//! hash that they ought to have, which is what an attacker would write.
+//! A hash protects nearly everything, so hardly any random bytes would pass. They are also parsed with the right hash, which an
+//! attacker would write.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::manifest::{Manifest, Session, seal, unseal};
 use crate::reader::read_chunk;
 use crate::store::Input;
 
-/// Reads the bytes as image file, pack, manifest and session; gives how many readings were accepted.
+/// Parses the bytes as image file, pack, manifest and session; returns how many parses succeeded.
 pub fn parse_all(bytes: &[u8]) -> usize {
     let image = bytes.as_array::<BLOCK_BYTES>().is_some_and(|bytes| format::read_image_file(bytes).is_ok());
     let packs = [bytes.to_vec(), resealed_pack(bytes)].into_iter().filter(|bytes| reads_pack(bytes));
@@ -41,9 +41,9 @@ impl Input for Bytes {
     }
 }
 
-/// Reads every chunk of a pack whose header is right for whatever image and number it says.
+/// Returns whether every chunk of a pack can be read; its header may name any image and number.
 fn reads_pack(bytes: &[u8]) -> bool {
-    // What is under test is the reading, not whether a pack lies in the right image.
+    // The test is about parsing, not about whether a pack lies in the right image.
     let id = bytes.get(16..32).and_then(|id| id.first_chunk()).copied().unwrap_or_default();
     let number = bytes.get(12..16).and_then(|number| number.first_chunk()).copied().map_or(0, u32::from_le_bytes);
     let input = Arc::new(Bytes(bytes.to_vec()));
@@ -58,28 +58,28 @@ fn reads_pack(bytes: &[u8]) -> bool {
     true
 }
 
-/// The bytes as a pack, with a trailer that fits them.
+/// Returns the bytes as a pack with a matching trailer.
 fn resealed_pack(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some((rest, last)) = bytes.split_last_chunk_mut::<BLOCK_BYTES>() else { return bytes };
     let Ok(trailer) = Trailer::read(last, (rest.len() + BLOCK_BYTES) as u64) else { return bytes };
-    // The trailer has been compared with the length.
+    // The trailer's offset was checked against the length.
     let index = rest.get(trailer.index_offset as usize..).unwrap_or_default();
     *last = Trailer::of(index, trailer.index_offset).bytes();
     bytes
 }
 
-/// The bytes as the content of a sealed file, when they are JSON.
+/// Returns the bytes as the contents of a sealed file, if they are JSON.
 fn resealed_json(bytes: &[u8]) -> Option<Vec<u8>> {
     let content: &RawValue = serde_json::from_slice(bytes).ok()?;
     seal(content).ok()
 }
 
-/// What is accepted is the same when it is written and read again.
+/// Counts accepted parses, and checks that accepted contents survive a round trip.
 fn readings(bytes: &[u8]) -> usize {
     let manifest = Manifest::decode(bytes).ok();
     if let Some(manifest) = &manifest {
-        // Walks over every region with the lengths of its chunks.
+        // Walks all regions with the lengths of their chunks.
         let content = manifest.chunks().map(|(_, length)| length as u64).fold(0, u64::wrapping_add);
         let sessions = manifest.sessions.iter().flat_map(|session| &session.regions);
         let regions = sessions.chain(manifest.libraries.iter().map(|library| &library.contents));

@@ -1,7 +1,7 @@
-//! Clearing up: old checkpoints, packs that no checkpoint needs, and packs that hold more waste than use.
+//! Clean-up: removes old checkpoints and unneeded packs, and rewrites packs with more waste than use.
 //!
-//! What is still needed is first written to new packs, then the old ones go: whatever happens in between, every chunk of
-//! every remaining checkpoint is there at least once.
+//! Needed chunks are copied to new packs before the old packs are removed. So every chunk of every remaining checkpoint exists at
+//! least once, whatever happens in between.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,43 +17,43 @@ use crate::reader::read_manifest;
 use crate::store::local::PARTIAL_FILE_SUFFIX;
 use crate::store::{Guard, Lock, Store};
 
-/// A pack shorter than this is small; many small ones are joined.
+/// A shorter pack is small; many small packs are joined.
 const SMALL_PACK_BYTES: u64 = 64 << 20;
-/// As many small packs may stay as they are.
+/// This many small packs may stay as they are.
 const MAX_SMALL_PACKS: usize = 32;
 
-/// How long a part of an earlier checkpoint may take to remove what it wrote.
+/// How long a part of an earlier checkpoint may take to remove its files.
 const WRITERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks whether it has.
+/// Interval between two checks for that.
 const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which checkpoints of an image stay, and which go.
+/// Which checkpoints of an image to keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// How many of the newest checkpoints stay, at least one; `None`: all.
+    /// How many of the newest checkpoints to keep, at least one; `None`: all.
     pub newest: Option<usize>,
-    /// Numbers of checkpoints that are removed besides, even if they cannot be read.
+    /// Numbers of further checkpoints to remove, even if they cannot be read.
     pub remove: Vec<CheckpointNumber>,
-    /// Only says what would be done.
+    /// Only reports what would be done.
     pub dry_run: bool,
 }
 
-/// What clearing up did, or would do.
+/// Result of a clean-up, or of a dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CollectReport {
-    /// Numbers of the checkpoints that are removed.
+    /// Numbers of the removed checkpoints.
     pub checkpoints: Vec<CheckpointNumber>,
-    /// Packs of which nothing was needed.
+    /// Number of packs that were not needed.
     pub packs_removed: usize,
-    /// Packs whose needed chunks were written to new ones.
+    /// Number of packs whose needed chunks were copied to new ones.
     pub packs_rewritten: usize,
-    /// Bytes of packs before.
+    /// Bytes of all packs before.
     pub bytes_before: u64,
-    /// Bytes of packs after.
+    /// Bytes of all packs after.
     pub bytes_after: u64,
 }
 
-/// What one pack is good for.
+/// The needed part of one pack.
 #[derive(Debug, Default)]
 struct PackUse {
     size: u64,
@@ -61,7 +61,7 @@ struct PackUse {
     live_bytes: u64,
 }
 
-/// Numbers of packs, by what becomes of them.
+/// The packs to remove and to rewrite, by number.
 #[derive(Debug, Default)]
 struct Plan {
     remove: Vec<u32>,
@@ -74,7 +74,7 @@ impl Image {
         self.collect(&RetentionPolicy { newest: Some(newest), ..RetentionPolicy::default() })
     }
 
-    /// Clears up. Refused while a checkpoint is being written or read.
+    /// Cleans up. Refused while a checkpoint is being written or read.
     pub fn collect(&self, keep: &RetentionPolicy) -> Result<CollectReport> {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
@@ -84,7 +84,7 @@ impl Image {
         if !keep.dry_run {
             clear_leftovers(self)?;
         }
-        // Read before anything is removed: one that cannot be read may need anything.
+        // Read before anything is removed: a checkpoint that cannot be read may need any chunk.
         let live = live_chunks(self, &stay)?;
         if !keep.dry_run {
             removed.iter().try_for_each(|number| remove_checkpoint(self, *number))?;
@@ -100,7 +100,7 @@ impl Image {
     }
 }
 
-/// Checkpoints that go, and those that stay.
+/// Splits the checkpoints into those to remove and those to keep.
 fn divided(
     image: &Image,
     checkpoints: &[CheckpointNumber],
@@ -116,7 +116,7 @@ fn divided(
     Ok((numbers(removed), numbers(stay)))
 }
 
-/// The manifest goes first: without it, the rest is no checkpoint, whatever happens.
+/// Removes a checkpoint. Its manifest goes first: without it, the rest is no checkpoint.
 pub(crate) fn remove_checkpoint(image: &Image, number: CheckpointNumber) -> Result<()> {
     let folder = folder_of(number);
     image.store.remove(&format!("{folder}/{MANIFEST_FILE}"))?;
@@ -124,7 +124,7 @@ pub(crate) fn remove_checkpoint(image: &Image, number: CheckpointNumber) -> Resu
     image.store.remove_folder(&folder)
 }
 
-/// Every chunk that these checkpoints name.
+/// Returns every chunk that these checkpoints name.
 fn live_chunks(image: &Image, checkpoints: &[CheckpointNumber]) -> Result<HashSet<ChunkId>> {
     let mut live = HashSet::new();
     for number in checkpoints {
@@ -133,7 +133,7 @@ fn live_chunks(image: &Image, checkpoints: &[CheckpointNumber]) -> Result<HashSe
     Ok(live)
 }
 
-/// What each pack is good for; one that cannot be read keeps its place, since its chunks may be saved by hand.
+/// Returns the use of each pack. A pack that cannot be read stays, since its chunks may be recovered by hand.
 fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMap<u32, PackUse>> {
     let mut uses = BTreeMap::new();
     for (number, size) in index.pack_sizes() {
@@ -141,7 +141,7 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
     }
     let mut unknown = live.iter().filter(|id| index.find(id).is_none());
     if let Some(id) = unknown.next() {
-        // Something is wrong already: nothing may go that a user might still put back together.
+        // The image is damaged already: keep everything that a user might still repair.
         return Err(ImageError::UnknownChunk { location: image.store.location(PACKS_FOLDER), chunk: *id });
     }
     for found in live.iter().filter_map(|id| index.find(id)) {
@@ -153,7 +153,7 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
 }
 
 impl Plan {
-    /// Removing costs nothing; rewriting costs what is needed, so it must free at least as much.
+    /// Plans removals and rewrites. A removal costs nothing; a rewrite copies the needed bytes, so it must free at least as many.
     fn of(uses: &BTreeMap<u32, PackUse>) -> Self {
         let is_small = |used: &PackUse| used.size < SMALL_PACK_BYTES;
         let many_small = uses.values().filter(|used| !used.live.is_empty() && is_small(used)).count() > MAX_SMALL_PACKS;
@@ -168,7 +168,7 @@ impl Plan {
         plan
     }
 
-    /// What will have been done, without the headers of new packs.
+    /// Returns the report of the plan, without the headers of new packs.
     fn cleared(&self, uses: &BTreeMap<u32, PackUse>, checkpoints: Vec<CheckpointNumber>) -> CollectReport {
         let size = |numbers: &[u32]| numbers.iter().filter_map(|number| uses.get(number)).map(|used| used.size).sum();
         let live: u64 = self.rewrite.iter().filter_map(|number| uses.get(number)).map(|used| used.live_bytes).sum();
@@ -183,7 +183,7 @@ impl Plan {
         }
     }
 
-    /// Does it; gives the bytes of all packs after it.
+    /// Executes the plan, and returns the bytes of all packs afterwards.
     fn carry_out(&self, image: &Image, uses: &BTreeMap<u32, PackUse>) -> Result<u64> {
         let live = self.rewrite.iter().filter_map(|number| uses.get(number)).flat_map(|used| &used.live);
         copy(image, live)?;
@@ -196,7 +196,7 @@ impl Plan {
     }
 }
 
-/// Writes chunks to new packs as they are stored, in the order they had. A damaged one ends it before anything is lost.
+/// Copies stored chunks to new packs, in their order. A damaged chunk stops it before anything is lost.
 fn copy<'a>(image: &Image, live: impl Iterator<Item = &'a FoundChunk>) -> Result<()> {
     let mut live: Vec<&FoundChunk> = live.collect();
     if live.is_empty() {
@@ -212,7 +212,7 @@ fn copy<'a>(image: &Image, live: impl Iterator<Item = &'a FoundChunk>) -> Result
     copied
 }
 
-/// Removes packs of which no complete checkpoint needs a chunk; gives their number. The caller has the writer's lock.
+/// Removes packs that no complete checkpoint needs, and returns their number. The caller holds the writer's lock.
 pub(crate) fn sweep(image: &Image) -> Result<usize> {
     let live = live_chunks(image, &image.checkpoints()?)?;
     let index = Index::load(&*image.store, image.id)?;
@@ -229,7 +229,7 @@ pub(crate) fn sweep(image: &Image) -> Result<usize> {
     Ok(removed)
 }
 
-/// Waits until no process writes a part of an earlier checkpoint, or removes one: its writer may have ended before it, or be killed.
+/// Waits until no process writes or removes a part of an earlier checkpoint: its writer may have ended first or been killed.
 pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
     let end = Instant::now() + WRITERS_TIMEOUT;
     loop {
@@ -240,8 +240,7 @@ pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
     }
 }
 
-/// Removes what an earlier writer left when it was ended in the middle. The caller holds the writer's lock and that of
-/// [`wait_until_alone`].
+/// Removes the leftovers of a writer that was interrupted. The caller holds the writer's lock and that of [`wait_until_alone`].
 pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
     let complete = image.checkpoints()?;
     let mut any = false;

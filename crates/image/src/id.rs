@@ -1,4 +1,4 @@
-//! Names: of chunks (by what is in them), of images, of checkpoints.
+//! Identifiers: of chunks (by their contents), of images, of checkpoints.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,47 +6,47 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The BLAKE3 hash of a chunk's bytes, which is its name: equal chunks are kept once.
+/// The BLAKE3 hash of a chunk's bytes, which identifies it: equal chunks are stored once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId([u8; 32]);
 
-/// A random number that an image gets when it is made; its packs carry it, so that none slips in from elsewhere.
+/// The random id of an image. Its packs carry it, so that no other image's pack is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ImageId([u8; 16]);
 
-/// One of the numbered states in an image; a number is never given twice.
+/// The number of a checkpoint in an image; numbers are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CheckpointNumber(pub u32);
 
-/// Text that is no name.
+/// The text is not a valid identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0} hexadecimal digits")]
 pub struct NotHex(usize);
 
 impl ChunkId {
-    /// The name of these bytes.
+    /// Returns the id of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// A name that was kept as bytes.
+    /// Makes the id from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The name as bytes.
+    /// Returns the id's bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
 impl ImageId {
-    /// A new random id.
+    /// Returns a new random id.
     ///
     /// # Errors
     ///
-    /// The system has no random bytes.
+    /// Fails if the system has no random bytes.
     pub(crate) fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         let drawn = || rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -54,23 +54,23 @@ impl ImageId {
         Ok(Self(bytes))
     }
 
-    /// A name that was kept as bytes.
+    /// Makes the id from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The name as bytes.
+    /// Returns the id's bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// Two digits a byte, small letters.
+/// Formats two lower-case digits for each byte.
 fn hex(bytes: &[u8], out: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
 }
 
-/// Exactly as many digits as the name has, in either case.
+/// Parses exactly as many digits as the id has, in either case.
 fn unhex<const N: usize>(text: &str) -> Result<[u8; N], NotHex> {
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     let mut bytes = [0; N];
@@ -84,7 +84,7 @@ fn unhex<const N: usize>(text: &str) -> Result<[u8; N], NotHex> {
     Ok(bytes)
 }
 
-/// Hexadecimal text, in JSON too.
+/// Implements hexadecimal text, in JSON too.
 macro_rules! hexadecimal {
     ($name:ident) => {
         impl fmt::Display for $name {

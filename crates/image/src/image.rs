@@ -1,11 +1,11 @@
-//! An image: a place with packs and numbered checkpoints.
+//! An image: a location with packs and numbered checkpoints.
 //!
 //! ```text
 //! katydid-image                    what this is: magic, version, id
-//! lock                             held by who writes
+//! lock                             held by the writer
 //! latest                           the newest number, for people and scripts
 //! packs/00000001.pack              chunks, shared by all checkpoints
-//! checkpoints/000001/manifest.json written last: with it the checkpoint is there
+//! checkpoints/000001/manifest.json written last: it completes the checkpoint
 //! checkpoints/000001/state-*.bin   journals
 //! checkpoints/000001/criu/         the processes
 //! ```
@@ -28,13 +28,13 @@ use crate::store::local::Local;
 use crate::store::object::{Objects, parts_of};
 use crate::store::{Input, Lock, Store};
 
-/// The file that makes a folder an image.
+/// The file that marks a folder as an image.
 const IMAGE_FILE: &str = "katydid-image";
 /// The folder of the checkpoints.
 pub(crate) const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// The file with the newest number.
 pub(crate) const LATEST_FILE: &str = "latest";
-/// The file that makes a folder a checkpoint.
+/// The file that marks a folder as a complete checkpoint.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 
 /// A checkpoint of an image: the newest, or one by its number.
@@ -54,30 +54,30 @@ pub struct Image {
     pub(crate) id: ImageId,
 }
 
-/// The folder of a checkpoint.
+/// Returns the folder of a checkpoint.
 pub(crate) fn folder_of(number: CheckpointNumber) -> String {
     format!("{CHECKPOINTS_FOLDER}/{number:06}", number = number.0)
 }
 
 impl Image {
-    /// The image in this folder; a new one where the folder is empty or not there. `s3://bucket/prefix` is a place in an
-    /// object store.
+    /// Opens the image in this folder, or makes one if the folder is empty or missing. `s3://bucket/prefix` names a location in
+    /// an object store.
     pub fn create_or_open(folder: impl AsRef<Path>) -> Result<Self> {
         Self::made_in(store_at(folder.as_ref(), true)?)
     }
 
-    /// The image in this folder, or at this address of an object store.
+    /// Opens the image in this folder, or at this address of an object store.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         Self::found_in(store_at(folder.as_ref(), false)?)
     }
 
-    /// The image in an object store, a new one where there is none; `prefix` ends no name and may be empty.
+    /// Opens the image in an object store, or makes one if there is none. `prefix` may be empty, and selects whole path parts.
     #[cfg(feature = "objects")]
     pub fn in_object_store(objects: Arc<dyn object_store::ObjectStore>, prefix: &str) -> Result<Self> {
         Self::in_object_store_for(objects, prefix, LeaseTerms::default())
     }
 
-    /// The image in an object store, with locks that last as long as `terms` say.
+    /// Opens or makes the image in an object store, with locks that last as long as `terms` say.
     #[cfg(feature = "objects")]
     pub fn in_object_store_for(
         objects: Arc<dyn object_store::ObjectStore>,
@@ -87,17 +87,17 @@ impl Image {
         Self::made_in(Arc::new(Objects::new(objects, prefix, format!("objects:{prefix}"), terms)?))
     }
 
-    /// The image in a folder that another process has opened.
+    /// Opens the image in a folder that another process has opened.
     pub fn open_at(folder: OwnedFd) -> Result<Self> {
         Self::found_in(Arc::new(Local::from_descriptor(folder)))
     }
 
-    /// As [`Image::create_or_open`], with failures on purpose.
+    /// As [`Image::create_or_open`], with injected faults.
     pub fn create_with_faults(folder: impl AsRef<Path>, faults: Arc<Faults>) -> Result<Self> {
         Self::made_in(Arc::new(Local::at(folder.as_ref(), true, Some(faults))?))
     }
 
-    /// Opens, or makes the image while no other process does.
+    /// Opens the image, or makes one under a lock.
     pub(crate) fn made_in(store: Arc<dyn Store>) -> Result<Self> {
         if store.open(IMAGE_FILE)?.is_some() {
             return Self::found_in(store);
@@ -117,7 +117,7 @@ impl Image {
         Self::found_in(store)
     }
 
-    /// Reads what makes a place an image.
+    /// Opens the image file, and reads its id.
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
         let location = store.location(IMAGE_FILE);
         let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { location: store.location("") })?;
@@ -130,22 +130,22 @@ impl Image {
         Ok(Self { store, id })
     }
 
-    /// The random id of the image.
+    /// Returns the random id of the image.
     pub fn id(&self) -> ImageId {
         self.id
     }
 
-    /// Who writes to it or clears it up, where a lock may be left behind by a process that was killed: in an object store.
+    /// Returns the holder of the writer's lock, if a killed process may leave that behind: in an object store.
     pub fn writer(&self) -> Result<Option<String>> {
         self.store.writer()
     }
 
-    /// Path or address of the image, for messages.
+    /// Returns the path or address of the image, for messages.
     pub fn location(&self) -> String {
         self.store.location("")
     }
 
-    /// All complete checkpoints, oldest first.
+    /// Returns all complete checkpoints, oldest first.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointNumber>> {
         let mut complete = Vec::new();
         for number in self.folders()? {
@@ -156,15 +156,15 @@ impl Image {
         Ok(complete)
     }
 
-    /// The newest checkpoint after `number` that is not there as a whole: it lost its manifest or was removed, or it is
-    /// being written, or its writer was killed.
+    /// Returns the newest checkpoint after `number` that is not complete: its manifest is lost, it was removed, it is being
+    /// written, or its writer was killed.
     pub fn newer_than(&self, number: CheckpointNumber) -> Result<Option<CheckpointNumber>> {
         let named = latest(&*self.store).flatten().map(CheckpointNumber);
         let newest = self.folders()?.into_iter().chain(named).max();
         Ok(newest.filter(|newest| *newest > number))
     }
 
-    /// Numbers of all folders, complete or not, in order.
+    /// Returns the numbers of all folders, complete or not, in order.
     pub(crate) fn folders(&self) -> Result<Vec<CheckpointNumber>> {
         let names = self.store.list(CHECKPOINTS_FOLDER)?;
         let number = |name: &String| {
@@ -176,7 +176,7 @@ impl Image {
         Ok(numbers)
     }
 
-    /// Bytes of all packs.
+    /// Returns the bytes of all packs.
     pub fn stored(&self) -> Result<u64> {
         let mut bytes = 0;
         for number in pack_numbers(&*self.store)? {
@@ -185,7 +185,7 @@ impl Image {
         Ok(bytes)
     }
 
-    /// The number that is meant, if it is there.
+    /// Returns the number of the chosen checkpoint, if it exists.
     pub(crate) fn resolve(&self, which: CheckpointChoice) -> Result<CheckpointNumber> {
         let present = self.checkpoints()?;
         let (found, requested) = match which {
@@ -206,20 +206,20 @@ impl Image {
     }
 }
 
-/// Whether this names an object store rather than a folder. What begins as the scheme does is meant as one, slashes or not.
+/// Returns whether this names an object store rather than a folder. A location that begins with the scheme is an address, even
+/// without the slashes.
 pub fn is_address(location: &Path) -> bool {
     let has_scheme = |text: &str| text.get(..3).is_some_and(|scheme| scheme.eq_ignore_ascii_case("s3:"));
-    // A folder whose path has `://` in it further on is none: `./http://x` names one.
+    // A folder with `://` later in its path is not an address, such as `./http://x`.
     let is_first = |text: &str| text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
     location.to_str().is_some_and(|text| is_first(text) || has_scheme(text))
 }
 
-/// Whether an image lies at this place, or can be made there, as far as this is seen without a change and without asking an object
-/// store.
+/// Checks that the location is an image or can become one. It changes nothing, and sends no request to an object store.
 ///
 /// # Errors
 ///
-/// Why a checkpoint cannot go there.
+/// The reason why a checkpoint cannot go there.
 pub fn check_location(location: &Path) -> Result<()> {
     let store = match store_at(location, false) {
         Err(ImageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -231,7 +231,7 @@ pub fn check_location(location: &Path) -> Result<()> {
     if store.open(IMAGE_FILE)?.is_some() { Image::found_in(store).map(drop) } else { check_free(store.as_ref()) }
 }
 
-/// Whether there is nothing but what a process left that was about to make an image.
+/// Checks that a folder has nothing but the leftovers of a process that was making an image.
 fn check_free(store: &dyn Store) -> Result<()> {
     const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
     let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
@@ -243,7 +243,7 @@ pub fn absolute(location: &Path) -> io::Result<PathBuf> {
     if is_address(location) { Ok(location.to_owned()) } else { std::path::absolute(location) }
 }
 
-/// The place that a path or an address names.
+/// Returns the store at a path or an address.
 fn store_at(location: &Path, create: bool) -> Result<Arc<dyn Store>> {
     match location.to_str().filter(|_| is_address(location)) {
         Some(address) => store_at_address(address),
@@ -251,11 +251,11 @@ fn store_at(location: &Path, create: bool) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// Whether a place is written as one: a path, or an address of an object store. Nothing is asked.
+/// Checks the syntax of a location: a path, or an address of an object store. Sends no request.
 ///
 /// # Errors
 ///
-/// How such an address is written.
+/// The syntax of such an address.
 pub fn check_address(location: &Path) -> Result<()> {
     match location.to_str().filter(|_| is_address(location)) {
         Some(address) => address_parts(address),
@@ -283,7 +283,7 @@ fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
     Err(ImageError::unfit(address, "this program knows no object stores: give a folder"))
 }
 
-/// A whole file of bounded length.
+/// Reads a whole file of bounded length.
 pub(crate) fn read_whole(input: &dyn Input, location: &str, most: u64) -> Result<Vec<u8>> {
     let size = input.size();
     if size > most {
@@ -293,7 +293,7 @@ pub(crate) fn read_whole(input: &dyn Input, location: &str, most: u64) -> Result
     input.read(0, &mut bytes).map(|()| bytes)
 }
 
-/// The number in `latest`: none if there is no such file, or if it holds no number.
+/// Returns the number in `latest`: `None` without such a file, `Some(None)` if it holds no number.
 pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
     let file = store.open(LATEST_FILE).ok().flatten()?;
     let text = read_whole(&*file, LATEST_FILE, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());

@@ -1,6 +1,7 @@
-//! Which chunks the packs hold, and where: filled from the packs' own indexes, added to while a checkpoint is written.
+//! The index of chunks: which packs hold them, and where. It is loaded from the packs' own indexes, and grows while a checkpoint
+//! is written.
 //!
-//! Split by the first byte of the hash, so that many threads look up and add at once.
+//! It is sharded by the first byte of the hash, so that many threads can look up and add at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -14,35 +15,35 @@ use crate::store::{Input, Store};
 /// The folder of the packs.
 pub(crate) const PACKS_FOLDER: &str = "packs";
 const INDEX_SHARDS: usize = 64;
-/// Most chunks of one pack, which bounds the memory that a damaged trailer can ask for: an index of 64 MiB.
+/// Most chunks of one pack. It limits the memory that a damaged trailer can request: an index of 64 MiB.
 pub(crate) const MAX_PACK_ENTRIES: u32 = 1 << 20;
 
-/// The file of a pack.
+/// Returns the file name of a pack.
 pub(crate) fn pack_name(number: u32) -> String {
     format!("{PACKS_FOLDER}/{number:08}.pack")
 }
 
-/// The number in the name of a finished pack.
+/// Returns the number in the name of a finished pack.
 fn pack_number(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".pack").filter(|digits| digits.len() == 8)?;
     digits.parse().ok()
 }
 
-/// Numbers of all finished packs, in order.
+/// Returns the numbers of all finished packs, in order.
 pub(crate) fn pack_numbers(store: &dyn Store) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = store.list(PACKS_FOLDER)?.iter().filter_map(|name| pack_number(name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-/// A chunk and the pack it is in.
+/// A chunk and its pack.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundChunk {
     pub(crate) pack: Arc<Pack>,
     pub(crate) entry: PackEntry,
 }
 
-/// A pack that is complete, with the entry of each chunk.
+/// A complete pack, with the entry of each chunk.
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) number: u32,
@@ -50,7 +51,7 @@ pub(crate) struct Pack {
     pub(crate) input: Arc<dyn Input>,
 }
 
-/// What is known of a chunk.
+/// What the index knows of a chunk.
 #[derive(Debug, Clone)]
 enum ChunkKnowledge {
     /// It is being written, or is in a pack that this writer has not finished.
@@ -65,37 +66,37 @@ pub(crate) struct Index {
     packs: Mutex<Packs>,
 }
 
-/// The packs that have been looked at.
+/// The packs that were loaded.
 #[derive(Debug, Default)]
 struct Packs {
     whole: BTreeMap<u32, Arc<Pack>>,
-    /// The packs that cannot be used. Their chunks are not known, and so are written again by the next checkpoint.
+    /// Packs that cannot be used. Their chunks count as unknown, so the next checkpoint writes them again.
     broken: BTreeMap<u32, ImageError>,
 }
 
 impl Index {
-    /// The index of no packs.
+    /// Makes an index without packs.
     pub(crate) fn new() -> Self {
         Self { shards: std::array::from_fn(|_| RwLock::default()), packs: Mutex::default() }
     }
 
-    /// The index of what is in the packs now.
+    /// Loads the index of the present packs.
     pub(crate) fn load(store: &dyn Store, image: ImageId) -> Result<Self> {
         let index = Self::new();
         index.refresh(store, image).map(|()| index)
     }
 
-    /// Hashes are spread evenly, whatever the chunks are.
+    /// Returns the shard of a chunk. Hashes are spread evenly, whatever the chunks are.
     fn shard(&self, id: &ChunkId) -> &RwLock<HashMap<ChunkId, ChunkKnowledge>> {
         &self.shards[usize::from(id.as_bytes()[0]) % INDEX_SHARDS]
     }
 
-    /// Held while packs are looked at, so that two threads do not look at the same ones.
+    /// Locks the packs, so that two threads do not load the same ones.
     fn packs(&self) -> MutexGuard<'_, Packs> {
         self.packs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in packs that have come, and forgets those that have gone.
+    /// Loads new packs, and forgets removed ones.
     pub(crate) fn refresh(&self, store: &dyn Store, image: ImageId) -> Result<()> {
         let present = pack_numbers(store)?;
         let mut packs = self.packs();
@@ -114,7 +115,7 @@ impl Index {
                     entries.into_iter().for_each(|entry| self.add(FoundChunk { pack: Arc::clone(&pack), entry }));
                     packs.whole.insert(number, pack);
                 }
-                // One that goes away while we look belongs to no known writer.
+                // A pack that vanishes during the scan belongs to no known writer.
                 Ok(None) => {}
                 Err(error) => drop(packs.broken.insert(number, error)),
             }
@@ -122,23 +123,23 @@ impl Index {
         Ok(())
     }
 
-    /// Why the packs of these numbers cannot be used; the first that is there and broken.
+    /// Returns why the packs of these numbers cannot be used: the first that exists and is broken.
     pub(crate) fn why_broken(&self, numbers: impl IntoIterator<Item = u32>) -> Option<ImageError> {
         let mut packs = self.packs();
         numbers.into_iter().find_map(|number| packs.broken.remove(&number))
     }
 
-    /// Numbers and lengths of the packs that can be used.
+    /// Returns numbers and lengths of the usable packs.
     pub(crate) fn pack_sizes(&self) -> Vec<(u32, u64)> {
         self.packs().whole.values().map(|pack| (pack.number, pack.input.size())).collect()
     }
 
-    /// Whether a pack is there and can be used.
+    /// Returns whether a pack exists and is usable.
     pub(crate) fn has_pack(&self, number: u32) -> bool {
         self.packs().whole.contains_key(&number)
     }
 
-    /// Forgets chunks in packs that have gone, and announced ones, whose writer is done by now.
+    /// Forgets chunks in removed packs, and announced ones, whose writer is done by now.
     fn forget(&self, stays: impl Fn(&FoundChunk) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -146,23 +147,23 @@ impl Index {
         }
     }
 
-    /// Forgets what was announced and never came.
+    /// Forgets chunks that were announced and never written.
     pub(crate) fn forget_coming(&self) {
         self.forget(|_| true);
     }
 
-    /// A later place of the same chunk takes the place of an earlier one: any will do.
+    /// Adds a location of a chunk in place of an earlier one: any will do.
     fn add(&self, found: FoundChunk) {
         let shard = self.shard(&found.entry.id);
         shard.write().unwrap_or_else(PoisonError::into_inner).insert(found.entry.id, ChunkKnowledge::Found(found));
     }
 
-    /// Whether a writer has written the chunk or is about to.
+    /// Returns whether the chunk is written or announced.
     pub(crate) fn has(&self, id: &ChunkId) -> bool {
         self.shard(id).read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
     }
 
-    /// Announces a chunk; false when it is there or announced already, so that one thread writes it.
+    /// Announces a chunk; returns false if it exists or is announced already, so that only one thread writes it.
     pub(crate) fn announce(&self, id: &ChunkId) -> bool {
         if self.has(id) {
             return false;
@@ -171,7 +172,7 @@ impl Index {
         shard.try_insert_coming(*id)
     }
 
-    /// Where a chunk is.
+    /// Returns where a chunk is.
     pub(crate) fn find(&self, id: &ChunkId) -> Option<FoundChunk> {
         match self.shard(id).read().unwrap_or_else(PoisonError::into_inner).get(id)? {
             ChunkKnowledge::Found(found) => Some(found.clone()),
@@ -180,7 +181,7 @@ impl Index {
     }
 }
 
-/// Announcing under the lock of the shard.
+/// Announces chunks under the lock of their shard.
 trait Announce {
     fn try_insert_coming(&mut self, id: ChunkId) -> bool;
 }
@@ -197,7 +198,7 @@ impl Announce for HashMap<ChunkId, ChunkKnowledge> {
     }
 }
 
-/// Adds where the bytes lie to what is wrong with them.
+/// Adds the location of the bytes to a fault.
 pub(crate) fn located(location: &str, fault: FormatFault) -> ImageError {
     match fault {
         FormatFault::TooNew(found) => {
@@ -207,7 +208,7 @@ pub(crate) fn located(location: &str, fault: FormatFault) -> ImageError {
     }
 }
 
-/// Opens pack `number` and reads its index; `None` when there is no such file.
+/// Opens pack `number` and reads its index; `None` if there is no such file.
 pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Result<Option<(Arc<Pack>, Vec<PackEntry>)>> {
     let name = pack_name(number);
     let location = store.location(&name);

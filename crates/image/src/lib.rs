@@ -3,14 +3,14 @@
 //! ```text
 //! Image ── begin ──▶ Writer ── put, session_state, adopt_folder … commit ──▶ a checkpoint
 //!   │                   ▲
-//!   ├── join ──▶ Part ──┘ the worker of a session writes its share itself
-//!   └── checkpoint ──▶ Reader ── read, state, folder
+//!   ├── join ──▶ CheckpointPart: the worker of a session writes its share itself
+//!   └── checkpoint ──▶ CheckpointReader ── read, state, folder
 //! ```
 //!
-//! A chunk is named by the BLAKE3 hash of its bytes and kept once for all checkpoints of an image, so that what a
-//! checkpoint writes follows what has changed. A checkpoint is there when its manifest is, which is written last; until
-//! then, whatever goes wrong, the image is what it was. Every byte is compared with its hash when it is read.
-//! `docs/reference/image-format.md` has the layout to the byte.
+//! A chunk is named by the BLAKE3 hash of its bytes, and stored once for all checkpoints of an image. So a checkpoint writes only
+//! what has changed. A checkpoint exists once its manifest does, which is written last; until then, whatever goes wrong, the
+//! image is unchanged. Every byte is compared with its hash when it is read. `docs/reference/image-format.md` describes the
+//! layout to the byte.
 
 mod checkpoint;
 mod chunks;

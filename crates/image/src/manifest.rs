@@ -1,7 +1,7 @@
-//! What a checkpoint consists of, as `manifest.json` says it.
+//! The contents of a checkpoint, as listed in `manifest.json`.
 //!
-//! The file is `{"format":1,"blake3":"…","content":{…}}`: the hash covers the bytes of the inner object exactly as they
-//! stand, so that any tool can check it. No secret is in here: session keys are not part of an image.
+//! The file is `{"format":1,"blake3":"…","content":{…}}`. The hash covers the bytes of the inner object exactly as they stand, so
+//! any tool can check it. The file has no secrets: session keys are not part of an image.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use serde_json::value::RawValue;
 use crate::format::{FORMAT_VERSION, FormatFault};
 use crate::id::{CheckpointNumber, ChunkId, ImageId};
 
-/// Most bytes of a manifest that is read: chunk names of 4 TiB in chunks of 2 MiB, and as much again.
+/// Most bytes of a manifest that a reader accepts: chunk ids of 4 TiB in chunks of 2 MiB, and as much again.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 512 << 20;
 
 /// Contents of `manifest.json`: one checkpoint of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// Where it belongs; filled in by the commit, as the next three are.
+    /// The image and number; filled in by the commit, as are the next three fields.
     pub identity: Option<Identity>,
     /// Sizes of the checkpoint, in bytes.
     pub sizes: Sizes,
-    /// Every file beside the manifest.
+    /// Every file besides the manifest.
     pub files: Vec<FileEntry>,
-    /// Packs that held its chunks when it was written; clearing up may have moved them since.
+    /// Packs that held its chunks when it was written; a clean-up may have moved them since.
     pub packs: Vec<PackUse>,
     /// Version of the katydid that wrote it.
     pub written_by: String,
@@ -35,9 +35,9 @@ pub struct Manifest {
     pub times: Times,
     /// Processes of the job, the first one first.
     pub programs: Vec<Program>,
-    /// GPU sides of the processes.
+    /// GPU state of the processes.
     pub sessions: Vec<Session>,
-    /// The processes themselves; none in an image of the GPU side only.
+    /// The processes themselves; `None` in an image of GPU state only.
     pub criu: Option<Criu>,
     /// Katydid's own libraries that the processes had mapped.
     pub libraries: Vec<Library>,
@@ -50,29 +50,29 @@ pub struct Identity {
     pub image: ImageId,
     /// The checkpoint's number in its image.
     pub number: CheckpointNumber,
-    /// The one before it, whose chunks it shares.
+    /// The checkpoint before it, whose chunks it shares.
     pub parent: Option<CheckpointNumber>,
 }
 
-/// Bytes of a checkpoint.
+/// Sizes of a checkpoint in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Memory of all sessions: their chunks, each as often as it is named.
+    /// Memory of all sessions; repeated chunks count each time.
     pub content: u64,
-    /// The different chunks of sessions and libraries, as they are.
+    /// Distinct chunks of sessions and libraries, uncompressed.
     pub chunks: u64,
-    /// The different ones as they are kept.
+    /// Distinct chunks as stored.
     pub stored: u64,
-    /// What this checkpoint added to the packs.
+    /// Bytes that this checkpoint added to the packs.
     pub added: u64,
-    /// All files beside the manifest.
+    /// All files besides the manifest.
     pub files: u64,
 }
 
 /// A file in the folder of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Below the folder, such as `state-0.bin` or `criu/core-1.img`.
+    /// Path below the folder, such as `state-0.bin` or `criu/core-1.img`.
     pub name: String,
     /// Length of the file in bytes.
     pub bytes: u64,
@@ -80,12 +80,12 @@ pub struct FileEntry {
     pub blake3: ChunkId,
 }
 
-/// How much of a pack a checkpoint uses.
+/// The part of a pack that a checkpoint uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackUse {
-    /// The number in its name.
+    /// The number in the pack's name.
     pub number: u32,
-    /// Different chunks of this checkpoint in it.
+    /// Distinct chunks of this checkpoint in it.
     pub chunks: u32,
     /// Compressed bytes of these chunks.
     pub stored: u64,
@@ -95,7 +95,7 @@ pub struct PackUse {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
-    /// As `katydid run --name` gave it.
+    /// Name from `katydid run --name`.
     pub name: String,
     /// The machine it ran on.
     pub host: String,
@@ -103,13 +103,13 @@ pub struct Job {
     pub command: Vec<String>,
 }
 
-/// Milliseconds since 1970, and of the stop in microseconds.
+/// Times in milliseconds since 1970; the stop in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
-    /// The checkpoint was asked for.
+    /// When the checkpoint was requested.
     pub began: u64,
-    /// The image was complete, in milliseconds since 1970.
+    /// When the image was complete.
     pub written: u64,
     /// How long the programs were paused, in microseconds.
     pub stopped_us: u64,
@@ -139,20 +139,20 @@ pub struct Criu {
     pub root_pid: u32,
     /// Options that CRIU's restore needs, such as `shell-job`.
     pub options: Vec<String>,
-    /// Whatever else the supervisor wants to find again.
+    /// Further data of the supervisor.
     pub notes: BTreeMap<String, serde_json::Value>,
 }
 
-/// A library of Katydid's that processes had mapped. They keep it, whatever is installed where they are restored.
+/// A library of Katydid that processes had mapped. They keep it, whatever is installed where they are restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
-    /// The name under which the processes mapped it.
+    /// The path under which the processes mapped it.
     pub path: String,
     /// Whether the file was removed or replaced before the checkpoint.
     pub deleted: bool,
     /// Mode of the file, `st_mode`.
     pub mode: u32,
-    /// The build that it is of.
+    /// The build that the file belongs to.
     pub build: Build,
     /// The bytes of the file.
     pub contents: Region,
@@ -171,40 +171,40 @@ pub struct Build {
     pub release: String,
 }
 
-/// The GPU side of one process.
+/// The GPU state of one process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// Unique in the checkpoint, and part of file names.
+    /// Name of the session, unique in the checkpoint; part of file names.
     pub name: String,
     /// The driver library that was in use.
     pub driver: String,
     /// Version of that library, from `cuDriverGetVersion`, such as 13000.
     pub driver_version: u32,
-    /// Version of the wire protocol, which the journal's frames are in.
+    /// Version of the wire protocol in which the journal's frames are encoded.
     pub protocol: u32,
     /// GPUs as the program sees them.
     pub devices: Vec<Device>,
-    /// Ranges of addresses that must come back.
+    /// Address ranges that a restore must reproduce.
     pub arenas: Vec<Arena>,
     /// All memory with contents.
     pub regions: Vec<Region>,
-    /// State files of the session, by what is in them (`journal`, ...).
+    /// State files of the session, by content (`journal`, ...).
     pub states: BTreeMap<String, FileEntry>,
-    /// Whatever else its worker wants to find again.
+    /// Further data of its worker.
     pub notes: BTreeMap<String, serde_json::Value>,
-    /// Its worker's process, of a session that a replay does not bring back.
+    /// The worker's process, if a replay cannot restore the session.
     pub worker: Option<WorkerImage>,
 }
 
-/// The process of a worker, as CRIU saved it: with all that only the driver knows, and without the memory of [`Session::regions`] that
-/// lies in arenas.
+/// A worker's process, as CRIU saved it. It has everything that only the driver knows, but not the memory of [`Session::regions`]
+/// that lies in arenas.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerImage {
     /// Version of the CRIU that wrote the files.
     pub criu: String,
-    /// What its driver calls itself.
+    /// The driver's own description of itself.
     pub driver: String,
     /// Process id of the worker, in the server's namespace.
     pub pid: u32,
@@ -212,9 +212,9 @@ pub struct WorkerImage {
     pub ids: Vec<u32>,
     /// Socket to its server, as `/proc/PID/fd` names it.
     pub control: String,
-    /// Pipes to its server, in the same way.
+    /// Pipes to its server, named in the same way.
     pub outputs: Vec<String>,
-    /// CRIU's files, by their names.
+    /// CRIU's files, by name.
     pub files: Vec<Region>,
 }
 
@@ -248,30 +248,30 @@ pub struct Arena {
     pub bytes: u64,
 }
 
-/// Memory with contents: the chunks one after the other are its bytes.
+/// Memory with contents: the concatenation of its chunks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
-    /// What it is: `arena`, `block`, `array`, `global`, `heap`, `graph`, `pinned`, ...
+    /// Kind of the region: `arena`, `block`, `array`, `global`, `heap`, `graph`, `pinned`, ...
     pub kind: String,
     /// A name for people, such as that of a global.
     pub name: String,
-    /// Id of the object it belongs to, where it has one.
+    /// Id of the object that it belongs to, if there is one.
     pub object: Option<u64>,
     /// GPU it lies on.
     pub gpu: Option<u32>,
     /// Address of the region in the program; 0 if it has none.
     pub address: u64,
-    /// Its length; the last chunk may be shorter than the others.
+    /// Length in bytes; the last chunk may be shorter than the others.
     pub bytes: u64,
     /// Length of every chunk but the last.
     pub chunk_bytes: u32,
-    /// Chunks with the region's bytes, in their order.
+    /// Chunks with the region's bytes, in order.
     pub chunks: Vec<ChunkId>,
 }
 
 impl Region {
-    /// Length of chunk `index`, or `None` when the region has no such chunk or its numbers contradict each other.
+    /// Returns the length of chunk `index`; `None` if the region has no such chunk or its numbers contradict each other.
     pub fn chunk_len(&self, index: usize) -> Option<usize> {
         let full = u64::from(self.chunk_bytes);
         let start = full.checked_mul(index as u64)?;
@@ -279,7 +279,7 @@ impl Region {
         fits.then(|| (self.bytes - start).min(full) as usize)
     }
 
-    /// Whether as many chunks are there as its length takes.
+    /// Returns whether the number of chunks matches the length.
     fn is_consistent(&self) -> bool {
         match self.bytes {
             0 => self.chunks.is_empty(),
@@ -288,7 +288,7 @@ impl Region {
     }
 }
 
-/// The outer object, with the inner one as it stands.
+/// The outer object; the inner one is kept as raw text.
 #[derive(Serialize, Deserialize)]
 struct Envelope<'a> {
     format: u32,
@@ -297,20 +297,20 @@ struct Envelope<'a> {
     content: &'a RawValue,
 }
 
-/// All that is looked at before the version is known.
+/// The only field that is read before the version is known.
 #[derive(Deserialize)]
 struct VersionOnly {
     format: u32,
 }
 
-/// JSON with its version and its own hash.
+/// Wraps contents as JSON with a version and their hash.
 pub(crate) fn seal(content: &(impl Serialize + ?Sized)) -> serde_json::Result<Vec<u8>> {
     let content = serde_json::value::to_raw_value(content)?;
     let blake3 = ChunkId::of(content.get().as_bytes());
     serde_json::to_vec(&Envelope { format: FORMAT_VERSION, blake3, content: &content })
 }
 
-/// Reads what [`seal`] wrote: version, then hash, then contents.
+/// Parses the output of [`seal`]: version, then hash, then contents.
 pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormatFault> {
     let version: VersionOnly =
         serde_json::from_slice(bytes).map_err(|_| FormatFault::Damaged("it is not JSON with a `format`"))?;
@@ -327,13 +327,13 @@ pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormatFault
 }
 
 impl Manifest {
-    /// Reads the bytes of a `manifest.json`.
+    /// Parses the bytes of a `manifest.json`.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatFault> {
         let manifest: Self = unseal(bytes)?;
         manifest.check().map(|()| manifest)
     }
 
-    /// What readers rely on, so that they need not look again.
+    /// Checks everything that readers rely on.
     pub(crate) fn check(&self) -> Result<(), FormatFault> {
         if !self.regions().all(Region::is_consistent) {
             return Err(FormatFault::Damaged("a region has another number of chunks than its length takes"));
@@ -350,7 +350,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The memory of all sessions, their workers, and the libraries.
+    /// Returns the memory of all sessions, their workers, and the libraries.
     fn regions(&self) -> impl Iterator<Item = &Region> {
         let sessions = self.sessions.iter().flat_map(|session| &session.regions);
         let workers = self.sessions.iter().filter_map(|session| session.worker.as_ref());
@@ -358,12 +358,12 @@ impl Manifest {
         sessions.chain(workers.flat_map(|worker| &worker.files)).chain(libraries)
     }
 
-    /// Every chunk of a session, as often as it is named, with its length.
+    /// Returns every chunk of the sessions with its length; repeated chunks come each time.
     pub fn session_chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
         self.sessions.iter().flat_map(|session| &session.regions).flat_map(chunks_of)
     }
 
-    /// Every chunk, as often as it is named, with its length.
+    /// Returns every chunk with its length; repeated chunks come each time.
     pub fn chunks(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
         self.regions().flat_map(chunks_of)
     }
@@ -373,7 +373,7 @@ fn chunks_of(region: &Region) -> impl Iterator<Item = (&ChunkId, usize)> {
     region.chunks.iter().enumerate().map(|(index, id)| (id, region.chunk_len(index).unwrap_or(0)))
 }
 
-/// Whether a name is a file in or below the folder of a checkpoint: relative, without `.` and `..`.
+/// Returns whether a name is a file in or below the folder of a checkpoint: relative, without `.` and `..`.
 pub(crate) fn is_file_name(name: &str) -> bool {
     let fine = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
     name.len() <= 512 && name.split('/').all(fine)

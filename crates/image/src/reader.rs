@@ -1,4 +1,4 @@
-//! Reading a checkpoint: every byte that leaves here has been compared with its hash.
+//! Reads a checkpoint: every byte that it returns has been compared with its hash.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -15,12 +15,12 @@ use crate::index::{FoundChunk, Index, PACKS_FOLDER, located, pack_name};
 use crate::manifest::{FileEntry, MAX_MANIFEST_BYTES, Manifest};
 use crate::store::{Guard, Lock, Store};
 
-/// Where chunks and states of a session come from: an image, or a connection to the process that reads it.
+/// The source of a session's chunks and states: an image, or a connection to the process that reads it.
 pub trait ImageSource: Send + Sync {
-    /// Fills the buffer, which is as long as the chunk, with the chunk's bytes. Any number of threads may read at once.
+    /// Fills the buffer, which must be as long as the chunk, with its bytes. Any number of threads may read at once.
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()>;
 
-    /// A file of a session.
+    /// Returns a file of a session.
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>>;
 }
 
@@ -30,13 +30,13 @@ impl Image {
         CheckpointReader::open(self, which)
     }
 
-    /// What a checkpoint consists of; whether its chunks are there is not looked at.
+    /// Returns the manifest of a checkpoint; does not check that its chunks exist.
     pub fn manifest(&self, which: CheckpointChoice) -> Result<Manifest> {
         read_manifest(self, self.resolve(which)?)
     }
 }
 
-/// A checkpoint, all of whose chunks are there; what it needs is not cleared away while it is open.
+/// A checkpoint whose chunks all exist. While it is open, no clean-up removes what it needs.
 #[derive(Debug)]
 pub struct CheckpointReader {
     store: Arc<dyn Store>,
@@ -46,7 +46,7 @@ pub struct CheckpointReader {
     _guard: Guard,
 }
 
-/// Reads a manifest and checks that it stands where it belongs.
+/// Reads a manifest, and checks that it belongs to this image and number.
 pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<Manifest> {
     let name = format!("{}/{MANIFEST_FILE}", folder_of(number));
     let location = image.store.location(&name);
@@ -61,7 +61,7 @@ pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<M
 }
 
 impl CheckpointReader {
-    /// Opens a checkpoint, and finds every one of its chunks before the caller has changed anything anywhere.
+    /// Opens a checkpoint, and locates all of its chunks before the caller changes anything.
     pub(crate) fn open(image: &Image, which: CheckpointChoice) -> Result<Self> {
         let guard = image.store.lock(Lock::Reader)?;
         let number = image.resolve(which)?;
@@ -69,7 +69,7 @@ impl CheckpointReader {
         Self::of(image, number, manifest, guard)
     }
 
-    /// A checkpoint that is complete but for its manifest.
+    /// Opens a checkpoint that is complete except for its manifest.
     pub(crate) fn draft(image: &Image, number: CheckpointNumber, manifest: Manifest) -> Result<Self> {
         let guard = image.store.lock(Lock::Reader)?;
         Self::of(image, number, manifest, guard)
@@ -81,7 +81,7 @@ impl CheckpointReader {
         reader.check_chunks().map(|()| reader)
     }
 
-    /// All chunks are in packs, with the length that the manifest says.
+    /// Checks that packs hold all chunks, with the lengths in the manifest.
     fn check_chunks(&self) -> Result<()> {
         let mut seen = HashSet::new();
         for (id, length) in self.manifest.chunks() {
@@ -92,22 +92,22 @@ impl CheckpointReader {
         Ok(())
     }
 
-    /// Number of the checkpoint that is read.
+    /// Returns the number of the checkpoint.
     pub fn number(&self) -> CheckpointNumber {
         self.number
     }
 
-    /// The image's folder, for a process that reads there itself; none in an object store.
+    /// Returns the image's folder, for a process that reads there itself; `None` in an object store.
     pub fn directory(&self) -> Result<Option<OwnedFd>> {
         self.store.descriptor()
     }
 
-    /// Manifest of the checkpoint.
+    /// Returns the manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where a chunk of this length is.
+    /// Returns where a chunk of this length is.
     fn find(&self, id: &ChunkId, length: usize) -> Result<FoundChunk> {
         let found = self.index.find(id).ok_or_else(|| self.why_unknown(id))?;
         if found.entry.raw as usize != length {
@@ -117,12 +117,12 @@ impl CheckpointReader {
         Ok(found)
     }
 
-    /// Every chunk, as often as it is named, where it lies.
+    /// Returns the location of every chunk; repeated chunks come each time.
     pub(crate) fn found_chunks(&self) -> impl Iterator<Item = FoundChunk> {
         self.manifest.chunks().filter_map(|(id, _)| self.index.find(id))
     }
 
-    /// Names the pack that is to blame, where one is.
+    /// Returns the error for an unknown chunk; it names the pack at fault, if there is one.
     fn why_unknown(&self, id: &ChunkId) -> ImageError {
         let numbers = || self.manifest.packs.iter().map(|used| used.number);
         if let Some(error) = self.index.why_broken(numbers()) {
@@ -136,8 +136,8 @@ impl CheckpointReader {
         }
     }
 
-    /// Where the files lie that were adopted under this name, after each has been compared with its length, and then with its hash. They stay
-    /// there as long as the reader, or its image, is open.
+    /// Returns the folder of the files that were adopted under this name. Their lengths and then their hashes have been checked.
+    /// The files stay there for as long as the reader, or its image, is open.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = format!("{}/{name}", folder_of(self.number));
         let below = |entry: &'_ FileEntry| entry.name.strip_prefix(name)?.strip_prefix('/').map(str::to_owned);
@@ -156,7 +156,7 @@ impl CheckpointReader {
         Ok(path)
     }
 
-    /// Compares a file with what the manifest says.
+    /// Compares a file with its manifest entry.
     pub(crate) fn check_file(&self, entry: &FileEntry) -> Result<()> {
         let (location, input) = self.open_file(entry)?;
         if hash_of(&*input)? != entry.blake3 {
@@ -165,7 +165,7 @@ impl CheckpointReader {
         Ok(())
     }
 
-    /// Finds a file and compares its length, before memory is taken for it.
+    /// Opens a file and checks its length, before memory is allocated for it.
     fn open_file(&self, entry: &FileEntry) -> Result<(String, Arc<dyn crate::store::Input>)> {
         let name = format!("{}/{}", folder_of(self.number), entry.name);
         let location = self.store.location(&name);
@@ -194,7 +194,7 @@ impl ImageSource for CheckpointReader {
     }
 }
 
-/// Reads a chunk into a buffer of its length, and compares it with its name.
+/// Reads a chunk into a buffer of its length, and compares it with its id.
 pub(crate) fn read_chunk(chunk: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
     let (entry, input) = (&chunk.entry, &chunk.pack.input);
     let damaged = || {
@@ -208,7 +208,7 @@ pub(crate) fn read_chunk(chunk: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
             return if zero_id(buffer.len()) == entry.id { Ok(()) } else { Err(damaged()) };
         }
         Codec::Zstd => {
-            // Compared before a decompressor sees it: what was not written by us shall not reach it by accident.
+            // Checked before a decompressor sees it: no bytes that Katydid did not write may reach that by accident.
             let mut stored = vec![0; entry.stored as usize];
             input.read(entry.data(), &mut stored)?;
             if check_of(&stored) != entry.check || !decompress(&stored, buffer) {
@@ -216,6 +216,6 @@ pub(crate) fn read_chunk(chunk: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
             }
         }
     }
-    // The one comparison that counts: whatever happened on the way, the caller gets what was put.
+    // The decisive check: whatever happened on the way, the caller gets the bytes that were put.
     if ChunkId::of(buffer) == entry.id { Ok(()) } else { Err(damaged()) }
 }

@@ -1,4 +1,4 @@
-//! Reading all of an image, to say which of its checkpoints can be restored.
+//! Reads a whole image, and reports which of its checkpoints can be restored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -12,28 +12,28 @@ use crate::image::{CheckpointChoice, Image, LATEST_FILE, latest};
 use crate::index::FoundChunk;
 use crate::reader::{CheckpointReader, read_chunk};
 
-/// Threads that read and hash side by side, each with a chunk in memory.
+/// Threads that read and hash in parallel, each with a chunk in memory.
 const VERIFY_THREADS: usize = 16;
-/// What is wrong with a checkpoint that is not there as a whole.
+/// The fault of an incomplete checkpoint.
 const NO_MANIFEST: &str = "has no manifest: it was never completed, or is damaged";
 
-/// Findings of a verification.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// Every checkpoint, with what is wrong with it.
+    /// Every checkpoint, with its faults.
     pub checkpoints: BTreeMap<CheckpointNumber, Vec<String>>,
-    /// Different chunks that were read.
+    /// Number of distinct chunks that were read.
     pub chunks: u64,
     /// Their stored bytes, and those of the files.
     pub bytes: u64,
-    /// What is not as it was written, and keeps no checkpoint from being restored here.
+    /// Differences that prevent no restore on this machine.
     pub remarks: Vec<String>,
     /// Holder of the image's lock, as [`Image::writer`] reports it.
     pub writer: Option<String>,
 }
 
 impl Report {
-    /// Whether there is a checkpoint, and every one can be restored: what a restore takes is no fault.
+    /// Returns whether there are checkpoints and all of them can be restored; remarks do not count.
     pub fn is_clean(&self) -> bool {
         !self.checkpoints.is_empty() && self.checkpoints.values().all(Vec::is_empty)
     }
@@ -55,14 +55,14 @@ struct VerifyWork<'a> {
     done: AtomicU64,
     total: u64,
     faults: Mutex<HashMap<ChunkId, String>>,
-    /// Headers that differ from their entries: no reader looks at them.
+    /// Headers that differ from their entries: no reader uses them.
     headers: Mutex<Vec<String>>,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
 impl Image {
-    /// Reads every byte of one checkpoint, or of all, and compares it with its hash. An image without a checkpoint that can be
-    /// restored is never clean.
+    /// Reads every byte of one checkpoint, or of all, and compares it with its hash. An image without a restorable checkpoint is
+    /// never clean.
     pub fn verify(&self, only: Option<CheckpointNumber>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
         let numbers = match only {
             Some(number) => vec![self.resolve(CheckpointChoice::Number(number))?],
@@ -79,7 +79,7 @@ impl Image {
             }
         }
         if report.checkpoints.is_empty() {
-            // Without one that is whole, what is left of others is no remark: a restore finds nothing.
+            // Without a complete checkpoint, leftovers of others are faults, not remarks: a restore finds nothing.
             let lost = self.newer_than(CheckpointNumber(0))?;
             report.checkpoints.extend(lost.map(|lost| (lost, vec![NO_MANIFEST.to_owned()])));
         }
@@ -106,7 +106,8 @@ impl Image {
         Ok(report)
     }
 
-    /// What is odd about the image as a whole. A number in `latest` that is not the newest is what a crash may leave.
+    /// Returns remarks about the image as a whole. A number in `latest` that is not the newest is no remark: a crash may leave
+    /// it.
     fn remarks(&self, report: &Report) -> Result<Vec<String>> {
         let newest = report.checkpoints.last_key_value().map(|(number, _)| *number);
         let named = newest.filter(|_| latest(&*self.store) == Some(None));
@@ -116,7 +117,7 @@ impl Image {
         Ok(named.into_iter().chain(lost).collect())
     }
 
-    /// What is wrong with each chunk of these checkpoints.
+    /// Returns the fault of each damaged chunk of these checkpoints.
     fn read_chunks(
         &self,
         readers: &[CheckpointReader],
@@ -128,7 +129,7 @@ impl Image {
             different.extend(reader.found_chunks().map(|found| (found.entry.id, found)));
         }
         let mut chunks: Vec<FoundChunk> = different.into_values().collect();
-        // In the order of the packs, so that a disk reads forward.
+        // In the order of the packs, so that a disk reads sequentially.
         chunks.sort_by_key(|found| (found.pack.number, found.entry.offset));
         let total = chunks.iter().map(|found| u64::from(found.entry.stored)).sum();
         (report.chunks, report.bytes) = (chunks.len() as u64, total);
@@ -145,7 +146,7 @@ impl Image {
 }
 
 impl VerifyWork<'_> {
-    /// One thread's share: whatever chunk is next.
+    /// Checks the next chunks until none are left; runs on each thread.
     fn run(&self) {
         let mut buffer = Vec::new();
         while let Some(chunk) = self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
@@ -163,7 +164,7 @@ impl VerifyWork<'_> {
     }
 }
 
-/// What differs in the header of a chunk from the index, by which alone chunks are read.
+/// Returns how a chunk's header differs from the index, which alone is used for reading.
 fn wrong_header(chunk: &FoundChunk) -> Option<String> {
     let mut header = [0; BLOCK_BYTES];
     let read = chunk.pack.input.read(chunk.entry.offset, &mut header);
@@ -174,7 +175,7 @@ fn wrong_header(chunk: &FoundChunk) -> Option<String> {
     })
 }
 
-/// Files of the processes and states, one after the other: they are few.
+/// Checks the files of processes and states, one after the other: they are few.
 fn wrong_files(reader: &CheckpointReader) -> Vec<String> {
     let files = reader.manifest().files.iter();
     files.filter_map(|file| reader.check_file(file).err()).map(|error| error.to_string()).collect()

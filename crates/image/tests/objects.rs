@@ -1,6 +1,6 @@
-//! Images in object stores: in memory, and behind the protocol of S3.
+//! Images in object stores: in memory, and through the protocol of S3.
 //!
-//! A binary of its own: it needs the feature `objects`, and what is linked with it.
+//! A separate binary: it needs the feature `objects`, and links what that needs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -29,7 +29,7 @@ fn memory(version: u64) -> Vec<u8> {
     [vec![0; 2 * TEST_CHUNK_BYTES], noise(1, 5 * TEST_CHUNK_BYTES), noise(version, 2 * TEST_CHUNK_BYTES + 3)].concat()
 }
 
-/// Everything that is done with an image, opened anew for each process that there would be.
+/// Uses every operation of an image, and opens it again for each process that would take part.
 fn used(open: &dyn Fn() -> Image) {
     let image = open();
     save(&image, &memory(1)).unwrap();
@@ -62,7 +62,7 @@ fn a_store_in_memory_holds_images() {
     used(&|| Image::in_object_store(Arc::clone(&objects), "jobs/train").unwrap());
 }
 
-/// A pack of many pieces.
+/// Writes a pack of many pieces.
 fn large(image: &Image) {
     let options = Options { compression: Compression::None, ..Options::default() };
     let writer = image.begin(options).unwrap();
@@ -80,7 +80,7 @@ fn large_packs_are_sent_in_pieces_while_they_are_written() {
     large(&Image::in_object_store(Arc::new(InMemory::new()), "").unwrap());
 }
 
-/// The body of the next test: in a process of its own, since it is the environment that says who asks and where.
+/// The body of the next test, in its own process: the environment gives credentials and endpoint.
 #[test]
 #[ignore = "needs a server, which the next test starts"]
 fn behind_the_protocol() {
@@ -111,7 +111,7 @@ fn one_writes_at_a_time_and_what_it_leaves_is_cleared() {
     let expected = format!("in use by process {}", std::process::id());
     assert!(refused.to_string().contains(&expected), "{refused}");
     assert!(image.writer().unwrap().unwrap().contains("renewed its lock at"), "{:?}", image.writer());
-    // As if the process had ended: no process takes anything back. The user does not wait until another may take the lock.
+    // As if the process had ended: nothing releases the lock. The user does not wait until another process may take it over.
     std::mem::forget(writer);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(object_store::ObjectStoreExt::delete(&*objects, &"a/lock".into())).unwrap();
@@ -137,7 +137,7 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     let refused = image.begin(Options::default()).unwrap_err();
     assert!(refused.to_string().contains("in use by process 1 on another host"), "{refused}");
     assert!(refused.to_string().contains("remove the object objects:a/lock"), "{refused}");
-    // No holder renews it, and none said that it would.
+    // No holder renews it, and none announced that it would.
     let hasty =
         Image::in_object_store_for(objects, "a", LeaseTerms { expires_after: Duration::ZERO, ..LeaseTerms::default() });
     assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
@@ -161,7 +161,7 @@ fn a_writer_renews_its_lock_and_keeps_it() {
     assert!(matches!(text(), Err(object_store::Error::NotFound { .. })));
 }
 
-/// The first writer is cut off from the store, as one that has been killed is for ever, until the next one has its lock.
+/// The first writer is cut off from the store until the next one has its lock, as a killed one is for ever.
 #[test]
 fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     let inner = Arc::new(InMemory::new());
@@ -173,7 +173,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     save(&patient, &memory(1)).unwrap();
     let first = open(failing.clone(), LeaseTerms { renew_interval: often, valid_for: soon, ..LeaseTerms::default() });
     let mut first_writer = None;
-    // On a machine with much to do the thread that renews may be late.
+    // On a busy machine the renewal thread may be late.
     until("a checkpoint is begun", || {
         first_writer = first.begin(Options::default()).ok();
         first_writer.as_ref().is_some_and(|writer| writer.put(&noise(7, TEST_CHUNK_BYTES)).is_ok())
@@ -210,7 +210,7 @@ fn a_writer_that_could_not_renew_its_lock_in_time_writes_no_more() {
     let image = Image::in_object_store(Arc::clone(&objects), "a").unwrap();
     save(&image, &memory(1)).unwrap();
     let late = Image::in_object_store_for(objects, "a", terms).unwrap();
-    // A machine with much to do may be late from the start.
+    // A busy machine may be late from the start.
     if let Ok(writer) = late.begin(Options::default()) {
         thread::sleep(terms.valid_for);
         assert!(matches!(commit(writer, &memory(2)), Err(ImageError::LockLost { .. })));
@@ -231,7 +231,7 @@ fn a_dropped_writer_takes_back_what_it_wrote() {
     assert_eq!((image.stored().unwrap(), image.checkpoints().unwrap().len()), (stored, 1));
 }
 
-/// A second checkpoint by a store of which one request fails, or all from one on: what is there then.
+/// Writes a second checkpoint to a store in which one request fails, or all from one on, and checks the result.
 fn fails_at(at: u64, how: FailureMode) -> u64 {
     let objects = Arc::new(InMemory::new());
     let open = |objects: Arc<dyn ObjectStore>| Image::in_object_store(objects, "a");
@@ -243,7 +243,7 @@ fn fails_at(at: u64, how: FailureMode) -> u64 {
         writer.adopt_folder("criu")?;
         commit(writer, &memory(2))
     });
-    // The lock of a writer that could not remove it is the next one's at once.
+    // The next writer takes over at once the lock that a writer could not remove.
     let terms = LeaseTerms { expires_after: Duration::ZERO, ..LeaseTerms::default() };
     let image = Image::in_object_store_for(objects, "a", terms).unwrap();
     let numbers = image.checkpoints().unwrap();

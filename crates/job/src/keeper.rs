@@ -1,13 +1,13 @@
-//! The keeper: a process of a server's that saves the worker of a session as a process, or restores one
-//! (`katydid_wire::companion`). It has the server's rights, and a supervisor that knows the session's key tells it what to do.
+//! The keeper: a process of a server that saves the worker of a session as a process, or restores one
+//! (`katydid_wire::companion`). It has the server's rights, and takes orders from a supervisor that knows the session's key.
 //!
 //! ```text
 //! save:     driver's own checkpoint ── CRIU's dump ── the image        CRIU has the worker frozen
 //!           let go ── driver's restore                                 or it is killed
-//! restore:  CRIU's restore, with our end of the control socket ── driver's restore ── we wait for the worker's end
+//! restore:  CRIU's restore, with the keeper's end of the control socket ── driver's restore ── wait for the worker's end
 //! ```
 //!
-//! The rule: a worker that is saved goes on when the supervisor is gone, unless that had it ended.
+//! The rule: a saved worker goes on when the supervisor is gone, unless the supervisor has ended it.
 
 mod driver;
 mod files;
@@ -29,10 +29,10 @@ use crate::keeper::saved::SavedWorker;
 pub use crate::keeper::supervisor::KeeperOptions;
 use crate::keeper::supervisor::{OrderError, SupervisorConnection};
 
-/// What the server hears before a worker that was saved is ended.
+/// Message to the server before a saved worker is ended.
 const SAVED_MESSAGE: &[u8] = b"saved";
 
-/// Serves the supervisor that the server hands over, to the end of that connection, or of the worker that was restored.
+/// Serves the supervisor that the server hands over, until that connection ends, or until the restored worker ends.
 pub fn run(options: KeeperOptions) -> ExitCode {
     let build = Build::current(SPEC_HASH);
     let Ok(Some((peer, note))) = Pending::receive(&options.control, &build) else { return ExitCode::FAILURE };
@@ -49,7 +49,7 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     }
 }
 
-/// Saves, until the supervisor is gone.
+/// Saves a worker, and follows orders until the supervisor is gone.
 fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) -> ExitCode {
     let mut saved: Option<SavedWorker> = None;
     while let Ok(order) = supervisor.receive() {
@@ -60,7 +60,7 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
             }),
             (ToWorker::ResumeProcess {}, Some(worker)) => worker.free().map(|()| FromWorker::ProcessResumed {}),
             (ToWorker::End {}, Some(worker)) => {
-                // Before it, so that the server knows of it when it finds the worker dead.
+                // Sent before the end, so that the server knows why the worker is dead.
                 let _ = send(&options.control, SAVED_MESSAGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 worker.end().map(|()| FromWorker::Ended {})
             }
@@ -74,12 +74,12 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
             break;
         }
     }
-    // There is no other process to tell what fails.
+    // No other process could be told of a failure.
     let freed = saved.map_or(Ok(()), SavedWorker::free);
     if freed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Restores, and waits for the worker's end.
+/// Restores a worker, and waits for its end.
 fn restore(supervisor: SupervisorConnection, options: KeeperOptions) -> ExitCode {
     let revived = match supervisor.receive() {
         Ok(ToWorker::Revive { part, devices }) => RestoredWorker::new(options, &part, &devices, &supervisor),

@@ -1,7 +1,7 @@
 //! A job: a program, its children, and their GPU sides, checkpointed and restored as one.
 //!
-//! The supervisor is `katydid run` (or `katydid restore`), which has started the program below a guard; or, of ranks of MPI
-//! that each begin by `katydid run`, a process that the first of them started (`supervisor/ranks.rs`):
+//! The supervisor is `katydid run` (or `katydid restore`), which has started the program below a guard. For MPI ranks that each
+//! begin by `katydid run`, it is a process that the first of them started (`supervisor/ranks.rs`):
 //!
 //! ```text
 //! katydid checkpoint ──HTTP/JSON──▶ control ──▶ checkpoint ──▶ members    (job socket: hold, leave, resume)

@@ -1,10 +1,10 @@
-//! What the system said, with what a user can do about it.
+//! Errors of the system, with what a user can do about them.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// The system's words and the remedy, if one is known.
+/// Returns the system's text, and the remedy if one is known.
 pub(crate) fn why(source: &io::Error) -> String {
     match remedy(source) {
         Some(remedy) => format!("{source}; {remedy}"),

@@ -1,11 +1,11 @@
-//! Where and when figures were taken, so that a report says it by itself.
+//! Describes where and when figures were measured, for reports.
 
 use std::thread;
 
 use serde::Serialize;
 use time::OffsetDateTime;
 
-/// The machine of a run, as `katydid bench --json` and the reports of `cargo xtask gpu-test` have it.
+/// The machine of a run, as in `katydid bench --json` and the reports of `cargo xtask gpu-test`.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// Name of the first device.
@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine now, with this device and driver. What the system cannot say is empty.
+    /// Describes this machine now, with this device and driver. Fields that the system cannot fill are empty.
     #[must_use]
     pub fn with_device(gpu: String, driver: String) -> Self {
         let now = OffsetDateTime::now_utc();

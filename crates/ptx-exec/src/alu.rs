@@ -1,7 +1,7 @@
-//! Operations on lanes: everything that needs no memory, no other lane and no scheduler.
+//! Operations on lanes that need no memory, no other lane and no scheduler.
 //!
-//! Each operation is a type with one `apply`, written without branches; `lanes` makes the 32-lane code of it. The
-//! decoder chooses the operation, `alu` neither knows opcodes nor sees operands.
+//! Each operation is a type with one branch-free `apply`; `lanes` makes 32-lane code of it. The decoder selects the operation.
+//! `alu` neither knows opcodes nor sees operands.
 
 pub(crate) mod approx;
 pub(crate) mod bits;
@@ -28,15 +28,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Versions of the lane code, by the vector registers that they need.
 pub(crate) mod level {
-    /// What every CPU of the architecture has.
+    /// The instruction set that every CPU of the architecture has.
     pub(crate) const BASELINE: u8 = 1;
-    /// AVX2 with its usual companions: 32 bytes.
+    /// AVX2 with its usual companions: 32-byte registers.
     pub(crate) const AVX2: u8 = 2;
-    /// AVX-512 as every CPU but the first has it: 64 bytes.
+    /// AVX-512 as every CPU but the first one has it: 64-byte registers.
     pub(crate) const AVX512: u8 = 3;
 }
 
-/// The best version that can run here. Asked for once an instruction while decoding, and on the way to slow paths.
+/// Returns the best version for this CPU. Called once per instruction while decoding, and on slow paths.
 pub(crate) fn level() -> u8 {
     static LEVEL: AtomicU8 = AtomicU8::new(0);
     match LEVEL.load(Ordering::Relaxed) {

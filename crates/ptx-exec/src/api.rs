@@ -1,4 +1,4 @@
-//! The types that softcuda works with: load a program, look up its kernels and globals, run launches.
+//! The interface for softcuda: loads programs, looks up their kernels and globals, runs launches.
 
 use crate::code::KernelInfo;
 use crate::engine::machine::Code;
@@ -14,12 +14,12 @@ pub struct TargetDevice {
     pub minor: u32,
 }
 
-/// Where a program's `.global` and `.const` variables are put while it is loaded.
+/// Memory for a program's `.global` and `.const` variables.
 pub trait GlobalMemory {
-    /// Zeroed memory of `size` bytes at a multiple of `align`; `None` when there is none left. What a failed load
-    /// allocated is the caller's to free.
+    /// Allocates `size` zeroed bytes at a multiple of `align`; `None` when memory is exhausted. After a failed load, the caller
+    /// frees the allocations.
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64>;
-    /// Zeroed memory for a variable that the host uses too, at the same address.
+    /// Allocates zeroed memory for a variable that the host uses at the same address.
     fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
         self.allocate(size, align)
     }
@@ -31,12 +31,12 @@ pub trait GlobalMemory {
 #[derive(Debug)]
 pub struct Kernel {
     pub(crate) info: Arc<KernelInfo>,
-    /// The program that it is part of.
+    /// Program of the kernel.
     pub(crate) code: Arc<Code>,
 }
 
 impl Kernel {
-    /// The kernel of `code` whose function is number `function`.
+    /// Returns the kernel of `code` whose function is number `function`.
     pub(crate) fn of(code: &Arc<Code>, function: u32) -> Option<Arc<Self>> {
         let info = code.kernels.iter().find(|info| info.function == function)?;
         Some(Arc::new(Self { info: Arc::clone(info), code: Arc::clone(code) }))
@@ -51,7 +51,7 @@ impl Deref for Kernel {
     }
 }
 
-/// Why a program was refused. `Display` is the log for the user: line and token.
+/// Why a program was refused. `Display` gives the log for the user: line and token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -63,7 +63,7 @@ pub enum LoadError {
         /// Description of the fault, with the token that is wrong.
         message: String,
     },
-    /// Valid PTX, but an instruction (or its form) that this interpreter does not have.
+    /// Valid PTX, but an instruction, or a form of it, that this interpreter lacks.
     #[error("ptx error: line {line}: {name} is not supported by the software device")]
     Unsupported {
         /// Line of the text, from 1.
@@ -71,7 +71,7 @@ pub enum LoadError {
         /// The instruction with its modifiers.
         name: String,
     },
-    /// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` (222): the text is newer than what is known here.
+    /// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION` (222): the text is newer than the interpreter.
     #[error("ptx error: line {line}: .version {major}.{minor} is newer than {newest}, the newest that is supported")]
     NewerPtx {
         /// Line of the directive, from 1.
@@ -80,15 +80,15 @@ pub enum LoadError {
         major: u32,
         /// The part after the dot.
         minor: u32,
-        /// The newest version that is supported.
+        /// The newest supported version.
         newest: &'static str,
     },
-    /// `CUDA_ERROR_INVALID_PTX` (218): the text asks for a newer device.
+    /// `CUDA_ERROR_INVALID_PTX` (218): the text is for a newer device.
     #[error("ptx error: .target sm_{wanted} is newer than the device, which is sm_{device}")]
     NoKernelImage {
-        /// What the text asks for.
+        /// The target of the text.
         wanted: u32,
-        /// What the device is.
+        /// The device.
         device: u32,
     },
     /// `CUDA_ERROR_OUT_OF_MEMORY` (2): `GlobalMemory` had no room for a variable.
@@ -96,10 +96,10 @@ pub enum LoadError {
     OutOfMemory {
         /// Name of the variable.
         name: String,
-        /// Bytes that were asked for.
+        /// Requested bytes.
         size: u64,
     },
-    /// A name is declared or used and nothing defines it.
+    /// A name is declared or used, but not defined.
     #[error("ptx error: line {line}: unresolved symbol {name}")]
     UnresolvedSymbol {
         /// Line of the use, from 1.
@@ -117,7 +117,7 @@ pub enum LoadError {
     },
 }
 
-/// Everything about one launch.
+/// A launch of a kernel.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Kernel that the grid runs.
@@ -130,9 +130,9 @@ pub struct Launch {
     pub dynamic_shared: u32,
     /// The parameter buffer: at least `Kernel::param_bytes`.
     pub params: Vec<u8>,
-    /// All blocks are resident at once, so that they may wait for each other.
+    /// Whether all blocks must be resident at once, so that they may wait for each other.
     pub cooperative: bool,
-    /// Blocks of a cluster; `None` is what the kernel insists on, or no clusters.
+    /// Blocks of a cluster. `None` means the kernel's own requirement, or no clusters.
     pub cluster: Option<[u32; 3]>,
 }
 
@@ -145,10 +145,10 @@ pub struct RunLimits {
     pub budget: u64,
 }
 
-/// What `Grid::run` came to.
+/// State of a grid after `Grid::run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// The budget is used up, or a kernel that device code has launched is next; call `run` again.
+    /// The budget is used up, or a kernel that device code has launched is next. Call `run` again.
     Paused,
     /// Every block has finished.
     Done,

@@ -1,11 +1,11 @@
-//! What is known of the functions and kernels of a program besides their instructions.
+//! Properties of a program's functions and kernels besides their instructions.
 
 /// A function, kernel or not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FunctionCode {
-    /// Where it starts.
+    /// Index of its first instruction.
     pub(crate) entry: u32,
-    /// Where the next one starts.
+    /// Index after its last instruction.
     pub(crate) end: u32,
     /// Rows of its frame.
     pub(crate) rows: u32,
@@ -17,7 +17,7 @@ pub(crate) struct FunctionCode {
     pub(crate) returns: Vec<LocalArea>,
 }
 
-/// A stretch of a frame's local memory, at a multiple of 8.
+/// A part of a frame's local memory, at a multiple of 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalArea {
     /// Bytes from the start of the frame.
@@ -26,7 +26,7 @@ pub(crate) struct LocalArea {
     pub(crate) size: u32,
 }
 
-/// Where a call's arguments and results are in the frame of the caller.
+/// Arguments and results of a call, in the frame of the caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallSite {
     /// Arguments in order.
@@ -44,7 +44,7 @@ pub struct Param {
     pub size: u32,
 }
 
-/// Facts about a kernel that a launch needs, besides its code.
+/// Properties of a kernel that a launch needs, besides its code.
 #[derive(Debug)]
 pub struct KernelInfo {
     /// Name of the kernel, mangled as in the PTX text.
@@ -55,21 +55,21 @@ pub struct KernelInfo {
     pub param_bytes: u32,
     /// Bytes of shared memory that its code declares.
     pub static_shared: u32,
-    /// Bytes of local memory a thread.
+    /// Bytes of local memory per thread.
     pub local_bytes: u32,
     /// Bytes of `.const` variables of its program.
     pub const_bytes: u32,
-    /// An estimate of what ptxas would give: 32-bit registers a thread, 16 to 255.
+    /// Estimated 32-bit registers per thread, as ptxas would allocate them: 16 to 255.
     pub registers: u32,
     /// Most threads a block may have (`.maxntid`, `.reqntid`, else 1024).
     pub max_threads: u32,
-    /// The block dimensions it insists on (`.reqntid`).
+    /// Mandatory block dimensions (`.reqntid`).
     pub required_block: Option<[u32; 3]>,
-    /// The cluster dimensions it insists on (`.reqnctapercluster`).
+    /// Mandatory cluster dimensions (`.reqnctapercluster`).
     pub required_cluster: Option<[u32; 3]>,
     /// Most blocks its clusters may have (`.maxclusterrank`).
     pub max_cluster: Option<u32>,
-    /// Whether it can be launched in clusters only (`.explicitcluster`).
+    /// Whether it can only be launched in clusters (`.explicitcluster`).
     pub needs_cluster: bool,
     /// PTX version times ten, e.g. 90.
     pub ptx_version: u32,
@@ -77,6 +77,6 @@ pub struct KernelInfo {
     pub target: u32,
     /// Its function in the program.
     pub(crate) function: u32,
-    /// What dynamic shared memory is aligned to.
+    /// Alignment of dynamic shared memory.
     pub(crate) dynamic_align: u32,
 }

@@ -1,4 +1,4 @@
-//! Instructions on control flow, on what threads wait for, and on the launch: branches, calls, barriers, special registers.
+//! Instructions for control flow, for waits, and for queries of the launch: branches, calls, barriers, special registers.
 
 pub(crate) mod barrier;
 pub(crate) mod builtin;

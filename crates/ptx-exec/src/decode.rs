@@ -1,8 +1,8 @@
-//! From the syntax tree to code: names to registers and addresses, opcodes to functions, labels to program counters.
+//! Decodes the syntax tree to code: names to registers and addresses, opcodes to functions, labels to program counters.
 //!
-//! Each function becomes a list of drafts over virtual registers first; `slots` then gives registers their places. The
-//! families of instructions are a file each. An instruction or a modifier that no family knows is refused with its
-//! name and line: what is decoded is executed exactly.
+//! Each function first becomes a list of drafts over virtual registers. `slots` then allocates registers. Each family of
+//! instructions has its own file. An instruction or a modifier that no family knows is refused with its name and line, so
+//! everything that is decoded is executed exactly.
 
 mod arithmetic;
 mod call;

@@ -1,9 +1,8 @@
-//! The device runtime (`__cudaCDP2*`): kernels that launch kernels, copy and fill memory, and ask about the device.
+//! The device runtime (`__cudaCDP2*`): kernels that launch kernels, copy and fill memory, and query the device.
 //!
-//! What a grid asks for is kept until the grid is done, then done in the order in which it was asked for, and only then
-//! what was asked for behind it (tail launches). So streams and events have nothing left to order: every wait is for
-//! something asked for earlier. A grid that is launched does not begin before the one that launched it has ended; CUDA
-//! promises no more, since parent and child may not rely on running at the same time.
+//! Requests of a grid wait until the grid is done, then run in their order, followed by tail launches. So streams and events have
+//! nothing left to order: every wait is for an earlier request. A grid begins only after the grid that launched it has ended.
+//! CUDA promises no more, since parent and child may not rely on running at the same time.
 //!
 //! | module | functions |
 //! |---|---|
@@ -27,8 +26,8 @@ mod streams;
 use crate::engine::machine::Exec;
 pub(crate) use copies::{run_copy, run_fill};
 
-/// The code that stands for a call of `name`, which may name the variant for per-thread default streams: with all
-/// jobs in one order the two are the same.
+/// Returns the code for a call of `name`, which may be the variant for per-thread default streams. All jobs run in one order, so
+/// both variants are the same.
 pub(crate) fn find(name: &str) -> Option<Exec> {
     let name = name.strip_prefix("__cudaCDP2")?;
     let name = name.strip_suffix("_ptsz").unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Runs a grid: the state of blocks, warps and lanes, the machine that runs them, and what runs when.
+//! Runs a grid: the state of blocks, warps and lanes, the machine that runs them, and the scheduling.
 
 pub(crate) mod block;
 pub(crate) mod fault;

@@ -1,9 +1,9 @@
-//! What running code needs of its surroundings.
+//! The environment of running code.
 
 use crate::engine::races::Race;
 use crate::texture::Bound;
 
-/// A stretch of memory that device code may touch: `start..end`.
+/// A range of memory that device code may access: `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
     /// First address of the range.
@@ -14,16 +14,16 @@ pub struct AddressRange {
     pub writable: bool,
 }
 
-/// Heaps that device code allocates from.
+/// Heaps for allocations of device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceHeap {
     /// Heap of `malloc` in kernels, whose size the program sets.
     Malloc,
-    /// What the device runtime itself needs: parameters of launches, its strings.
+    /// Memory of the device runtime itself: parameters of launches, its strings.
     Runtime,
 }
 
-/// What device code may ask of its surroundings.
+/// Queries of device code to its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// The ordinal of the device that it runs on.
@@ -54,45 +54,45 @@ pub enum Question {
     },
 }
 
-/// What running code needs of its surroundings; called from every interpreter thread.
+/// The environment of running code. Every interpreter thread calls it.
 pub trait Host: Sync {
-    /// The allocation that holds `address`. It must stay mapped, readable (and writable when it says so) until the
-    /// launch is done.
+    /// Returns the allocation that holds `address`. It must stay mapped, readable (and writable if `writable`) until the launch
+    /// is done.
     fn range_of(&self, address: u64) -> Option<AddressRange>;
-    /// The places that a multicast address stands for, one in the memory of each device that is bound; `None` for an
-    /// ordinary address, which stands for itself.
+    /// Returns the addresses behind a multicast address, one in the memory of each bound device; `None` for an ordinary address,
+    /// which stands for itself.
     fn replicas(&self, address: u64) -> Option<Vec<u64>> {
         let _ = address;
         None
     }
-    /// What a handle of a texture or surface, or the address of a `.texref` or `.surfref`, stands for; `None` for what
-    /// is no handle. The memory of its image must stay as [`Host::range_of`] demands until the launch is done.
+    /// Resolves a handle of a texture or surface, or the address of a `.texref` or `.surfref`; `None` for anything else. The
+    /// memory of its image must stay as [`Host::range_of`] demands until the launch is done.
     fn bound(&self, handle: u64) -> Option<Bound> {
         let _ = handle;
         None
     }
     /// Prints the formatted text of a `printf` in a kernel.
     fn print(&self, text: &[u8]);
-    /// A failed device `assert`, as one line of text with its line feed; the launch then faults.
+    /// Reports a failed device `assert`, as one line of text with its line feed. The launch then faults.
     fn assert_failed(&self, text: &str);
-    /// Memory for device code that stays allocated until it is freed, whatever launch asked for it. `align` is a power of
-    /// two. `None` when there is no room, which is what a host without heaps always says.
+    /// Allocates memory for device code. It stays allocated until it is freed, beyond the launch. `align` is a power of two.
+    /// Returns `None` without room, as a host without heaps always does.
     fn allocate(&self, _pool: DeviceHeap, _size: u64, _align: u64) -> Option<u64> {
         None
     }
-    /// The answer to a question of device code; `None` when there is none.
+    /// Answers a query of device code; `None` if there is no answer.
     fn answer(&self, _question: Question) -> Option<u64> {
         None
     }
-    /// Frees what `allocate` gave; any other address is left alone.
+    /// Frees memory of `allocate`. Ignores any other address.
     fn free(&self, _pool: DeviceHeap, _address: u64) {}
-    /// Whether races are looked for, and what decides in which order warps and blocks take turns then. Such a launch runs on one
-    /// thread.
+    /// Returns the seed of the race search, if that is on. The seed decides the order of warps and blocks. Such a launch runs on
+    /// one thread.
     fn race_seed(&self) -> Option<u64> {
         None
     }
-    /// Reports a race; each pair of instructions of a launch once.
+    /// Reports a race, once for each pair of instructions of a launch.
     fn race(&self, _race: &Race) {}
-    /// The value that conditional nodes of a graph go by; a handle that is none is left alone.
+    /// Sets the value that controls conditional nodes of a graph. Ignores an unknown handle.
     fn set_condition(&self, _handle: u64, _value: u32) {}
 }

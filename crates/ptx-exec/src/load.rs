@@ -1,4 +1,4 @@
-//! From decoded PTX to a program that can be launched: what is accepted, linked and placed.
+//! Turns decoded PTX into a launchable program: checks, links and places it.
 
 pub(crate) mod accept;
 pub(crate) mod directives;

@@ -1,7 +1,7 @@
 //! Memory as device code sees it: loads, stores and the checks before them.
 //!
-//! Every access is checked for alignment and against a known range before `raw` touches memory; the checks are made once
-//! for all lanes when their addresses lie in one range, else lane by lane, so that a fault names its lane.
+//! Every access is checked for alignment and against a known range before `raw` touches memory. If the addresses of all lanes lie
+//! in one range, the checks are made once for all of them. Otherwise they are made lane by lane, so that a fault names its lane.
 //!
 //! | space | addresses | where it is |
 //! |---|---|---|
@@ -12,8 +12,7 @@
 //! | param of a kernel | constant offsets | the launch's buffer |
 //! | param of a function | constant offsets | the frame's part of `Warp::local` |
 //!
-//! Local memory is kept as rows of 8 bytes a lane, so that lanes that use the same offset (they nearly always do) touch
-//! one row.
+//! Local memory is kept as rows of 8 bytes for each lane. Lanes nearly always use the same offset, and then touch one row.
 
 pub(crate) mod async_copy;
 pub(crate) mod atom;

@@ -1,6 +1,6 @@
 //! `vprintf` and `__assertfail`, the functions that the driver provides.
 //!
-//! Text is made lane by lane and handed to the host whole, so that two prints never mix.
+//! Text is made lane by lane and handed to the host in one piece, so that two prints never mix.
 
 mod format;
 
@@ -11,7 +11,7 @@ use crate::engine::registers::lanes_of;
 use crate::memory::word::Word;
 use crate::types::Space;
 
-/// Longest string that is read from device memory.
+/// Largest length of a string that is read from device memory.
 const MAX_STRING_BYTES: u64 = 64 * 1024;
 
 /// Arguments in device memory, as seen by one lane.
@@ -19,14 +19,14 @@ struct Buffer<'m, 'a> {
     machine: &'m mut Machine<'a>,
     lane: usize,
     at: u64,
-    /// Arguments taken so far.
+    /// Number of arguments taken so far.
     consumed: u32,
-    /// The first bad address met.
+    /// The first bad address that was met.
     fault: Option<FaultKind>,
 }
 
 impl Buffer<'_, '_> {
-    /// Reads one value; the first bad address is kept and the rest of the text is made of zeroes.
+    /// Reads one value. The first bad address is kept, and the rest of the text is made of zeroes.
     fn read<T: Word>(&mut self, address: u64) -> T {
         self.machine.read(Space::Generic, self.lane, address).unwrap_or_else(|kind| {
             self.fault.get_or_insert(kind);
@@ -58,7 +58,7 @@ impl format::Arguments for Buffer<'_, '_> {
     }
 }
 
-/// `call (result), vprintf, (format, arguments)`: the result is how many arguments the format took, widths included.
+/// Runs `call (result), vprintf, (format, arguments)`. The result is how many arguments the format took, widths included.
 pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let text: u64 = parameter(machine, inst, 0, lane);
@@ -75,7 +75,7 @@ pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `call __assertfail, (message, file, line, function, character size)`.
+/// Runs `call __assertfail, (message, file, line, function, character size)`.
 pub(crate) fn assert_fail(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let addresses: [u64; 3] = [0, 1, 3].map(|index| parameter(machine, inst, index, lane));
@@ -94,7 +94,7 @@ pub(crate) fn assert_fail(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.fail(FaultKind::Assert, lane)
 }
 
-/// `%tid` of a lane.
+/// Returns `%tid` of a lane.
 fn thread_of(machine: &Machine<'_>, lane: usize) -> [u32; 3] {
     let [x, y, _] = machine.env.block;
     let linear = machine.warp.index * 32 + lane as u32;

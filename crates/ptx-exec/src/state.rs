@@ -1,8 +1,9 @@
-//! The running state of a grid as bytes, and a grid from such bytes, in this process or another.
+//! Conversion of the running state of a grid to bytes, and back to a grid, in this process or another.
 //!
-//! Everything that a paused grid is goes along: geometry, parameters, which blocks have started, and of each its registers,
-//! masks, call frames, barriers, shared and local memory. Device memory is not part of it: a grid goes on where that memory
-//! is at the same addresses with the same content, under the same program with its variables in the same places.
+//! The bytes hold everything that belongs to a paused grid: geometry, parameters and the blocks that have started. For each of
+//! these blocks, they hold registers, masks, call frames, barriers, shared and local memory. Device memory is not part of it. A
+//! grid can go on where that memory is at the same addresses with the same content. It also needs the same program, with its
+//! variables in the same places.
 //!
 //! | bytes | what |
 //! |---:|---|
@@ -16,8 +17,8 @@
 //! | | workspace of a cooperative launch |
 //! | | blocks that have started, as `block` writes them |
 //!
-//! Numbers are little-endian; lists have their number of items (4 bytes) before them. The bytes are not trusted: nothing is
-//! allocated before the bytes for it are there, and what the interpreter relies on is checked.
+//! Numbers are little-endian; lists begin with their number of items (4 bytes). The bytes are not trusted. Nothing is allocated
+//! before the bytes for it are there, and everything that the interpreter relies on is checked.
 
 mod block;
 pub(crate) mod bytes;
@@ -39,18 +40,19 @@ use std::time::Duration;
 
 const STATE_MAGIC: [u8; 8] = *b"KDGRID\0\0";
 
-/// Bytes before those that are hashed.
+/// Number of bytes before those that are hashed.
 const STATE_HEADER_BYTES: usize = 20;
 
 impl Kernel {
-    /// Tells programs apart, and builds that decode them differently: the state of a grid fits this value only.
+    /// Returns a number that differs between programs, and between builds that decode them differently. The state of a grid fits
+    /// this value only.
     pub fn fingerprint(&self) -> u64 {
         self.code.fingerprint()
     }
 }
 
 impl Code {
-    /// See `Kernel::fingerprint`. Takes in the texts and all that decoding made of them, but for the machine code.
+    /// Returns the value of `Kernel::fingerprint`, from the texts and all that decoding made of them except the machine code.
     fn fingerprint(&self) -> u64 {
         let mut hash = Hash::NONE.word(self.source).word(self.insts.len() as u64);
         for inst in &self.insts {
@@ -70,7 +72,7 @@ impl Code {
 }
 
 impl Grid {
-    /// The state as bytes. The grid can still be run on.
+    /// Converts the state to bytes. The grid can still be run on.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = Writer::default();
         body.bytes(self.launch.kernel.name.as_bytes());
@@ -93,7 +95,7 @@ impl Grid {
         writer.0
     }
 
-    /// A grid from the bytes of one. `find` looks up a kernel by name and fingerprint.
+    /// Makes a grid from the bytes of one. `find` looks up a kernel by name and fingerprint.
     pub fn from_bytes(bytes: &[u8], find: impl FnOnce(&str, u64) -> Option<Arc<Kernel>>) -> Result<Self, StateError> {
         let mut reader = body(bytes)?;
         let name =
@@ -112,7 +114,7 @@ impl Grid {
     }
 }
 
-/// What the header says is true of; version first, since the rest is the version's business.
+/// Checks the header and returns a reader of the rest. The version comes first, since it decides about the rest.
 fn body(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
     let mut reader = Reader(bytes);
     if reader.take(STATE_MAGIC.len()).map_err(|_| StateError::Foreign)? != STATE_MAGIC {
@@ -130,7 +132,7 @@ fn body(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
     Ok(reader)
 }
 
-/// Writes what a launch is besides its kernel.
+/// Writes a launch without its kernel.
 fn write_launch(writer: &mut Writer, launch: &Launch) {
     writer.triple(launch.grid);
     writer.triple(launch.block);
@@ -141,7 +143,7 @@ fn write_launch(writer: &mut Writer, launch: &Launch) {
     writer.bytes(&launch.params);
 }
 
-/// The reverse of `write_launch`; `Grid::new` checks it against the kernel.
+/// Reads the output of `write_launch`; `Grid::new` checks it against the kernel.
 fn read_launch(reader: &mut Reader<'_>, kernel: Arc<Kernel>) -> Result<Launch, StateError> {
     let (grid, block, dynamic_shared) = (reader.triple()?, reader.triple()?, reader.u32()?);
     let (cooperative, clustered, cluster) = (read_flag(reader)?, read_flag(reader)?, reader.triple()?);
@@ -149,7 +151,7 @@ fn read_launch(reader: &mut Reader<'_>, kernel: Arc<Kernel>) -> Result<Launch, S
     Ok(Launch { kernel, grid, block, dynamic_shared, params: reader.bytes()?.to_vec(), cooperative, cluster })
 }
 
-/// Reads whether something is so.
+/// Reads a boolean.
 fn read_flag(reader: &mut Reader<'_>) -> Result<bool, StateError> {
     match reader.u8()? {
         0 => Ok(false),
@@ -158,7 +160,7 @@ fn read_flag(reader: &mut Reader<'_>) -> Result<bool, StateError> {
     }
 }
 
-/// Reads how far the grid has come.
+/// Reads the progress of the grid.
 fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateError> {
     (grid.next, grid.ran) = (reader.u64()?, Duration::from_nanos(reader.u64()?));
     grid.id = reader.u64()?;
@@ -185,7 +187,7 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
         let (order, index) = (launch.order(), indices.len() as u64);
         let number = order.number(block.index);
         sound(number < grid.next && indices.insert(block.index), "the blocks that have started")?;
-        // Blocks of a cluster stand together, in order.
+        // Blocks of a cluster stay together, in order.
         let size = u64::from(order.size());
         let first =
             order.number(grid.started.get((index / size * size) as usize).map_or(block.index, |block| block.index));

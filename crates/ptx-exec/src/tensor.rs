@@ -1,4 +1,4 @@
-//! Tensor maps as device code reads and changes them: 16 words of 8 bytes, in a layout of this project's own.
+//! Tensor maps as device code reads and changes them: 16 words of 8 bytes, in this project's own layout.
 //!
 //! | word | what |
 //! |---|---|
@@ -10,82 +10,82 @@
 //! | 13, 14 | lower and upper corner of a box of pixels: 16 bits each, the first dimension of pixels highest |
 //! | 15 | channels and pixels that a copy takes of such a box: 32 bits each |
 //!
-//! The driver that is made of this crate encodes them so; a map is data, and is checked whenever it is used.
+//! The driver that uses this crate encodes maps in this layout. A map is data, so each use checks it.
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
 use crate::types::Space;
 
-/// Most dimensions of a tensor.
+/// Largest number of dimensions of a tensor.
 pub(crate) const MAX_RANK: usize = 5;
 
-/// Bytes of a map, and what its address is a multiple of.
+/// Number of words in a map, and its alignment.
 const MAP_WORDS: u64 = 16;
 const MAP_ALIGN_BYTES: u64 = 64;
 
-/// Most dimensions of pixels: all but the channels and the images.
+/// Largest number of pixel dimensions: all except channels and images.
 const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 
-/// The word of the kinds, the first of the sizes, of the strides, of the steps, and of the sizes of a box.
+/// Index of the word with the kinds, and of the first word of sizes, strides, steps and sizes of a box.
 const KINDS_WORD: u64 = 1;
 const FIRST_SIZE_WORD: u64 = 2;
 const FIRST_STRIDE_WORD: u64 = 7;
 const STEPS_WORD: u64 = 11;
 const BOX_WORD: u64 = 12;
-/// The words of the corners of a box of pixels, and of what a copy takes of it.
+/// Indices of the words with the corners of a box of pixels, and with the part of it that a copy takes.
 const CORNER_WORDS: [usize; 2] = [13, 14];
 const TAKEN_WORD: usize = 15;
-/// Elements that a dimension has at most.
+/// Largest number of elements in a dimension.
 const MAX_TENSOR_ELEMENTS: u64 = 1 << 32;
 /// Kinds of boxes.
 const TILE_BOXES: usize = 0;
 const PIXEL_BOXES: usize = 1;
 
-/// Types of elements by their number in a map: their names in PTX.
+/// PTX names of the element types, by their number in a map.
 const ELEMENT_TYPES: [&str; 13] =
     ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "f32", "f32"];
-/// The numbers that `tensormap.replace` has for the same types.
+/// Numbers of the same types in `tensormap.replace`.
 const REPLACED_TYPES: [u64; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12];
-/// Bytes of those elements.
+/// Sizes of the same types in bytes.
 const ELEMENT_BYTES: [u64; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
 
-/// The box that a copy of pixels stays in: the first and the last coordinate in each dimension of pixels.
+/// The box that a copy of pixels stays in: the first and last coordinate in each pixel dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PixelBox {
-    /// The first ones.
+    /// First coordinates.
     pub(crate) first: [i64; MAX_PIXEL_RANK],
-    /// The last ones.
+    /// Last coordinates.
     pub(crate) last: [i64; MAX_PIXEL_RANK],
 }
 
 /// A map of tiles or of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TensorMap {
-    /// Where the tensor starts.
+    /// Address of the tensor.
     pub(crate) address: u64,
-    /// How many dimensions it has.
+    /// Number of dimensions.
     pub(crate) rank: usize,
-    /// Number of the type of its elements.
+    /// Number of the element type.
     data_type: usize,
-    /// Elements in each dimension.
+    /// Number of elements in each dimension.
     pub(crate) sizes: [u64; MAX_RANK],
-    /// Bytes between elements in each dimension.
+    /// Number of bytes between elements in each dimension.
     pub(crate) strides: [u64; MAX_RANK],
-    /// Elements between two that a box takes, in each dimension.
+    /// Distance in elements between two that a box takes, in each dimension.
     pub(crate) steps: [u64; MAX_RANK],
-    /// Elements that a box takes in each dimension; of pixels: channels, and how many pixels.
+    /// Number of elements that a box takes in each dimension; for pixels: the numbers of channels and pixels.
     pub(crate) tile: [u64; MAX_RANK],
-    /// Bits of the address of a row that are added to its pieces of 16 bytes, without carry.
+    /// Mask of the bits of a row's address that are combined with its 16-byte pieces by `xor`.
     swizzle: u64,
-    /// Whether what lies outside is NaN, not zero.
+    /// Whether elements outside the tensor are NaN instead of zero.
     pub(crate) fills_with_nan: bool,
-    /// The box that pixels are taken from; none of a map of tiles.
+    /// The box that pixels are taken from; `None` for a map of tiles.
     pub(crate) pixels: Option<PixelBox>,
 }
 
 impl TensorMap {
-    /// The map that 16 words are; `None` for one that cannot be read: wide columns, packed elements, interleaved tensors,
-    /// and what is no map.
+    /// Decodes a map from 16 words. Returns `None` if it cannot be read: wide columns, packed elements, interleaved tensors, and
+    /// invalid maps.
     pub(crate) fn from_words(words: &[u64; MAP_WORDS as usize]) -> Option<Self> {
         let kind = |at: u32| (words[KINDS_WORD as usize] >> (8 * at) & 0xff) as usize;
         let (fill, swizzle, interleave, rank, data_type, boxes) =
@@ -114,7 +114,7 @@ impl TensorMap {
             data_type,
             sizes: std::array::from_fn(|at| if inside(at) { words[FIRST_SIZE_WORD as usize + at] } else { 1 }),
             strides: std::array::from_fn(|at| if at == 0 { bytes } else { words[FIRST_STRIDE_WORD as usize + at - 1] }),
-            // Without interleaving the innermost step is not looked at.
+            // Without interleaving, the innermost step is ignored.
             steps: std::array::from_fn(|at| if at == 0 || !inside(at) { 1 } else { packed(STEPS_WORD, at) }),
             tile: std::array::from_fn(|at| if inside(at) { packed(BOX_WORD, at) } else { 1 }),
             swizzle,
@@ -133,7 +133,7 @@ impl TensorMap {
         Some(map)
     }
 
-    /// The map with what a copy takes of a box of pixels.
+    /// Adds the pixels that a copy takes of a box.
     fn of_pixels(mut self, words: &[u64; MAP_WORDS as usize]) -> Option<Self> {
         let corner = |word: usize, at: usize| i64::from((words[word] >> (16 * (MAX_PIXEL_RANK - 1 - at))) as i16);
         let [lower, upper] = CORNER_WORDS;
@@ -148,32 +148,32 @@ impl TensorMap {
         is_read.then_some(self)
     }
 
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     pub(crate) fn element(&self) -> u64 {
         ELEMENT_BYTES.get(self.data_type).copied().unwrap_or(1)
     }
 
-    /// The type of an element, as PTX calls it.
+    /// Returns the PTX name of the element type.
     pub(crate) fn type_name(&self) -> &'static str {
         ELEMENT_TYPES.get(self.data_type).copied().unwrap_or("u8")
     }
 
-    /// Bytes of a row of a box.
+    /// Returns the number of bytes in a row of a box.
     pub(crate) fn row(&self) -> u64 {
         self.tile[0] * self.element()
     }
 
-    /// Bytes of a box.
+    /// Returns the number of bytes in a box.
     pub(crate) fn bytes(&self) -> u64 {
         self.tile.iter().product::<u64>() * self.element()
     }
 
-    /// Where a piece of a box that would be at `address` in shared memory is.
+    /// Returns where the swizzle puts a piece of a box whose plain address in shared memory is `address`.
     pub(crate) fn swizzled(&self, address: u64) -> u64 {
         address ^ (address >> 7 & self.swizzle) << 4
     }
 
-    /// An element outside, repeated over 8 bytes.
+    /// Returns the value of an element outside the tensor, repeated over 8 bytes.
     pub(crate) fn outside(&self) -> u64 {
         match (self.fills_with_nan, self.element()) {
             (false, _) => 0,
@@ -184,12 +184,12 @@ impl TensorMap {
     }
 }
 
-/// What `tensormap.replace` changes, with the dimension where there is one.
+/// Field of a map that `tensormap.replace` changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     /// `.global_address`
     Address,
-    /// `.rank`, less one
+    /// `.rank`, minus one
     Rank,
     /// `.box_dim`
     Box,
@@ -210,7 +210,7 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    /// All fields with their names.
+    /// All fields, with their names.
     const ALL: [(&'static str, Self); 10] = [
         ("global_address", Self::Address),
         ("rank", Self::Rank),
@@ -224,27 +224,27 @@ impl Field {
         ("fill_mode", Self::Fill),
     ];
 
-    /// The field called `name`.
+    /// Returns the field called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, field)| *field)
     }
 
-    /// The number of the field, for `Inst` fields.
+    /// Returns the number of the field, for `Inst` fields.
     pub(crate) fn encode(self) -> u64 {
         Self::ALL.iter().position(|(_, field)| *field == self).unwrap_or(0) as u64
     }
 
-    /// The field of a number that `encode` gave.
+    /// Returns the field for a number from `encode`.
     pub(crate) fn decode(code: u64) -> Self {
         Self::ALL.get(code as usize).map_or(Self::Address, |(_, field)| *field)
     }
 
-    /// Whether it has 64 bits.
+    /// Returns whether the field has 64 bits.
     pub(crate) fn is_wide(self) -> bool {
         matches!(self, Self::Address | Self::Stride)
     }
 
-    /// Dimensions that it can be of; `None` where there is none.
+    /// Returns the number of dimensions that the field has values for; `None` if it has only one value.
     pub(crate) fn dimensions(self) -> Option<u64> {
         match self {
             Self::Box | Self::Size | Self::Step => Some(MAX_RANK as u64),
@@ -253,7 +253,7 @@ impl Field {
         }
     }
 
-    /// Whether its value is an immediate, and the largest one.
+    /// Returns the largest value of a field that is set by an immediate; `None` for other fields.
     pub(crate) fn largest(self) -> Option<u64> {
         match self {
             Self::Type => Some(REPLACED_TYPES.len() as u64 - 1),
@@ -264,7 +264,7 @@ impl Field {
         }
     }
 
-    /// The word that holds it, the place of its lowest bit there, and how many bits it has.
+    /// Returns the word that holds the field, its lowest bit there, and its number of bits.
     fn bit_range(self, dimension: u64) -> (u64, u64, u32) {
         let packed = |word| (word, 12 * (MAX_RANK as u64 - 1).saturating_sub(dimension), 12);
         match self {
@@ -281,7 +281,7 @@ impl Field {
         }
     }
 
-    /// The word of a map with the field changed, and which it is.
+    /// Returns the number of the map's word that holds the field, and a function that changes it.
     fn change(self, dimension: u64, value: u64) -> (u64, impl Fn(u64) -> u64) {
         let (word, shift, bits) = self.bit_range(dimension);
         let value = match self {
@@ -295,7 +295,7 @@ impl Field {
 }
 
 impl Machine<'_> {
-    /// Reads a map for a lane; what is none is a fault.
+    /// Reads a map for a lane; an invalid map is a fault.
     pub(crate) fn tensor_map(&mut self, lane: usize, address: u64) -> Result<TensorMap, FaultKind> {
         if !address.is_multiple_of(MAP_ALIGN_BYTES) {
             return Err(FaultKind::MisalignedAddress(address));
@@ -329,7 +329,7 @@ impl Machine<'_> {
 mod tests {
     use super::*;
 
-    /// Two dimensions of `f32`, 16 by 8, boxes of 4 by 2.
+    /// Returns a map of two dimensions of `f32`, 16 by 8, with boxes of 4 by 2.
     fn map_words() -> [u64; 16] {
         let mut words = [0; 16];
         (words[0], words[1]) = (0x1000, 7 << 40 | 2 << 32);

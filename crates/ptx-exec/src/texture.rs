@@ -1,8 +1,8 @@
-//! Textures and surfaces: what a handle in a register stands for, and how it is read, as an H200 does it.
+//! Textures and surfaces: the objects that handles in registers stand for, and how an H200 reads them.
 //!
-//! [`Host::bound`](crate::Host::bound) gives the description behind a handle; the machine keeps those that it met.
-//! Memory of an image is checked by the host once for each launch, so the code here only has to stay inside the extents
-//! that the description names: every texel address comes from indices below them.
+//! [`Host::bound`](crate::Host::bound) gives the description of a handle, and the machine caches it. The host checks the memory
+//! of an image once for each launch. So the code here only has to stay within the extents of the description: every texel address
+//! comes from indices below them.
 //!
 //! The arithmetic was measured on an H200 (driver 580) and agrees bit for bit where this table says so:
 //!
@@ -31,20 +31,20 @@ pub(crate) mod texel;
 
 use std::sync::Arc;
 
-/// Type of a channel of a texel in memory.
+/// Type of one channel of a texel in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// 8 bits without sign; also 0 to 1.
+    /// Unsigned, 8 bits; also read as 0 to 1.
     U8,
-    /// 16 bits without sign; also 0 to 1.
+    /// Unsigned, 16 bits; also read as 0 to 1.
     U16,
-    /// 32 bits without sign.
+    /// Unsigned, 32 bits.
     U32,
-    /// 8 bits with sign; also -1 to 1.
+    /// Signed, 8 bits; also read as -1 to 1.
     S8,
-    /// 16 bits with sign; also -1 to 1.
+    /// Signed, 16 bits; also read as -1 to 1.
     S16,
-    /// 32 bits with sign.
+    /// Signed, 32 bits.
     S32,
     /// A float of 16 bits (`f16`).
     F16,
@@ -53,7 +53,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Size of the channel in bytes.
+    /// Returns the size of the channel in bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Self::U8 | Self::S8 => 1,
@@ -63,10 +63,10 @@ impl Channel {
     }
 }
 
-/// What the indices of an image mean.
+/// Shape of an image, which gives its indices their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextureShape {
-    /// Plain memory: only whole indices reach it, and what is outside reads as zero.
+    /// Plain memory: only whole indices reach it, and indices outside read as zero.
     Linear,
     /// An array of 1 to 3 dimensions, or pitched memory.
     Plain(u32),
@@ -79,7 +79,7 @@ pub enum TextureShape {
 }
 
 impl TextureShape {
-    /// Dimensions of one layer or face.
+    /// Returns the number of dimensions of one layer or face.
     pub(crate) fn dimensions(self) -> u32 {
         match self {
             Self::Linear => 1,
@@ -94,71 +94,71 @@ impl TextureShape {
 pub struct Level {
     /// Address of the first texel, a multiple of the texel's size.
     pub address: u64,
-    /// Texels in each direction, at least 1.
+    /// Number of texels in each direction, at least 1.
     pub extent: [u32; 3],
-    /// Bytes from row to row, a multiple of the texel's size.
+    /// Number of bytes from row to row, a multiple of the texel's size.
     pub pitch: u64,
-    /// Bytes from slice to slice, or from layer to layer (faces count as layers).
+    /// Number of bytes from slice to slice, or from layer to layer (faces count as layers).
     pub slice: u64,
-    /// Layers, at least 1.
+    /// Number of layers, at least 1.
     pub layers: u32,
 }
 
-/// Texels in memory. All of every level must stay readable (and writable, for a surface) while the launch runs.
+/// Texels in memory. All levels must stay readable (and writable, for a surface) while the launch runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextureImage {
-    /// What a channel is.
+    /// Type of a channel.
     pub channel: Channel,
-    /// Channels of a texel: 1, 2 or 4.
+    /// Number of channels in a texel: 1, 2 or 4.
     pub channels: u32,
     /// Number and meaning of the indices, such as 2D or cube.
     pub shape: TextureShape,
-    /// Level 0 first; at least one.
+    /// Mipmap levels from level 0 on; at least one.
     pub levels: Vec<Level>,
-    /// What queries say, where that is not what `levels` hold: width, height and depth as the image was made.
+    /// Width, height and depth of the image as it was made, for queries; `levels` may hold other values.
     pub queried: [u32; 3],
 }
 
 impl TextureImage {
-    /// Bytes of a texel.
+    /// Returns the number of bytes in a texel.
     pub(crate) fn texel_bytes(&self) -> u64 {
         u64::from(self.channel.bytes() * self.channels)
     }
 }
 
-/// What happens to coordinates outside an image.
+/// Treatment of coordinates outside an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressMode {
     /// The image repeats (normalised coordinates only; else it is clamped).
     Wrap,
-    /// The nearest texel of the edge counts.
+    /// The nearest texel of the edge is used.
     Clamp,
-    /// The image repeats, every other time turned around (normalised coordinates only; else it is clamped).
+    /// The image repeats, every other time mirrored (normalised coordinates only; else it is clamped).
     Mirror,
-    /// The border colour counts.
+    /// The border colour is used.
     Border,
 }
 
-/// How a texture is read.
+/// Settings for reading a texture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
-    /// How indices outside of the image are treated, for each direction.
+    /// Treatment of indices outside of the image, for each direction.
     pub address: [AddressMode; 3],
     /// Whether neighbouring texels are mixed.
     pub linear: bool,
     /// Whether neighbouring mipmap levels are mixed.
     pub mip_linear: bool,
-    /// Coordinates go from 0 to 1.
+    /// Whether coordinates go from 0 to 1.
     pub normalized: bool,
-    /// Integers are not converted to floats (`CU_TRSF_READ_AS_INTEGER`).
+    /// Whether integers are not converted to floats (`CU_TRSF_READ_AS_INTEGER`).
     pub integers: bool,
-    /// 8-bit channels but the last are sRGB.
+    /// Whether 8-bit channels except the last are sRGB.
     pub srgb: bool,
-    /// Cube faces are filtered across their edges.
+    /// Whether cube faces are filtered across their edges.
     pub seamless: bool,
-    /// Added to each level.
+    /// Bias that is added to each level.
     pub level_bias: f32,
-    /// The lowest and the highest level.
+    /// Lowest and highest level.
     pub level_clamp: [f32; 2],
     /// Colour outside of the image, for `AddressMode::Border`.
     pub border: [f32; 4],
@@ -167,19 +167,19 @@ pub struct Sampler {
 /// A texture object: an image and how it is sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Texture {
-    /// The texels that are read.
+    /// Image that is read.
     pub image: TextureImage,
-    /// How they are read.
+    /// Settings for reading it.
     pub sampler: Sampler,
 }
 
-/// What a handle stands for.
+/// The object that a handle stands for.
 #[derive(Debug, Clone)]
 pub enum Bound {
     /// A texture: read through a sampler.
     Texture(Arc<Texture>),
     /// A surface: level 0 of an image, read and written by byte.
     Surface(Arc<TextureImage>),
-    /// Nothing, but reading it is allowed: every texel is zero. On a GPU, the handles of destroyed objects are such.
+    /// No object, but reading is allowed: every texel is zero. On a GPU, handles of destroyed objects behave like this.
     Nothing,
 }

@@ -37,19 +37,19 @@ pub(crate) enum Ty {
     Handle,
 }
 
-/// How wide a register is.
+/// Width of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Width {
-    /// One bit a lane, all lanes in one word.
+    /// One bit for each lane, all lanes in one word.
     Pred,
-    /// Up to 32 bits a lane: one row.
+    /// Up to 32 bits for each lane: one row.
     Word,
-    /// 64 bits a lane: two rows.
+    /// 64 bits for each lane: two rows.
     Double,
 }
 
 impl Ty {
-    /// The type called `name`.
+    /// Returns the type called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "pred" => Self::Pred,
@@ -82,7 +82,7 @@ impl Ty {
         })
     }
 
-    /// Its size in bits; 1 for a predicate.
+    /// Returns its size in bits; 1 for a predicate.
     pub(crate) fn bits(self) -> u32 {
         match self {
             Self::Pred => 1,
@@ -93,12 +93,12 @@ impl Ty {
         }
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub(crate) fn bytes(self) -> u32 {
         self.bits().div_ceil(8)
     }
 
-    /// The register that holds it; `None` for 128 bits.
+    /// Returns the width of the register that holds it; `None` for 128 bits.
     pub(crate) fn width(self) -> Option<Width> {
         match self.bits() {
             1 => Some(Width::Pred),
@@ -108,7 +108,7 @@ impl Ty {
         }
     }
 
-    /// The integer type for conversions; bits count as unsigned.
+    /// Returns the integer type for conversions; bits count as unsigned.
     pub(crate) fn integer(self) -> Option<IntegerKind> {
         match self {
             Self::U(bits) | Self::B(bits) => Some(IntegerKind { bits, signed: false }),
@@ -118,17 +118,17 @@ impl Ty {
     }
 }
 
-/// An integer type at run time.
+/// An integer type as a value at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IntegerKind {
-    /// 8, 16, 32 or 64.
+    /// Size in bits: 8, 16, 32 or 64.
     pub(crate) bits: u32,
-    /// Whether it has a sign.
+    /// Whether the type has a sign.
     pub(crate) signed: bool,
 }
 
 impl IntegerKind {
-    /// The value of the low bits of `raw`.
+    /// Returns the value of the low bits of `raw`.
     pub(crate) fn read(self, raw: u64) -> i128 {
         let unused = 64 - self.bits;
         if self.signed {
@@ -138,7 +138,7 @@ impl IntegerKind {
         }
     }
 
-    /// The nearest value of this type.
+    /// Returns the nearest value of this type.
     pub(crate) fn clamp(self, value: i128) -> i128 {
         let sign = u32::from(self.signed);
         let max = (1_i128 << (self.bits - sign)) - 1;
@@ -146,27 +146,27 @@ impl IntegerKind {
         value.clamp(min, max)
     }
 
-    /// Whether it has all values of `other`.
+    /// Returns whether it has all values of `other`.
     pub(crate) fn holds(self, other: Self) -> bool {
         let (own_bits, other_bits) = (self.bits - u32::from(self.signed), other.bits - u32::from(other.signed));
         own_bits >= other_bits && (self.signed || !other.signed)
     }
 
-    /// In a few bits, for `Inst::imm`.
+    /// Encodes the type in a few bits, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
         u64::from(self.bits) << 1 | u64::from(self.signed)
     }
 
-    /// The reverse of `encode`.
+    /// Decodes the result of `encode`.
     pub(crate) fn decode(code: u64) -> Self {
         Self { bits: ((code >> 1) & 0x7f) as u32, signed: code & 1 != 0 }
     }
 }
 
-/// Address spaces that an instruction can name.
+/// Address space that an instruction can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
-    /// Any of the others; the address decides which.
+    /// Any of the other spaces; the address decides which.
     Generic,
     /// Addresses of device memory.
     Global,
@@ -177,7 +177,7 @@ pub(crate) enum Space {
 }
 
 impl Space {
-    /// As a number, for `Inst` fields.
+    /// Encodes the space as a number, for `Inst` fields.
     pub(crate) fn encode(self) -> u32 {
         match self {
             Self::Generic => 0,
@@ -187,7 +187,7 @@ impl Space {
         }
     }
 
-    /// The reverse of `encode`.
+    /// Decodes the result of `encode`.
     pub(crate) fn decode(code: u32) -> Self {
         [Self::Generic, Self::Global, Self::Shared, Self::Local][code as usize & 3]
     }

@@ -2,8 +2,8 @@
 //!
 //! Device memory is a file that all of them map at the same address.
 //!
-//! A binary of its own, without a harness: started without arguments it is the test, with a folder and a number it is one
-//! of the processes.
+//! This is a separate binary without a harness. Without arguments it is the test; with a folder and a number it is one of the
+//! processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -16,11 +16,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
-/// Where device memory is in every process, and its size in bytes.
+/// Address of device memory in every process, and its size in bytes.
 const BASE: u64 = 0x2000_0000_0000;
 const SIZE: usize = 1 << 16;
 
-/// Offsets in it: results, a counter, and where variables of the program go.
+/// Offsets in device memory: of the results, of a counter, and of the program's variables.
 const OUTPUT: u64 = 0x1000;
 const COUNTER: u64 = 0x100;
 const VARIABLES: u64 = 0x8000;
@@ -103,7 +103,7 @@ fn new_launch(program: &Program) -> Launch {
     }
 }
 
-/// One process: takes up what the last one left (the first starts), runs a while, and leaves the rest for the next.
+/// Runs one process: it takes the state of the last one (the first starts the grid), runs for a while, and leaves its state.
 fn part(folder: &Path, number: u32) {
     let mut memory = Memory::map(folder, number == 0);
     let program = load(&mut memory);
@@ -127,7 +127,7 @@ fn results(folder: &Path) -> Vec<u8> {
     bytes[OUTPUT as usize..][..(BLOCKS * busy::THREADS * 4) as usize].to_vec()
 }
 
-/// Runs parts in processes of their own until there is no state left; returns how many it took.
+/// Runs parts in separate processes until no state is left; returns how many it took.
 fn in_parts(folder: &Path) -> u32 {
     let me = std::env::current_exe().unwrap();
     for number in 0.. {

@@ -1,7 +1,7 @@
-//! What ptxas takes and what it refuses: the instructions of NVIDIA's headers, and every conversion.
+//! The verdicts of ptxas on instructions: those of NVIDIA's headers, and every conversion.
 //!
-//! A form is an instruction whose registers are letters for their types; its module declares a register for each. The verdicts
-//! in `data/*.ptxas` are those of ptxas for `sm_90` and `sm_90a`; `katydid-forms ptxas` takes them again.
+//! A form is an instruction whose registers are letters for their types; its module declares a register for each. The verdicts in
+//! `data/*.ptxas` are those of ptxas for `sm_90` and `sm_90a`; `katydid-forms ptxas` renews them.
 
 use crate::interpreter;
 use katydid_ptx_exec::LoadError;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fmt, io};
 
-/// For which targets ptxas takes a form.
+/// The targets for which ptxas accepts a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Acceptance {
-    /// For `sm_90`, and so for `sm_90a`.
+    /// ptxas accepts the form for `sm_90`, and so for `sm_90a`.
     Both,
     /// ptxas accepts the form for `sm_90a` only.
     ByA,
@@ -28,7 +28,7 @@ impl Acceptance {
         Self::NAMES.iter().find(|(_, name)| *name == word).map(|(accepted, _)| *accepted)
     }
 
-    /// Whether a text for that target is taken.
+    /// Returns whether ptxas accepts a text for that target.
     pub fn by(self, arch: &str) -> bool {
         self == Self::Both || (self == Self::ByA && arch == "sm_90a")
     }
@@ -45,18 +45,18 @@ impl fmt::Display for Acceptance {
 pub struct Form {
     /// Whether ptxas assembles the form.
     pub accepted: Acceptance,
-    /// The instruction, registers as letters.
+    /// The instruction, with registers as letters.
     pub text: String,
 }
 
-/// The two targets that are asked for.
+/// The two targets of the verdicts.
 pub const ASKED_TARGETS: [&str; 2] = ["sm_90", "sm_90a"];
 
 /// Why there are no forms, or no verdicts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptedError {
-    /// A file cannot be read or written, or ptxas not be run.
+    /// A file cannot be read or written, or ptxas cannot run.
     #[error("{}: {error}", path.display())]
     File {
         /// The file, or ptxas.
@@ -72,12 +72,12 @@ pub enum AcceptedError {
         /// The line, from 1.
         line: usize,
     },
-    /// ptxas refused a text for no line of it.
+    /// ptxas refused a text without naming a line.
     #[error("ptxas refuses a text and names no line of it: {0}")]
     Unexplained(String),
 }
 
-/// The type of the register that a letter stands for.
+/// Returns the type of the register that a letter stands for.
 fn register_type(letter: char) -> Option<&'static str> {
     Some(match letter {
         'p' => "pred",
@@ -92,7 +92,7 @@ fn register_type(letter: char) -> Option<&'static str> {
     })
 }
 
-/// A kernel `k{number}` that holds a form, on one line.
+/// Returns a kernel `k{number}` with a form, on one line.
 fn kernel(form: &str, number: usize) -> String {
     let (opcode, operands) = form.split_once(' ').unwrap_or((form, ""));
     let (mut declared, mut written) = (String::new(), String::new());
@@ -110,17 +110,17 @@ fn kernel(form: &str, number: usize) -> String {
     format!(".visible .entry k{number}() {{ {declared}{opcode} {written}; ret; }}\n")
 }
 
-/// The head of a text for a target.
+/// Returns the head of a text for a target.
 fn head(arch: &str) -> String {
     format!(".version 9.0\n.target {arch}\n.address_size 64\n")
 }
 
 impl Form {
-    /// Whether the interpreter loads it for a target.
+    /// Loads it in the interpreter, for a target.
     ///
     /// # Errors
     ///
-    /// Why it does not.
+    /// Why the interpreter refuses it.
     pub fn load(&self, arch: &str) -> Result<(), LoadError> {
         interpreter::load(&(head(arch) + &kernel(&self.text, 0)))
     }
@@ -130,7 +130,7 @@ fn file_error(path: &Path, error: io::Error) -> AcceptedError {
     AcceptedError::File { path: path.to_owned(), error }
 }
 
-/// The instructions of NVIDIA's headers.
+/// Reads the instructions of NVIDIA's headers.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ pub fn header_forms(root: &Path) -> Result<Vec<Form>, AcceptedError> {
     read(&root.join("data/headers.ptxas"))
 }
 
-/// All conversions between two types with all modifiers that `cvt` has somewhere; the file names those that are taken.
+/// Returns all conversions between two types, with all modifiers of `cvt`. The file names those that ptxas accepts.
 ///
 /// # Errors
 ///
@@ -163,8 +163,7 @@ fn read(path: &Path) -> Result<Vec<Form>, AcceptedError> {
     lines.map(form).collect()
 }
 
-/// Types of conversions with the letters of their registers: integers, floats, and those that only floats are converted to
-/// and from.
+/// Types of conversions with the letters of their registers: integers, floats, and types that convert only from and to floats.
 const CONVERSION_TYPES: [(&str, char); 17] = [
     ("s8", 'h'),
     ("u8", 'h'),
@@ -184,11 +183,11 @@ const CONVERSION_TYPES: [(&str, char); 17] = [
     ("e4m3x2", 'h'),
     ("e5m2x2", 'h'),
 ];
-/// Where integers end in `CONVERSION_TYPES`, and where the floats do that integers are converted to.
+/// End of the integers in `CONVERSION_TYPES`, and end of the floats to which integers convert.
 const INTEGER_TYPES_END: usize = 8;
 const ORDINARY_TYPES_END: usize = 12;
 
-/// Every conversion of the sweep.
+/// Returns every conversion of the sweep.
 fn every_conversion() -> Vec<String> {
     let roundings = ["", ".rn", ".rz", ".rm", ".rp", ".rni", ".rzi", ".rmi", ".rpi", ".rna"];
     let mut all = Vec::new();
@@ -211,7 +210,7 @@ fn every_conversion() -> Vec<String> {
     all
 }
 
-/// One conversion. Between `bf16` and 8-bit integers there are only registers of 8 bits; pairs are made of two `f32`.
+/// Returns one conversion. Between `bf16` and 8-bit integers there are only 8-bit registers; pairs are made of two `f32`.
 fn conversion((to, d): (&str, char), (from, a): (&str, char), modifiers: &str) -> String {
     let small = |name: &str, letter: char, other: &str| {
         if matches!(name, "s8" | "u8") && other == "bf16" { 'b' } else { letter }
@@ -220,13 +219,13 @@ fn conversion((to, d): (&str, char), (from, a): (&str, char), modifiers: &str) -
     format!("cvt{modifiers}.{to}.{from} {}, {}{second}", small(to, d, from), small(from, a, to))
 }
 
-/// What the files begin with.
+/// First lines of the files.
 const HEADERS_FILE_HEAD: &str = "# Instructions of NVIDIA's headers (CUDA 13.0), registers as letters, and whether ptxas 13.0 takes them:\n\
                        # both: for sm_90 and sm_90a; a: for sm_90a only; none: for neither.\n";
 const CONVERSIONS_FILE_HEAD: &str =
     "# Conversions that ptxas 13.0 takes for sm_90; it refuses all others of the sweep.\n";
 
-/// Asks ptxas anew and writes both files.
+/// Asks ptxas again and writes both files.
 ///
 /// # Errors
 ///
@@ -246,10 +245,10 @@ fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
     std::fs::write(path, lines).map_err(|error| file_error(path, error))
 }
 
-/// Forms in one text; ptxas names the lines of those that it refuses.
+/// Forms per text; ptxas names the lines of those that it refuses.
 const FORMS_PER_TEXT: usize = 500;
 
-/// The forms with what ptxas says.
+/// Returns the forms with the verdicts of ptxas.
 fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedError> {
     for part in forms.chunks_mut(FORMS_PER_TEXT) {
         let [plain, special] = ASKED_TARGETS.map(|arch| refused(ptxas, arch, part));
@@ -265,7 +264,7 @@ fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedErr
     Ok(forms)
 }
 
-/// Which forms ptxas refuses for a target. It stops at what it cannot parse, so it is asked until nothing is left to refuse.
+/// Returns the forms that ptxas refuses for a target. It stops at a syntax error, so it runs until it refuses nothing more.
 fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, AcceptedError> {
     let mut refused = HashSet::new();
     let path = std::env::temp_dir().join(format!("katydid-forms-{}.ptx", std::process::id()));
@@ -276,7 +275,7 @@ fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, A
         let output = Command::new(ptxas).args(["-O0", "-o", "/dev/null", "-arch"]).arg(arch).arg(&path).output();
         let output = output.map_err(|error| file_error(ptxas, error))?;
         if output.status.success() {
-            // A file of the system's temporary folder: what is left of it harms no process.
+            // The file is in the system's temporary folder, so a leftover harms no process.
             let _ = std::fs::remove_file(&path);
             return Ok(refused);
         }
@@ -289,7 +288,7 @@ fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, A
     }
 }
 
-/// The line that a message is about, if it says that something is wrong with it.
+/// Returns the line of a message, if that reports an error.
 fn named_line(message: &str) -> Option<usize> {
     let wrong = ["; error", "; fatal", "32-bit address"].iter().any(|word| message.contains(word));
     let (_, rest) = message.split_once("line ").filter(|_| wrong)?;

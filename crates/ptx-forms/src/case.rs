@@ -1,4 +1,4 @@
-//! One question to a device: a text with an entry `k`, what it is launched with, and how its outputs are judged.
+//! A case: a text with an entry `k`, its launch, and the comparison of its outputs.
 
 use crate::exact::Bound;
 use crate::kind::OperandKind;
@@ -9,22 +9,22 @@ use crate::rng::hash;
 pub enum Argument {
     /// The address of a buffer that holds these bytes.
     Input(Vec<u8>),
-    /// The address of a zeroed buffer of that many bytes; what is in it afterwards is the answer.
+    /// The address of a zeroed buffer of that many bytes, whose final contents are part of the answer.
     Output(usize),
-    /// Both: filled before, part of the answer afterwards.
+    /// The address of a buffer that holds these bytes, whose final contents are part of the answer.
     InOut(Vec<u8>),
     /// These bytes, by value.
     Scalar(Vec<u8>),
 }
 
-/// How outputs are compared with the kept ones.
+/// How outputs are compared with the recorded ones.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Check {
     /// Bit for bit.
     Exact,
-    /// Both within a bound around the exact function of the inputs.
+    /// Both answers within a bound around the exact function of the inputs.
     Function(Bound),
-    /// Within a bound around the kept values, read as this type.
+    /// Within a bound around the recorded values, read as this type.
     Near(Bound, OperandKind),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Operands {
     pub(crate) results: Vec<OperandKind>,
 }
 
-/// What a device is asked to run, and how its answer is judged.
+/// A program for a device, and the comparison of its answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     /// The form, or the name of the program; unique in its group.
@@ -56,13 +56,13 @@ pub struct Case {
     pub cooperative: bool,
     /// The parameters in order.
     pub arguments: Vec<Argument>,
-    /// The `CUresult` that the launch must come to; 0 for success.
+    /// The `CUresult` that the launch must return; 0 for success.
     pub fault: u32,
-    /// Whether only the driver API can make its arguments.
+    /// Whether only the driver API can set up its arguments.
     pub needs_driver: bool,
     /// Whether the GPU's compiler may optimise it.
     pub optimise: bool,
-    /// Forms that a program shows, besides the one that names it.
+    /// Forms that a program demonstrates, besides the one that names it.
     pub(crate) covers: Vec<String>,
     /// Operands of a form; `None` for programs.
     pub(crate) operands: Option<Operands>,
@@ -71,7 +71,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A number that changes whenever the question does: a kept answer belongs to one question.
+    /// Returns a hash that changes whenever the question does, so that a recorded answer belongs to one question.
     pub fn question(&self) -> u64 {
         let shape = format!(
             "{:?}{:?}{}{:?}{}{:?}",
@@ -80,7 +80,7 @@ impl Case {
         hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17) ^ u64::from(!self.optimise)
     }
 
-    /// The inputs, in order.
+    /// Returns the inputs, in order.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &[u8]> {
         self.arguments.iter().filter_map(|argument| match argument {
             Argument::Input(bytes) | Argument::InOut(bytes) => Some(bytes.as_slice()),

@@ -20,7 +20,7 @@ use crate::values::Domain;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the catalogue: {what}: {text}")]
 pub struct CatalogError {
-    /// Counted from 1.
+    /// Number of the line, from 1.
     line: usize,
     /// What is wrong.
     what: &'static str,
@@ -31,17 +31,17 @@ pub struct CatalogError {
 /// A line: a family of forms.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Family {
-    /// The comment above, or that of the line before it.
+    /// The comment above it, or above the lines before it.
     pub(crate) heading: String,
-    /// With its braces.
+    /// The pattern, with its braces.
     pub(crate) pattern: String,
-    /// What the line asks of approximations, as written.
+    /// The bound of approximations, as written.
     pub(crate) bound: String,
     /// Its forms, in the order of the pattern's alternatives.
     pub(crate) forms: Vec<Form>,
 }
 
-/// Reads a file of the catalogue.
+/// Parses a file of the catalogue.
 pub(crate) fn parse(text: &str) -> Result<Vec<Family>, CatalogError> {
     let mut heading = String::new();
     let mut families = Vec::new();
@@ -61,7 +61,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, CatalogError> {
     Ok(families)
 }
 
-/// Reads one line.
+/// Parses one line.
 fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
     let (line, bound) = line.split_once(" ~ ").unwrap_or((line, ""));
     let (line, body) = line.split_once(" | ").map_or((line, None), |(line, body)| (line, Some(body.trim())));
@@ -90,14 +90,14 @@ fn family(line: &str, heading: &str) -> Result<Family, &'static str> {
     })
 }
 
-/// `FORM d0|d1, a0, a1;`
+/// Returns `FORM d0|d1, a0, a1;`.
 fn plain_body(name: &str, results: usize, sources: usize) -> String {
     let destinations: Vec<String> = (0..results).map(|index| format!("d{index}")).collect();
     let operands = (0..sources).map(|index| format!(", a{index}")).collect::<String>();
     format!("{name} {}{operands};", destinations.join("|"))
 }
 
-/// A type, or `$` for one that the form names.
+/// Parses a type, or `$` for one that the form names.
 fn kind(word: &str, form: &str) -> Result<OperandKind, &'static str> {
     let mut named = form.split('.').rev().filter_map(OperandKind::parse);
     match word {
@@ -108,13 +108,13 @@ fn kind(word: &str, form: &str) -> Result<OperandKind, &'static str> {
     .ok_or("no such type")
 }
 
-/// A type with its domain.
+/// Parses a type with its domain.
 fn source(word: &str, form: &str) -> Result<OperandSource, &'static str> {
     let (name, domain) = word.split_once(':').unwrap_or((word, "edge"));
     Ok(OperandSource { kind: kind(name, form)?, domain: Domain::parse(domain).ok_or("no such domain")? })
 }
 
-/// All readings of a pattern with braces, in order; they do not nest.
+/// Returns all alternatives of a pattern with braces, in order. Braces do not nest.
 pub(crate) fn alternatives(pattern: &str) -> Option<Vec<String>> {
     let Some((before, rest)) = pattern.split_once('{') else {
         return (!pattern.contains('}')).then(|| vec![pattern.to_owned()]);

@@ -9,36 +9,36 @@ use crate::kind::{Content, Format, OperandKind};
 use crate::values::decode;
 use std::fmt;
 
-/// How an answer agrees with the kept one.
+/// How an answer agrees with the recorded one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
     /// The outputs are equal bit for bit.
     Same,
-    /// Both lie within the bound: the largest part of it that each used, the kept answer first, and how many values differ.
+    /// Both lie within the bound: the largest share of it that each used, and how many values differ.
     Within {
-        /// Part of the bound that the kept answer used; 0 where the bound lies around it.
+        /// Share of the bound that the recorded answer used; 0 if the bound is around that answer.
         recorded: f64,
-        /// Part of the bound that the answer held against it used.
+        /// Share of the bound that the compared answer used.
         got: f64,
-        /// Values that are not the same, of all.
+        /// Number of values that differ.
         differing: usize,
     },
     /// Neither device loads the text.
     BothRefuse,
-    /// The GPU runs it, and this does not load it: it is on the page of forms as refused.
+    /// The GPU runs the text, and this device does not load it; the page of forms lists it as refused.
     NotDone,
 }
 
-/// How an answer does not agree.
+/// How an answer differs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Difference(String);
 
-/// Holds `got` against `kept`.
+/// Compares `got` with `recorded`.
 ///
 /// # Errors
 ///
-/// Says what differs first, and how much differs in all.
+/// The first difference, and how much differs in all.
 pub fn compare(case: &Case, recorded: &DeviceAnswer, got: &DeviceAnswer) -> Result<Verdict, Difference> {
     match (recorded, got) {
         (DeviceAnswer::Done(recorded), DeviceAnswer::Done(got)) if recorded.len() != got.len() => {
@@ -58,7 +58,7 @@ pub fn compare(case: &Case, recorded: &DeviceAnswer, got: &DeviceAnswer) -> Resu
     }
 }
 
-/// An answer in a few words.
+/// Describes an answer in a few words.
 fn describe(answer: &DeviceAnswer) -> String {
     match answer {
         DeviceAnswer::Done(output) => format!("done, {} bytes", output.len()),
@@ -67,7 +67,7 @@ fn describe(answer: &DeviceAnswer) -> String {
     }
 }
 
-/// Bit for bit.
+/// Compares bit for bit.
 fn exact(case: &Case, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     if recorded == got {
         return Ok(Verdict::Same);
@@ -97,17 +97,17 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// A few rows.
+/// Lists a few rows.
 fn listed(rows: &[Row<'_>]) -> String {
     rows.iter().take(6).map(Row::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A number as it is written.
+/// Formats a number in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All results of all rows.
+/// Returns all results of all rows.
 fn rows<'a>(
     case: &'a Case,
     operands: &'a Operands,
@@ -147,13 +147,13 @@ fn rows<'a>(
     })
 }
 
-/// All rows of a form, as they are written.
+/// Formats all rows of a form.
 pub fn written(case: &Case, recorded: &[u8], got: &[u8]) -> Vec<String> {
     let Some(operands) = &case.operands else { return Vec::new() };
     rows(case, operands, recorded, got).map(|row| row.to_string()).collect()
 }
 
-/// The floats in a value: one, or two of half its size.
+/// Returns the floats in a value: one, or two of half its size.
 fn floats(kind: OperandKind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
     let whole = bytes.iter().rev().take(8).fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
     match kind.content {
@@ -163,7 +163,7 @@ fn floats(kind: OperandKind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
     }
 }
 
-/// What of a bound the answers used up.
+/// Shares of a bound that the answers used.
 #[derive(Debug, Clone, Copy, Default)]
 struct BoundUsage {
     recorded: f64,
@@ -181,12 +181,12 @@ impl BoundUsage {
     }
 }
 
-/// Whether only equal bits will do: zero, infinities and NaN are never approximate, but for zero where the bound is absolute.
+/// Returns whether only equal bits will do. Zero, infinities and NaN are never approximate, except zero under an absolute bound.
 fn is_special(value: f64, bound: Bound) -> bool {
     !value.is_finite() || (value == 0.0 && !bound.is_absolute())
 }
 
-/// Each value of both answers lies around the exact function of its inputs.
+/// Checks that each value of both answers is near the exact function of its inputs.
 fn around_function(case: &Case, bound: Bound, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let (Some(operands), Some(function)) = (&case.operands, bound.function) else {
         return Err(Difference("a bound around a function needs a form".to_owned()));
@@ -217,7 +217,7 @@ fn around_function(case: &Case, bound: Bound, recorded: &[u8], got: &[u8]) -> Re
     )))
 }
 
-/// How far a row is from the function; `None` when a special value differs.
+/// Returns how far a row is from the function; `None` when a special value differs.
 fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function) -> Option<BoundUsage> {
     let (format, recorded) = floats(row.kind, row.recorded)?;
     let (_, got) = floats(row.kind, row.got)?;
@@ -237,7 +237,7 @@ fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function
     Some(used)
 }
 
-/// Each value lies around the kept one.
+/// Checks that each value is near the recorded one.
 fn around_recorded(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let mut used = BoundUsage::default();
     let size = kind.bytes();

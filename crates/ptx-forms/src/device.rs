@@ -1,8 +1,8 @@
-//! What can be asked a question.
+//! A device that runs cases.
 
 use crate::case::Case;
 
-/// What a device made of a case.
+/// The answer of a device to a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceAnswer {
     /// It ran; the outputs, one after the other.
@@ -11,26 +11,26 @@ pub enum DeviceAnswer {
     Refused {
         /// `CUresult` of the load.
         code: u32,
-        /// What the loader said.
+        /// Log of the loader.
         log: String,
     },
     /// It was launched and failed.
     Faulted {
         /// `CUresult` of the launch.
         code: u32,
-        /// What is known of it.
+        /// Details of the failure.
         log: String,
     },
 }
 
-/// The device itself failed: no answer can be had.
+/// A failure of the device itself, without an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// There is no such driver library, or no device.
     #[error(transparent)]
     Driver(#[from] katydid_driver::DriverError),
-    /// A call that has nothing to do with the case failed.
+    /// A call failed for a reason outside of the case.
     #[error("{call} returned {code}")]
     Call {
         /// Name of the driver's function.
@@ -40,12 +40,12 @@ pub enum DeviceError {
     },
 }
 
-/// Something that runs PTX.
+/// A device that runs PTX.
 pub trait Device {
     /// Runs a case to its end.
     ///
     /// # Errors
     ///
-    /// When the device is at fault; a case that is refused or fails is an answer.
+    /// When the device fails. A case that is refused or fails is an answer.
     fn ask(&mut self, case: &Case) -> Result<DeviceAnswer, DeviceError>;
 }

@@ -1,6 +1,6 @@
-//! The functions that some instructions approximate, and how far off they may be.
+//! The functions that some instructions approximate, and their permitted errors.
 //!
-//! The functions are computed in `f64`, whose error is far below what any bound allows a result of 32 bits or fewer.
+//! The functions are computed in `f64`, whose error is far below any bound of a result of 32 bits or fewer.
 
 use crate::kind::Format;
 
@@ -13,16 +13,16 @@ pub(crate) enum Measure {
     Relative(f64),
     /// An absolute distance.
     Absolute(f64),
-    /// Relative or absolute, whichever is more.
+    /// Relative or absolute, whichever allows more.
     Either(f64),
 }
 
 /// The largest error allowed, and the function it is measured from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bound {
-    /// How far results may be from it.
+    /// Permitted distance of results.
     pub(crate) measure: Measure,
-    /// From what; none for a bound around kept values.
+    /// The function; `None` for a bound around recorded values.
     pub(crate) function: Option<Function>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Function {
 }
 
 impl Function {
-    /// The function called `name`.
+    /// Returns the function called `name`.
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "rcp" => Self::Rcp,
@@ -66,7 +66,7 @@ impl Function {
         })
     }
 
-    /// Its value; `b` is looked at by functions of two operands.
+    /// Returns its value; `b` matters only to functions of two operands.
     pub(crate) fn of(self, a: f64, b: f64) -> f64 {
         match self {
             Self::Rcp => 1.0 / a,
@@ -83,7 +83,7 @@ impl Function {
 }
 
 impl Bound {
-    /// `rel 2^-22 ex2`, `ulp 1 rcp`, `abs 2^-20.9 sin`; the function may be left out.
+    /// Parses `rel 2^-22 ex2`, `ulp 1 rcp`, `abs 2^-20.9 sin`; the function is optional.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let (measure, amount) = (words.next()?, number(words.next()?)?);
@@ -101,17 +101,17 @@ impl Bound {
         Some(Self { measure, function }).filter(|_| words.next().is_none())
     }
 
-    /// Whether zero is as good as a tiny value.
+    /// Returns whether the bound is absolute, so that zero can stand for a tiny value.
     pub(crate) fn is_absolute(self) -> bool {
         matches!(self.measure, Measure::Absolute(_) | Measure::Either(_))
     }
 
-    /// How much of the bound `value` uses up around `exact`: above 1 is too far. Not for NaN or infinities.
+    /// Returns the share of the bound that `value` uses around `exact`: above 1 is too far. Not for NaN or infinities.
     pub(crate) fn used(self, exact: f64, value: f64, format: Format) -> f64 {
         let error = (value - exact).abs();
         let (error, allowed) = match self.measure {
             Measure::Ulp(units) => (error, units * unit(exact, format)),
-            // Below the normal numbers nothing is relative: the last place is all there is.
+            // Subnormal numbers have no relative error: their last place is the limit.
             Measure::Relative(part) => (error, (part * exact.abs()).max(unit(0.0, format))),
             Measure::Absolute(part) => (error, part.max(unit(0.0, format))),
             Measure::Either(part) => (error, part * exact.abs().max(1.0)),
@@ -120,7 +120,7 @@ impl Bound {
     }
 }
 
-/// `2^-22.5` or a plain number.
+/// Parses `2^-22.5` or a plain number.
 fn number(text: &str) -> Option<f64> {
     match text.strip_prefix("2^") {
         Some(exponent) => exponent.parse::<f64>().ok().map(f64::exp2),
@@ -128,7 +128,7 @@ fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// The last place of a value in a format; of the smallest normal number below those.
+/// Returns the last place of a value in a format; for smaller values, that of the smallest normal number.
 pub(crate) fn unit(value: f64, format: Format) -> f64 {
     let least = 1 - format.bias();
     let exponent = if value == 0.0 { least } else { (value.abs().log2().floor() as i32).max(least) };

@@ -1,10 +1,10 @@
-//! A form of an instruction: what the catalogue says of it.
+//! A form of an instruction, as the catalogue describes it.
 
 use crate::exact::Bound;
 use crate::kind::OperandKind;
 use crate::values::Domain;
 
-/// How often a form is run: four blocks of four warps.
+/// Runs of a form: four blocks of four warps.
 pub(crate) const RUNS_PER_FORM: usize = 512;
 
 /// A source operand.
@@ -12,14 +12,14 @@ pub(crate) const RUNS_PER_FORM: usize = 512;
 pub(crate) struct OperandSource {
     /// Type of the operand.
     pub(crate) kind: OperandKind,
-    /// The values that it takes.
+    /// Values that it takes.
     pub(crate) domain: Domain,
 }
 
 /// One exact form.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Form {
-    /// As it stands in PTX.
+    /// Name in PTX.
     pub(crate) name: String,
     /// Types of its results.
     pub(crate) results: Vec<OperandKind>,
@@ -27,6 +27,6 @@ pub(crate) struct Form {
     pub(crate) sources: Vec<OperandSource>,
     /// Its statements in PTX.
     pub(crate) body: String,
-    /// How far an approximation may be off; `None` for exact forms.
+    /// Permitted error of an approximation; `None` for exact forms.
     pub(crate) bound: Option<Bound>,
 }

@@ -1,7 +1,7 @@
-//! Any driver library as a device: NVIDIA's for the answers that are kept, softcuda to be compared with them.
+//! Any driver library as a device: NVIDIA's for recorded answers, softcuda to compare with them.
 //!
-//! Each case has a module and buffers of its own. A launch that fails leaves a context that nothing can be done with: it is
-//! thrown away, and the next case gets a new one if the driver makes one.
+//! Each case has its own module and buffers. A failed launch leaves an unusable context. The device then drops it, and the next
+//! case gets a new one if the driver makes one.
 
 #![expect(unsafe_code, reason = "calls the driver API")]
 
@@ -15,7 +15,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 /// `CU_JIT_ERROR_LOG_BUFFER`, its size in bytes, and `CU_JIT_OPTIMIZATION_LEVEL`.
 const JIT_OPTIONS: [u32; 3] = [5, 6, 7];
-/// Levels of optimisation: all there is, and none.
+/// Levels of optimisation: the highest, and none.
 const OPTIMISATION_LEVELS: [usize; 2] = [4, 0];
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const ATTRIBUTE_COOPERATIVE: u32 = 2;
@@ -23,7 +23,7 @@ const ATTRIBUTE_COOPERATIVE: u32 = 2;
 const ATTRIBUTE_CLUSTER: u32 = 4;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED_ATTRIBUTE: u32 = 8;
-/// Dynamic shared memory that needs no leave.
+/// Dynamic shared memory that needs no opt-in, in bytes.
 const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
 /// The first device of a driver library.
@@ -39,13 +39,13 @@ struct Buffer {
     output: bool,
 }
 
-/// An error with the name of its call.
+/// Converts a result to an error with the name of its call.
 fn check_call(call: &'static str, result: sys::CUresult) -> Result<(), DeviceError> {
     result.ok().map_err(|code| DeviceError::Call { call, code: code.0 })
 }
 
 impl Gpu {
-    /// The first device of the library at `path`, or of the system's driver.
+    /// Opens the first device of the library at `path`, or of the system's driver.
     ///
     /// # Errors
     ///
@@ -55,16 +55,16 @@ impl Gpu {
         Ok(Self { driver: Driver::new(open(&choice, None)?), context: sys::CUcontext(null_mut()) })
     }
 
-    /// Whether the device is the CPU.
+    /// Returns whether the device is the CPU.
     pub fn is_soft(&self) -> bool {
         self.driver.is_soft()
     }
 
-    /// What the device calls itself.
+    /// Returns the name that the device reports.
     ///
     /// # Errors
     ///
-    /// When it does not say.
+    /// When the driver does not return it.
     pub fn name(&self) -> Result<String, DeviceError> {
         let mut name = [0_u8; 256];
         // SAFETY: the buffer has the size that is said.
@@ -74,7 +74,7 @@ impl Gpu {
         Ok(text_of(&name))
     }
 
-    /// Throws the context away.
+    /// Drops the context.
     fn discard(&mut self) {
         // SAFETY: the context is this process's. What it says of the failure that made it useless is known already.
         let _ = unsafe { self.driver.cuCtxDestroy_v2(self.context) };
@@ -92,7 +92,7 @@ impl Gpu {
         })
     }
 
-    /// Loads the text; a refusal comes with its log.
+    /// Loads the text. A refusal comes with its log.
     fn load(&self, case: &Case) -> Result<sys::CUmodule, DeviceAnswer> {
         let image = CString::new(case.text.as_str()).unwrap_or_default();
         let mut log = vec![0_u8; 4096];
@@ -117,7 +117,7 @@ impl Gpu {
         }
     }
 
-    /// The entry `k`, allowed the shared memory it is launched with.
+    /// Returns the entry `k`, with enough dynamic shared memory for its launch.
     fn entry(&self, module: sys::CUmodule, case: &Case) -> Result<sys::CUfunction, DeviceError> {
         let mut function = sys::CUfunction(null_mut());
         // SAFETY: the output is a local, the name is terminated, the module was just loaded.
@@ -134,7 +134,7 @@ impl Gpu {
         Ok(function)
     }
 
-    /// A buffer that holds `content`, then zeroes.
+    /// Makes a buffer that holds `content`, then zeroes.
     fn buffer(&self, content: &[u8], size: usize, output: bool) -> Result<Buffer, DeviceError> {
         let mut address = 0;
         // SAFETY: the output is a local.
@@ -149,7 +149,7 @@ impl Gpu {
         Ok(Buffer { address, size, output })
     }
 
-    /// Launches and waits.
+    /// Launches the case and waits for it.
     fn launch(&self, function: sys::CUfunction, case: &Case, values: &mut [Vec<u8>]) -> sys::CUresult {
         let mut parameters: Vec<*mut c_void> = values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let mut attributes = attributes(case);
@@ -177,7 +177,7 @@ impl Gpu {
         unsafe { self.driver.cuCtxSynchronize() }
     }
 
-    /// What the outputs hold.
+    /// Reads the outputs.
     fn outputs(&self, buffers: &[Buffer]) -> Result<Vec<u8>, DeviceError> {
         let mut out = Vec::new();
         for buffer in buffers.iter().filter(|buffer| buffer.output) {
@@ -223,7 +223,7 @@ impl Gpu {
     }
 }
 
-/// The attributes of a launch.
+/// Returns the attributes of a launch.
 fn attributes(case: &Case) -> Vec<sys::CUlaunchAttribute> {
     let mut out = Vec::new();
     if case.cooperative {
@@ -241,7 +241,7 @@ fn attributes(case: &Case) -> Vec<sys::CUlaunchAttribute> {
     out
 }
 
-/// The text before the first NUL.
+/// Returns the text before the first NUL.
 fn text_of(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().trim().to_owned()
 }

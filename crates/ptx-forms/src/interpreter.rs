@@ -1,4 +1,4 @@
-//! The interpreter as a device, without a driver around it: what the crate's own tests ask.
+//! The interpreter as a device, without a driver around it, for the crate's own tests.
 
 use crate::case::{Argument, Case};
 use crate::device::{Device, DeviceAnswer, DeviceError};
@@ -7,10 +7,10 @@ use katydid_ptx_exec::{
 };
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes of the device's memory: every case begins with all of it free.
+/// Bytes of the device's memory, all free at the start of every case.
 const DEVICE_MEMORY_BYTES: usize = 4 << 20;
 
-/// What programs are loaded for: the GPU that the kept answers are from.
+/// Target of programs: the GPU of the recorded answers.
 const TARGET_DEVICE: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
 /// Memory whose bytes are atomics, so that safe code reads what the interpreter writes.
@@ -25,7 +25,7 @@ impl Memory {
         self.bytes.as_ptr().expose_provenance() as u64
     }
 
-    /// A zeroed stretch with a gap after the last one, so that running over an end is noticed.
+    /// Allocates zeroed memory, with a gap after the last allocation, so that overruns are noticed.
     fn stretch(&mut self, size: usize, align: u64) -> Option<u64> {
         let end = self.ranges.last().map_or(self.base(), |(_, end)| *end);
         let start = (end + 16).next_multiple_of(align.max(256));
@@ -68,7 +68,7 @@ impl Host for Memory {
     fn assert_failed(&self, _: &str) {}
 }
 
-/// Loads a text and forgets it.
+/// Loads a text and drops it.
 pub(crate) fn load(text: &str) -> Result<(), LoadError> {
     let mut memory = Memory { bytes: Vec::new(), ranges: Vec::new() };
     Program::load(&[text], &mut memory, TARGET_DEVICE).map(|_| ())
@@ -112,7 +112,7 @@ impl Device for Interpreter {
     }
 }
 
-/// Puts an argument into memory and into the parameter buffer; notes where outputs are.
+/// Puts an argument into memory and into the parameter buffer, and notes the outputs.
 fn push(
     params: &mut Vec<u8>,
     outputs: &mut Vec<(u64, usize)>,
@@ -139,7 +139,7 @@ fn push(
     Ok(())
 }
 
-/// What a driver calls a text that is not loaded.
+/// Returns a driver's code for a text that is not loaded.
 fn load_code(error: &LoadError) -> u32 {
     match error {
         LoadError::NewerPtx { .. } => 222,
@@ -148,7 +148,7 @@ fn load_code(error: &LoadError) -> u32 {
     }
 }
 
-/// What a driver calls a fault.
+/// Returns a driver's code for a fault.
 fn fault_code(kind: FaultKind) -> u32 {
     match kind {
         FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => 700,

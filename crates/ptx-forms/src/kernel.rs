@@ -1,8 +1,8 @@
 //! A form as a kernel: every thread loads its row of operands, runs the form once, and stores the results.
 //!
-//! Operands lie in columns, each at a multiple of 16 bytes; so do results. Narrow results are stored with their whole
-//! register, so that what an instruction leaves in its upper bits is part of the answer. A body that speaks of `room` gets a
-//! global variable of that name, with 32 bytes for each row.
+//! Operands and results lie in columns, each at a multiple of 16 bytes. Narrow results are stored with their whole register, so
+//! that its upper bits are part of the answer. A body that names `room` gets a global variable of that name, with 32 bytes for
+//! each row.
 
 use crate::case::{Argument, Case, Check, Operands};
 use crate::form::{Form, OperandSource, RUNS_PER_FORM};
@@ -11,20 +11,20 @@ use crate::rng::Rng;
 use crate::values::values;
 use std::fmt::Write;
 
-/// Threads a block.
+/// Threads per block.
 const THREADS_PER_BLOCK: u32 = 128;
 
-/// Bytes of a result in memory.
+/// Returns the bytes of a result in memory.
 pub(crate) fn result_bytes(kind: OperandKind) -> usize {
     if kind.content == Content::Predicate { 1 } else { kind.register_bits() as usize / 8 }
 }
 
-/// Bytes of all results of all rows.
+/// Returns the bytes of all results of all rows.
 pub(crate) fn output_bytes(form: &Form) -> usize {
     form.results.iter().map(|kind| result_bytes(*kind) * RUNS_PER_FORM).sum()
 }
 
-/// The text of the kernel that runs a form.
+/// Returns the text of the kernel that runs a form.
 pub(crate) fn text(form: &Form) -> String {
     let room = if form.body.contains("room") {
         format!(".global .align 32 .b8 room[{}];\n", 32 * RUNS_PER_FORM)
@@ -45,7 +45,7 @@ pub(crate) fn text(form: &Form) -> String {
     for (index, kind) in form.results.iter().enumerate() {
         clear(&mut out, *kind, index);
     }
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(out, "{{\n{}\n}}", form.body);
     let mut start = 0;
     for (index, kind) in form.results.iter().enumerate() {
@@ -55,7 +55,7 @@ pub(crate) fn text(form: &Form) -> String {
     out + "ret;\n}\n"
 }
 
-/// Loads `a{index}`.
+/// Writes the load of `a{index}`.
 fn load(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     let (register, ty, bytes) = (kind.register(), kind.loaded_as(), kind.bytes());
     let _ = write!(out, ".reg .{register} a{index};\nmad.wide.u32 at, row, {bytes}, from;\n");
@@ -66,7 +66,7 @@ fn load(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     };
 }
 
-/// Declares `d{index}` and clears it: a form may leave some lanes alone.
+/// Declares `d{index}` and clears it: a form may leave some lanes unchanged.
 fn clear(out: &mut String, kind: OperandKind, index: usize) {
     let register = kind.register();
     let _ = writeln!(out, ".reg .{register} d{index};");
@@ -79,7 +79,7 @@ fn clear(out: &mut String, kind: OperandKind, index: usize) {
     };
 }
 
-/// Stores `d{index}`.
+/// Writes the store of `d{index}`.
 fn store(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     let (register, bytes) = (kind.register(), result_bytes(kind));
     let _ = writeln!(out, "mad.wide.u32 at, row, {bytes}, to;");
@@ -90,8 +90,8 @@ fn store(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     };
 }
 
-/// What the values of an operand follow from. The kept answers belong to these words: a name in them stays when a type of ours gets
-/// another one.
+/// Returns the seed of an operand's values. Recorded answers belong to these words, so type names in them stay even if a Rust
+/// type is renamed.
 fn seed(index: usize, source: &OperandSource, has_near: bool) -> String {
     let OperandSource { kind: OperandKind { name, bits, content }, domain } = source;
     format!(
@@ -100,7 +100,8 @@ fn seed(index: usize, source: &OperandSource, has_near: bool) -> String {
 }
 
 impl Form {
-    /// The form over its values. Operands are related to the one before them where both have one type.
+    /// Returns the case of the form over its values. An operand's values are related to those of the previous one if both have
+    /// the same type.
     pub(crate) fn case(&self) -> Case {
         let mut columns: Vec<Vec<u128>> = Vec::new();
         for (index, source) in self.sources.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The types that operands of a form can have: how wide they are, and in which registers they live.
+//! The types of operands: their widths, and the registers that hold them.
 
-/// How a float of up to 64 bits is put together.
+/// Layout of a float of up to 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
     /// Bits of the exponent.
@@ -19,18 +19,18 @@ pub(crate) const SINGLE_FORMAT: Format = Format { exponent: 8, fraction: 23 };
 pub(crate) const DOUBLE_FORMAT: Format = Format { exponent: 11, fraction: 52 };
 
 impl Format {
-    /// Bits of a value.
+    /// Returns the bits of a value.
     pub(crate) fn bits(self) -> u32 {
         1 + self.exponent + self.fraction
     }
 
-    /// What is subtracted from the exponent.
+    /// Returns the bias of the exponent.
     pub(crate) fn bias(self) -> i32 {
         (1 << (self.exponent - 1)) - 1
     }
 }
 
-/// What a value of a type is made of.
+/// Contents of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A predicate.
@@ -39,7 +39,7 @@ pub(crate) enum Content {
     Integer,
     /// A float.
     Float(Format),
-    /// Two of `bits / 2` each.
+    /// Two parts of `bits / 2` each.
     Two(Option<Format>),
 }
 
@@ -48,9 +48,9 @@ pub(crate) enum Content {
 pub(crate) struct OperandKind {
     /// Its name in PTX.
     pub(crate) name: &'static str,
-    /// Its width; a predicate is kept in a byte.
+    /// Its width in bits; a predicate takes a byte.
     pub(crate) bits: u32,
-    /// What it is made of.
+    /// Its contents.
     pub(crate) content: Content,
 }
 
@@ -89,22 +89,22 @@ const OPERAND_KINDS: &[OperandKind] = &[
 ];
 
 impl OperandKind {
-    /// The type called `name`.
+    /// Returns the type called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         OPERAND_KINDS.iter().find(|kind| kind.name == name).copied()
     }
 
-    /// Bytes of a value in memory.
+    /// Returns the bytes of a value in memory.
     pub(crate) fn bytes(self) -> usize {
         self.bits as usize / 8
     }
 
-    /// The width of its register in bits: nothing is narrower than 16.
+    /// Returns the width of its register in bits, at least 16.
     pub(crate) fn register_bits(self) -> u32 {
         self.bits.max(16)
     }
 
-    /// The type of its register.
+    /// Returns the type of its register.
     pub(crate) fn register(self) -> &'static str {
         match (self.content, self.register_bits()) {
             (Content::Predicate, _) => "pred",
@@ -117,7 +117,7 @@ impl OperandKind {
         }
     }
 
-    /// The type that loads it: narrow integers are extended by their sign.
+    /// Returns the type that loads it. Narrow integers are sign-extended.
     pub(crate) fn loaded_as(self) -> &'static str {
         match (self.name, self.bits) {
             ("pred", _) => "u8",

@@ -71,7 +71,7 @@ enum Action {
     },
 }
 
-/// What can go wrong.
+/// Failures of the program.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -105,14 +105,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a command of the system says of itself, in one line.
+/// Returns the first line of a system command's output.
 fn first_line_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").trim().to_owned()
 }
 
-/// Writes the answers of a GPU, and lists what it did not do.
+/// Records the answers of a GPU, and lists the cases that it refused.
 fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out: &Path) -> Result<bool, Failure> {
     let mut gpu = Gpu::open(library)?;
     let origin = Origin {
@@ -135,7 +135,7 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
     Ok(true)
 }
 
-/// Asks a case that fails in a process of its own: no new context can be had in one whose kernel failed.
+/// Runs a case that fails in a separate process: a process whose kernel failed gets no new context.
 fn ask_in_process(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAnswer {
     let program = std::env::current_exe().unwrap_or_default();
     let mut command = Command::new(program);
@@ -151,7 +151,7 @@ fn ask_in_process(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAns
 /// Prints the code of a case that fails.
 fn probe(groups: &[Group], name: &str, library: Option<&Path>) -> Result<bool, Failure> {
     let (_, case) = find(groups, name)?;
-    // The answer is there when the launch has failed; that no context can be had afterwards is what this is for.
+    // The failed launch already gives the answer. The device then gets no new context, which is why this is a separate process.
     match Gpu::open(library)?.ask(case)? {
         DeviceAnswer::Faulted { code, .. } => println!("{code}"),
         other => println!("{other:?}"),
@@ -159,13 +159,13 @@ fn probe(groups: &[Group], name: &str, library: Option<&Path>) -> Result<bool, F
     Ok(true)
 }
 
-/// A case by its name, with its group.
+/// Returns a case by its name, with its group.
 fn find<'a>(groups: &'a [Group], name: &str) -> Result<(&'a Group, &'a Case), Failure> {
     let entry = groups.iter().find_map(|group| Some((group, group.cases.iter().find(|case| case.name == name)?)));
     entry.ok_or_else(|| Failure::NoCase(name.to_owned()))
 }
 
-/// Whether an answer is what the author of the case expects; a refusal is worth a look.
+/// Returns whether an answer is what the author of the case expects. A refusal is worth a look.
 fn expected(case: &Case, answer: &DeviceAnswer) -> bool {
     match answer {
         DeviceAnswer::Done(_) => case.fault == 0,
@@ -174,7 +174,7 @@ fn expected(case: &Case, answer: &DeviceAnswer) -> bool {
     }
 }
 
-/// Lists all that differs.
+/// Compares answers, and lists all differences.
 fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, all: bool) -> Result<bool, Failure> {
     let mut device: Box<dyn Device> = match library {
         Some(path) => Box::new(Gpu::open(Some(path))?),

@@ -1,7 +1,7 @@
-//! Whole programs: PTX files whose first lines say how to run them.
+//! Whole programs: PTX files whose first lines tell how to run them.
 //!
-//! Lines that begin with `//!` are read here; the first that is no directive says what the program shows. Parameters are in
-//! the order of their lines.
+//! The parser reads lines that begin with `//!`. The first one that is no directive tells what the program demonstrates.
+//! Parameters are in the order of their lines.
 
 use crate::case::{Argument, Case, Check};
 use crate::exact::Bound;
@@ -15,20 +15,20 @@ use crate::values::{Domain, values};
 pub struct ProgramError {
     /// Name of the program.
     name: String,
-    /// The line that is not understood.
+    /// The line that the parser does not understand.
     line: String,
 }
 
-/// A program and what it shows.
+/// A program and what it demonstrates.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Program {
-    /// What the program shows, in one sentence.
+    /// What the program demonstrates, in one sentence.
     pub(crate) about: String,
     /// How to run it.
     pub(crate) case: Case,
 }
 
-/// Reads a program.
+/// Parses a program.
 pub(crate) fn parse(name: &str, text: &str) -> Result<Program, ProgramError> {
     let case = Case {
         name: name.to_owned(),
@@ -57,7 +57,7 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Program, ProgramError> {
     Ok(program)
 }
 
-/// One line of the head; `None` when it makes no sense.
+/// Parses one line of the head; `None` if it is invalid.
 fn directive(case: &mut Case, line: &str) -> Option<()> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     let rest = rest.trim();
@@ -83,13 +83,13 @@ fn directive(case: &mut Case, line: &str) -> Option<()> {
     Some(())
 }
 
-/// `4 1 1`
+/// Parses `4 1 1`.
 fn three(text: &str) -> Option<[u32; 3]> {
     let numbers: Vec<u32> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     numbers.try_into().ok()
 }
 
-/// `f16 4096 range`: type, elements, what they are. Each parameter has values of its own.
+/// Parses `f16 4096 range`: type, number of elements, domain. Each parameter has its own values.
 fn buffer(index: usize, text: &str) -> Option<Vec<u8>> {
     let [kind, count, domain] = text.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
     let (kind, domain) = (OperandKind::parse(kind)?, Domain::parse(domain)?);
@@ -98,7 +98,7 @@ fn buffer(index: usize, text: &str) -> Option<Vec<u8>> {
     Some(values.iter().flat_map(|value| value.to_le_bytes()[..kind.bytes()].to_vec()).collect())
 }
 
-/// `u32 17`
+/// Parses `u32 17`.
 fn scalar(text: &str) -> Option<Vec<u8>> {
     let (kind, value) = text.split_once(' ')?;
     Some(match kind {

@@ -1,18 +1,18 @@
 //! Random programs: straight lines, branches, loops, shuffles, shared and local memory, calls, all made from a seed.
 //!
-//! Every program is defined whatever its values: divisors are made odd, addresses are cut to their array, loops count down,
-//! lanes take values only from lanes that are known to be there, and blocks meet only where all threads pass. Each thread
-//! stores a mix of all its registers. A NaN loses its payload where its bits are looked at: the compiler of a GPU exchanges
+//! Every program is defined for all values. Divisors are made odd, addresses are limited to their array, and loops count down.
+//! Lanes take values only from lanes that are known to participate, and blocks synchronise only where all threads pass. Each
+//! thread stores a mix of all its registers. Where the bits of a NaN matter, its payload is cleared. A GPU's compiler exchanges
 //! operands, folds signs into them and drops operations that change nothing but a NaN.
 
 use crate::case::{Argument, Case, Check};
 use crate::rng::Rng;
 use std::fmt::Write;
 
-/// How many programs there are.
+/// Number of programs.
 const RANDOM_PROGRAMS: u64 = 256;
 
-/// Threads a block, and blocks.
+/// Threads per block, and blocks.
 const THREADS_PER_BLOCK: u32 = 64;
 const BLOCKS_PER_GRID: u32 = 2;
 
@@ -22,7 +22,7 @@ const INPUT_WORDS_PER_THREAD: u32 = 12;
 /// Registers of each class: 32 and 64 bits, `f32` and `f64`.
 const REGISTER_CLASSES: [(char, u64); 4] = [('r', 8), ('q', 4), ('f', 4), ('g', 3)];
 
-/// Statements. `<r>` is a source and `<R>` a destination, of 32 bits; `q f g p` likewise; `<i>` is a number below 32.
+/// Statements. `<r>` is a 32-bit source and `<R>` a 32-bit destination; `q f g p` likewise; `<i>` is a number below 32.
 const STATEMENT_FORMS: &[&str] = &[
     "add.s32 <R>, <r>, <r>;",
     "sub.u32 <R>, <r>, <r>;",
@@ -150,13 +150,13 @@ const BLOCK_EXCHANGE_FORMS: &[&str] = &[
 /// The mask of a whole warp.
 const WARP_MASK: &str = "-1";
 
-/// Where statements stand.
+/// The position of a statement.
 #[derive(Debug, Clone)]
 struct StatementPosition {
     depth: u32,
-    /// All threads of the block pass.
+    /// Whether all threads of the block pass it.
     meeting: bool,
-    /// The lanes that pass, when they are known.
+    /// The lanes that pass, if known.
     mask: Option<String>,
 }
 
@@ -170,7 +170,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Fills in a template.
+    /// Writes a template with its placeholders filled.
     fn line(&mut self, template: &str, mask: &str) {
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('<') {
@@ -198,7 +198,7 @@ impl Writer {
         self.text.push('\n');
     }
 
-    /// A few statements of any kind.
+    /// Writes a few statements of any kind.
     fn statements(&mut self, position: &StatementPosition) {
         for _ in 0..3 + self.rng.below(8) {
             let mask = position.mask.clone().unwrap_or_default();
@@ -226,7 +226,7 @@ impl Writer {
         }
     }
 
-    /// Lanes part, and meet again.
+    /// Writes a branch in which lanes diverge and converge again.
     fn branch(&mut self, position: &StatementPosition) {
         let (label, condition) = (self.labels, self.rng.below(3));
         self.labels += 1;
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Each lane goes round as often as it likes, up to seven times.
+    /// Writes a loop in which each lane has its own count, up to seven.
     fn repeat(&mut self, position: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
@@ -265,7 +265,7 @@ impl Writer {
         }
     }
 
-    /// All lanes go round three times.
+    /// Writes a loop that all lanes run three times.
     fn repeat_evenly(&mut self, position: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
@@ -296,7 +296,7 @@ ret;
 }
 ";
 
-/// The head: every thread has its own words, slot in shared memory, and local memory.
+/// The head: every thread gets its own words, slot in shared memory, and local memory.
 const KERNEL_HEAD: &str = "\
 .visible .entry k(.param .u64 in, .param .u64 out)
 {
@@ -347,7 +347,7 @@ setp.ne.u32 e, tid, 0;
 bar.sync 0;
 ";
 
-/// All that a thread has becomes one number.
+/// The tail, which combines all values of a thread to one number.
 const KERNEL_TAIL: &str = "\
 bar.sync 0;
 ld.local.b64 u, [mine];
@@ -356,7 +356,7 @@ ld.local.b64 u, [mine+24];
 xor.b64 q1, q1, u;
 ";
 
-/// Mixes every register into `t` and stores it.
+/// Returns code that mixes every register into `t` and stores it.
 fn tail() -> String {
     let mut out = KERNEL_TAIL.to_owned();
     out += "mov.b32 t, 17;\n";
@@ -387,7 +387,7 @@ fn tail() -> String {
     out + "ld.param.u64 from, [out];\nmad.wide.u32 from, id, 4, from;\nst.global.b32 [from], t;\nret;\n}\n"
 }
 
-/// The program of a seed.
+/// Returns the program of a seed.
 fn text(seed: u64) -> String {
     let mut writer = Writer { rng: Rng::new(seed), text: String::new(), masks: 0, counters: 0, labels: 0 };
     let position = StatementPosition { depth: 0, meeting: true, mask: Some(WARP_MASK.to_owned()) };
@@ -403,12 +403,12 @@ fn text(seed: u64) -> String {
     )
 }
 
-/// All random programs.
+/// Returns all random programs.
 pub(crate) fn cases() -> Vec<Case> {
     (0..RANDOM_PROGRAMS).map(case).collect()
 }
 
-/// The program of a seed over random words.
+/// Returns the program of a seed over random words.
 fn case(seed: u64) -> Case {
     let mut rng = Rng::new(!seed);
     // Half of the words are small, so that comparisons and shifts see both.

@@ -1,4 +1,4 @@
-//! Random numbers that are the same everywhere and for good: kept answers belong to the inputs they make.
+//! Random numbers that never change on any machine: recorded answers belong to the inputs that they make.
 
 /// A generator of 64-bit numbers (a Weyl sequence through a mixing function).
 #[derive(Debug, Clone)]
@@ -7,17 +7,17 @@ pub(crate) struct Rng {
 }
 
 impl Rng {
-    /// A generator whose numbers depend on `seed` alone.
+    /// Returns a generator whose numbers depend on `seed` alone.
     pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// A generator seeded by a text.
+    /// Returns a generator seeded by a text.
     pub(crate) fn of(text: &str) -> Self {
         Self::new(hash(text.as_bytes()))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -26,18 +26,18 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is above 0.
+    /// Returns a number below `limit`, which must be above 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
-    /// One of `choices`, which are not none.
+    /// Returns one of `choices`, which must not be empty.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }
 }
 
-/// A 64-bit hash (FNV-1a) that will never change, for seeds and for knowing a question again.
+/// Returns a 64-bit hash (FNV-1a) that will never change, for seeds and for the identity of questions.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -25,7 +25,7 @@ const FORMS_FILE_MAGIC: &str = "katydid-forms 1";
 /// Largest unpacked content that is accepted, in bytes.
 const MAX_UNPACKED_BYTES: u64 = 64 << 20;
 
-/// Why kept answers cannot be had.
+/// Why recorded answers are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -37,7 +37,7 @@ pub enum StoreError {
         /// Error that the system returned.
         error: std::io::Error,
     },
-    /// It is not what was written.
+    /// The contents of the file are invalid.
     #[error("{}: is damaged or of another version; record it again", path.display())]
     Damaged {
         /// Path of the file.
@@ -45,7 +45,7 @@ pub enum StoreError {
     },
 }
 
-/// Whose answers they are.
+/// Source of the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     /// Name of the GPU.
@@ -56,14 +56,14 @@ pub struct Origin {
     pub date: String,
 }
 
-/// An answer with the question it belongs to.
+/// An answer and its question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     question: u64,
     answer: DeviceAnswer,
 }
 
-/// The answers to a group.
+/// The recorded answers of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordedAnswers {
     /// Device and driver that gave the answers.
@@ -77,31 +77,31 @@ impl RecordedAnswers {
         Self { origin, records: HashMap::new() }
     }
 
-    /// Keeps the answer to a case.
+    /// Stores the answer to a case.
     pub fn keep(&mut self, case: &Case, answer: DeviceAnswer) {
         self.records.insert(case.name.clone(), Record { question: case.question(), answer });
     }
 
-    /// The answer to this very question.
+    /// Returns the answer to exactly this question.
     pub fn answer(&self, case: &Case) -> Option<&DeviceAnswer> {
         self.records.get(&case.name).filter(|record| record.question == case.question()).map(|record| &record.answer)
     }
 
-    /// How many there are.
+    /// Returns the number of answers.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no answers.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Reads a file; `None` when there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// When it is there and no good.
+    /// When it exists and is invalid.
     pub fn read(path: &Path) -> Result<Option<Self>, StoreError> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -143,7 +143,7 @@ impl RecordedAnswers {
         out
     }
 
-    /// The content of the frame, records in the order of their names.
+    /// Returns the content of the frame, with records sorted by name.
     fn packed(&self) -> Vec<u8> {
         let mut names: Vec<&String> = self.records.keys().collect();
         names.sort();
@@ -178,7 +178,7 @@ impl RecordedAnswers {
     }
 }
 
-/// Bytes that have not been read yet.
+/// The remaining bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! All cases: the catalogue's forms, the programs, and random ones, in groups that are kept in a file each.
+//! All cases: the catalogue's forms, the programs, and random ones, in groups with one file of answers each.
 
 use crate::case::Case;
 use crate::catalog::{self, CatalogError, Family};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
-    /// A file of the catalogue is no good.
+    /// A file of the catalogue is invalid.
     #[error("{}: {error}", path.display())]
     Catalog {
         /// Path of the file.
@@ -20,7 +20,7 @@ pub enum SuiteError {
         /// The line that cannot be read, and why.
         error: CatalogError,
     },
-    /// A program is no good.
+    /// A program is invalid.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// A folder or file cannot be read.
@@ -31,25 +31,25 @@ pub enum SuiteError {
         /// Error that the system returned.
         error: std::io::Error,
     },
-    /// One form stands in two lines.
+    /// Two lines have the same form.
     #[error("{0} is in the catalogue twice")]
     Twice(String),
 }
 
-/// Cases that are kept in one file.
+/// Cases whose answers are in one file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// Name of the file, without its ending.
     pub name: String,
     /// Cases of the group, in the order of the catalogue.
     pub cases: Vec<Case>,
-    /// The lines of the catalogue that the cases are from.
+    /// The lines of the catalogue that define the cases.
     pub(crate) families: Vec<Family>,
-    /// What each case shows, for programs.
+    /// What each case demonstrates, for programs.
     pub(crate) about: Vec<String>,
 }
 
-/// Files at and below a folder with that ending, by name.
+/// Reads the files at and below a folder with that ending, sorted by name.
 fn files(folder: &Path, ending: &str) -> Result<Vec<(String, String)>, SuiteError> {
     let error = |path: &Path, error| SuiteError::File { path: path.to_owned(), error };
     let entries = std::fs::read_dir(folder).map_err(|cause| error(folder, cause))?;
@@ -66,11 +66,11 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<(String, String)>, SuiteErro
     Ok(out)
 }
 
-/// All groups below `root`, the folder of this crate or a copy of its `catalog` and `programs`.
+/// Reads all groups below `root`, the folder of this crate or a copy of its `catalog` and `programs`.
 ///
 /// # Errors
 ///
-/// When a file cannot be read or makes no sense, or a form is there twice.
+/// When a file cannot be read or is invalid, or a form occurs twice.
 pub fn suite(root: &Path) -> Result<Vec<Group>, SuiteError> {
     let mut groups = Vec::new();
     for (name, text) in files(&root.join("catalog"), "forms")? {
@@ -88,14 +88,14 @@ pub fn suite(root: &Path) -> Result<Vec<Group>, SuiteError> {
     Ok(groups)
 }
 
-/// Answers are found by name.
+/// Checks that names are unique: they identify answers.
 fn check_unique_names(groups: &[Group]) -> Result<(), SuiteError> {
     let mut seen = std::collections::HashSet::new();
     let duplicate = groups.iter().flat_map(|group| &group.cases).find(|case| !seen.insert(&case.name));
     duplicate.map_or(Ok(()), |case| Err(SuiteError::Twice(case.name.clone())))
 }
 
-/// The kept answers of a group, if there are any.
+/// Reads the recorded answers of a group, if there are any.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! The pages of documentation that are made from the catalogue, the interpreter and the kept answers.
+//! The documentation pages that come from the catalogue, the interpreter and the recorded answers.
 //!
-//! `forms_page` says which forms the interpreter has; `result_page` says how its answers compare with the GPU's. Nothing on
-//! them is written by hand but the sentences around the tables.
+//! `forms_page` lists the forms of the interpreter. `result_page` compares its answers with the GPU's. Only the sentences around
+//! the tables are written by hand.
 
 use crate::case::Case;
 use crate::check::{Verdict, compare};
@@ -17,10 +17,10 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The cases are no good.
+    /// The cases are invalid.
     #[error(transparent)]
     Suite(#[from] SuiteError),
-    /// The kept answers are no good.
+    /// The recorded answers are invalid.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The interpreter gave no answer.
@@ -28,30 +28,30 @@ pub enum PageError {
     Device(#[from] DeviceError),
 }
 
-/// What is known of one case.
+/// A case with its results.
 struct Fact<'a> {
     case: &'a Case,
-    /// What the interpreter answered; `None` where only a driver can ask.
+    /// Answer of the interpreter; `None` where only a driver can run the case.
     answer: Option<DeviceAnswer>,
-    /// How that compares with what is kept; `None` when nothing is.
+    /// Comparison with the recorded answer; `None` without one.
     verdict: Option<Result<Verdict, String>>,
 }
 
 impl Fact<'_> {
-    /// Whether the interpreter loads it.
+    /// Returns whether the interpreter loads it.
     fn is_done(&self) -> bool {
         !matches!(self.answer, Some(DeviceAnswer::Refused { .. }))
     }
 }
 
-/// A group with what is known of its cases.
+/// A group with the results of its cases.
 struct Facts<'a> {
     group: &'a Group,
     origin: Option<Origin>,
     cases: Vec<Fact<'a>>,
 }
 
-/// Asks the interpreter everything.
+/// Runs all cases on the interpreter.
 fn facts<'a>(root: &Path, groups: &'a [Group]) -> Result<Vec<Facts<'a>>, PageError> {
     let mut out = Vec::new();
     for group in groups {
@@ -71,7 +71,7 @@ fn fact<'a>(case: &'a Case, answers: Option<&RecordedAnswers>) -> Result<Fact<'a
     Ok(Fact { case, answer, verdict })
 }
 
-/// How many cases came out how.
+/// Number of cases per outcome.
 #[derive(Debug, Default)]
 struct Tally {
     same: usize,
@@ -80,7 +80,7 @@ struct Tally {
     missing: usize,
     differ: usize,
     open: usize,
-    /// Largest parts of a bound that the GPU and the interpreter used.
+    /// Largest shares of a bound that the GPU and the interpreter used.
     recorded: f64,
     got: f64,
 }
@@ -104,7 +104,7 @@ impl Tally {
         tally
     }
 
-    /// In the cell of a table.
+    /// Formats the numbers for the cell of a table.
     fn cell(&self) -> String {
         let mut parts = Vec::new();
         let mut part = |count: usize, text: &str| {
@@ -133,17 +133,17 @@ line. The last column compares the results with the GPU's: the same bits, or wit
 function.
 ";
 
-/// The page of forms.
+/// Returns the page of forms.
 ///
 /// # Errors
 ///
-/// When cases or kept answers cannot be read.
+/// When cases or recorded answers cannot be read.
 pub fn forms_page(root: &Path) -> Result<String, PageError> {
     let groups = suite(root)?;
     let facts = facts(root, &groups)?;
     let mut out = FORMS_HEAD.to_owned();
     let forms = || facts.iter().filter(|facts| !facts.group.families.is_empty()).flat_map(|facts| &facts.cases);
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "\n{} cases of the catalogue, {} of them done, {} whole programs and {} random ones.",
@@ -165,7 +165,7 @@ fn cases_of(facts: &[Facts<'_>], name: &str) -> usize {
     facts.iter().filter(|facts| facts.group.name == name).map(|facts| facts.cases.len()).sum()
 }
 
-/// A table under each heading of a file of the catalogue.
+/// Writes a table under each heading of a file of the catalogue.
 fn families(out: &mut String, facts: &Facts<'_>) {
     let mut heading = "";
     let mut rest = facts.cases.as_slice();
@@ -199,7 +199,7 @@ fn families(out: &mut String, facts: &Facts<'_>) {
     }
 }
 
-/// A row a program.
+/// Writes a row per program.
 fn program_table(out: &mut String, facts: &Facts<'_>) {
     let _ = writeln!(
         out,
@@ -216,7 +216,7 @@ fn program_table(out: &mut String, facts: &Facts<'_>) {
     }
 }
 
-/// First words of the page of the comparison.
+/// First words of the comparison page.
 const RESULT_HEAD: &str = "\
 # softcuda compared with a GPU
 
@@ -233,7 +233,7 @@ An answer belongs to one question (text, operands and launch): when a case chang
 asks for a new one.
 ";
 
-/// What is compared how, and why some of it is not bit for bit.
+/// The notes: what is not compared bit for bit, and why.
 const RESULT_NOTES: &str = "
 ## What is not bit for bit, and why
 
@@ -251,11 +251,11 @@ const RESULT_NOTES: &str = "
 - **Programs with a bound of their own** say so in their head, with the reason (sums of tensor cores, filters of textures).
 ";
 
-/// The page of the comparison.
+/// Returns the comparison page.
 ///
 /// # Errors
 ///
-/// When cases or kept answers cannot be read.
+/// When cases or recorded answers cannot be read.
 pub fn result_page(root: &Path) -> Result<String, PageError> {
     let groups = suite(root)?;
     let facts = facts(root, &groups)?;
@@ -273,7 +273,7 @@ pub fn result_page(root: &Path) -> Result<String, PageError> {
     Ok(out)
 }
 
-/// A row a group.
+/// Writes a row per group.
 fn counts(out: &mut String, facts: &[Facts<'_>]) {
     out.push_str("| group | cases | same bits | within a bound | refused by both | refused by softcuda | differ | not compared here |\n");
     out.push_str("|---|---:|---:|---:|---:|---:|---:|---:|\n");
@@ -289,7 +289,7 @@ fn counts(out: &mut String, facts: &[Facts<'_>]) {
     out.push_str("\nNot compared here are programs that only a driver can run; a test of softcuda compares those.\n");
 }
 
-/// A row an approximation.
+/// Writes a row per approximation.
 fn bounds(out: &mut String, facts: &[Facts<'_>]) {
     out.push_str("\n## Approximations\n\n| forms | bound | the GPU uses | softcuda uses |\n|---|---|---:|---:|\n");
     for facts in facts {
@@ -313,7 +313,7 @@ fn bounds(out: &mut String, facts: &[Facts<'_>]) {
     }
 }
 
-/// Everything that differs, which should be nothing.
+/// Writes all differences; there should be none.
 fn differences(out: &mut String, facts: &[Facts<'_>]) {
     out.push_str("\n## Differences\n\n");
     let all = facts.iter().flat_map(|facts| &facts.cases);

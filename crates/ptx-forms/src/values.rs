@@ -1,12 +1,12 @@
-//! The values that operands take: edges of their type, plain bits, and values close to another operand's.
+//! The values of operands: edges of their type, plain bits, and values close to another operand's.
 //!
-//! A stretch of values depends on its seed, type and domain alone, so that all forms with the same operands are asked the
-//! same question, and their equal answers are kept once.
+//! A sequence of values depends only on its seed, type and domain. So all forms with the same operands get the same question, and
+//! their equal answers are stored once.
 
 use crate::kind::{Content, DOUBLE_FORMAT, Format, OperandKind, SINGLE_FORMAT};
 use crate::rng::Rng;
 
-/// Which values of its type an operand takes.
+/// The subset of its type from which an operand's values come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Domain {
     /// Everything: edges, any bits, ordinary values.
@@ -41,7 +41,7 @@ pub(crate) enum Domain {
 const WARP_LANES: usize = 32;
 
 impl Domain {
-    /// The domain called `name`.
+    /// Returns the domain called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "edge" => Self::Edge,
@@ -62,7 +62,7 @@ impl Domain {
     }
 }
 
-/// `count` values of a type; `near` are those of the operand before it, if that has the same type.
+/// Returns `count` values of a type; `near` are those of the previous operand, if that has the same type.
 pub(crate) fn values(
     kind: OperandKind,
     domain: Domain,
@@ -83,7 +83,7 @@ pub(crate) fn values(
     out
 }
 
-/// A value of the widest domain. Single operands see every edge; others draw.
+/// Returns a value of the widest domain. A single operand sees every edge; others draw.
 fn edge_value(kind: OperandKind, edges: &[u128], near: Option<u128>, index: usize, rng: &mut Rng) -> u128 {
     let draw = rng.below(10);
     match (near, kind.content) {
@@ -97,7 +97,7 @@ fn edge_value(kind: OperandKind, edges: &[u128], near: Option<u128>, index: usiz
     }
 }
 
-/// A value close to `near`: the same, its opposite, or one bit away.
+/// Returns a value close to `near`: the same, its opposite, or one bit away.
 fn related(near: u128, width: u32, rng: &mut Rng) -> u128 {
     let sign = 1_u128 << (width - 1);
     match rng.below(6) {
@@ -110,7 +110,7 @@ fn related(near: u128, width: u32, rng: &mut Rng) -> u128 {
     }
 }
 
-/// A value of any domain but the widest.
+/// Returns a value of any domain but the widest.
 fn value(kind: OperandKind, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     match domain {
         Domain::Zero => 0,
@@ -130,18 +130,18 @@ fn value(kind: OperandKind, domain: Domain, index: usize, rng: &mut Rng) -> u128
     }
 }
 
-/// An integer of a domain.
+/// Returns an integer of a domain.
 fn integer(domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     match domain {
         Domain::Iota => index as u128,
         Domain::Small => u128::from(rng.below(256)),
         Domain::Tiny => (i128::from(rng.below(5)) - 2).cast_unsigned(),
-        // Of every size: as many small ones as large.
+        // Small and large magnitudes are equally frequent.
         _ => (i128::from(rng.next().cast_signed()) >> rng.below(63)).cast_unsigned(),
     }
 }
 
-/// A float of a domain.
+/// Returns a float of a domain.
 fn float(format: Format, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     // 53 bits after the point.
     let unit = (rng.next() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -161,12 +161,12 @@ fn float(format: Format, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     )
 }
 
-/// Random bits, 128 of them.
+/// Returns 128 random bits.
 fn bits(rng: &mut Rng) -> u128 {
     u128::from(rng.next()) << 64 | u128::from(rng.next())
 }
 
-/// The value of a float.
+/// Returns the value of a float.
 pub(crate) fn decode(format: Format, bits: u64) -> f64 {
     let fraction = bits & ((1 << format.fraction) - 1);
     let exponent = (bits >> format.fraction) & ((1 << format.exponent) - 1);
@@ -181,19 +181,19 @@ pub(crate) fn decode(format: Format, bits: u64) -> f64 {
         }
         _ => {
             let scaled = (fraction | 1 << format.fraction) as f64;
-            // In two steps, as the smallest power alone would be zero.
+            // Two steps, since the smallest power alone would be zero.
             scaled * f64::from(-(format.fraction as i32)).exp2() * f64::from(exponent as i32 - format.bias()).exp2()
         }
     };
     if bits >> (format.bits() - 1) & 1 == 0 { magnitude } else { -magnitude }
 }
 
-/// The low `bits` bits.
+/// Returns a mask of the low `bits` bits.
 fn mask(bits: u32) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }
 
-/// The edges of a type.
+/// Returns the edges of a type.
 fn edges(kind: OperandKind) -> Vec<u128> {
     match kind.content {
         Content::Predicate => vec![0, 1],
@@ -204,7 +204,7 @@ fn edges(kind: OperandKind) -> Vec<u128> {
     }
 }
 
-/// Around zero, around every power of two, and a few patterns.
+/// Returns values around zero and around every power of two, and a few patterns.
 fn integer_edges(bits: u32) -> Vec<u128> {
     let mut out =
         vec![0, u128::MAX, u128::MAX - 1, 3, 5, 10, 0x5555 * (u128::MAX / 0xffff), 0xaaaa * (u128::MAX / 0xffff)];
@@ -217,7 +217,7 @@ fn integer_edges(bits: u32) -> Vec<u128> {
     out
 }
 
-/// NaN of either sign, quiet or signalling, with payloads of all sizes; infinities, zeroes and ones.
+/// Returns a NaN of either sign, quiet or signalling, with payloads of all sizes; or infinities, zeroes and ones.
 fn nan(kind: OperandKind, rng: &mut Rng) -> u128 {
     let Content::Float(format) = kind.content else { return 0 };
     let (fraction, infinity) = (mask(format.fraction), mask(format.exponent) << format.fraction);
@@ -236,14 +236,14 @@ fn nan(kind: OperandKind, rng: &mut Rng) -> u128 {
     }
 }
 
-/// Zeroes, a subnormal, infinities and a NaN.
+/// Returns zeroes, a subnormal, infinities and a NaN.
 fn special(kind: OperandKind) -> Vec<u128> {
     let Content::Float(format) = kind.content else { return vec![0] };
     let (sign, infinity) = (1 << (format.bits() - 1), mask(format.exponent) << format.fraction);
     vec![0, sign, 1, sign | 5, infinity, sign | infinity, infinity | 1]
 }
 
-/// Values at which something happens to floats: whole and half numbers, ends of integer ranges, ends of narrower floats.
+/// Numbers at which float conversions change: whole and half numbers, ends of integer ranges, ends of narrower floats.
 const EDGE_NUMBERS: &[f64] = &[
     0.25,
     0.5,
@@ -292,7 +292,7 @@ const EDGE_NUMBERS: &[f64] = &[
 const EDGE_EXPONENTS: &[i32] =
     &[-6, -9, -10, -14, -16, -17, -24, -25, -126, -127, -133, -134, -149, -150, 126, 127, 128, -1022, 1023];
 
-/// Zero, subnormals, the ends, infinities, NaN of every sort, and the numbers above; each with both signs.
+/// Returns zero, subnormals, the ends, infinities, NaN of every sort, and the numbers above, each with both signs.
 fn float_edges(format: Format) -> Vec<u128> {
     let one = 1_u128 << format.fraction;
     let infinity = (mask(format.exponent)) << format.fraction;
@@ -324,7 +324,7 @@ fn float_edges(format: Format) -> Vec<u128> {
     out.iter().flat_map(|bits| [*bits, *bits | sign]).collect()
 }
 
-/// The bits of the float at or below the magnitude of a number; the largest one above all.
+/// Returns the bits of the float at or below the magnitude of a number; the largest float for all numbers beyond it.
 pub(crate) fn encode(format: Format, number: f64) -> u128 {
     let bits = number.abs().to_bits();
     let sign = u128::from(number.is_sign_negative()) << (format.bits() - 1);
@@ -337,7 +337,7 @@ pub(crate) fn encode(format: Format, number: f64) -> u128 {
     } else {
         let whole = u128::from(fraction | 1 << 52) >> (DOUBLE_FORMAT.fraction - format.fraction);
         let normal = exponent + format.bias();
-        // Below the normal numbers the leading one is part of the fraction.
+        // Below the normal numbers, the leading one is part of the fraction.
         if normal > 0 { ((normal as u128 - 1) << format.fraction) + whole } else { whole >> (1 - normal) }
     };
     sign | magnitude

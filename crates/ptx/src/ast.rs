@@ -1,6 +1,6 @@
-//! The syntax tree: what a PTX text says, names unresolved and instructions uninterpreted.
+//! The syntax tree of a PTX text, with names unresolved and instructions uninterpreted.
 //!
-//! Every name is a slice of the text. Lines are kept where a message may need them.
+//! Every name is a slice of the text. Nodes keep their lines for messages.
 
 /// The items of one PTX text, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -9,7 +9,7 @@ pub struct Module<'a> {
     pub version: (u32, u32),
     /// `.target`: the architecture first (`sm_90`), then options (`debug`, `texmode_unified`).
     pub target: Vec<&'a str>,
-    /// Bits of an address: 32 or 64; 64 where the text does not say, as ptxas 13.0 has it.
+    /// Bits of an address: 32 or 64. As in ptxas 13.0, 64 if the text does not tell.
     pub address_size: u32,
     /// Variables and functions in the order of the text.
     pub items: Vec<Item<'a>>,
@@ -33,10 +33,10 @@ pub enum Item<'a> {
     },
 }
 
-/// How a name takes part in linking.
+/// Linkage of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Linkage {
-    /// Seen in this text only.
+    /// Visible in this text only.
     #[default]
     Private,
     /// Defined here, for all texts.
@@ -73,7 +73,7 @@ pub struct Variable<'a> {
     pub linkage: Linkage,
     /// State space that holds the variable.
     pub space: Space,
-    /// `.align`, 0 where the text does not say.
+    /// `.align`, 0 if the text has none.
     pub align: u32,
     /// Elements of the `.v2`/`.v4` before the type, else 1.
     pub vector: u32,
@@ -108,10 +108,10 @@ pub enum Initial<'a> {
     List(Vec<Initial<'a>>),
 }
 
-/// `mask(generic(name) + offset)`, each part but the name optional.
+/// `mask(generic(name) + offset)`; all parts except the name are optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SymbolAddress<'a> {
-    /// What the address is of.
+    /// The variable or function.
     pub name: &'a str,
     /// Whether `generic()` was around it.
     pub generic: bool,
@@ -151,7 +151,7 @@ pub enum Statement<'a> {
     Declare(Variable<'a>),
     /// An instruction with its operands.
     Instruction(Instruction<'a>),
-    /// `{ ... }`: a scope of its own.
+    /// `{ ... }`: a nested scope.
     Block(Vec<Statement<'a>>),
     /// `name: .callprototype (returns) _ (params);`
     Prototype(Function<'a>),
@@ -182,7 +182,7 @@ pub struct Instruction<'a> {
 }
 
 impl Instruction<'_> {
-    /// Opcode and modifiers as written, for messages.
+    /// Returns opcode and modifiers as written, for messages.
     pub fn full_name(&self) -> String {
         let mut name = self.opcode.to_owned();
         for modifier in &self.modifiers {
@@ -196,7 +196,7 @@ impl Instruction<'_> {
 /// The predicate before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard<'a> {
-    /// The instruction runs where the predicate is false (`@!p`).
+    /// Whether the instruction runs where the predicate is false (`@!p`).
     pub negated: bool,
     /// Name of the predicate register.
     pub register: &'a str,
@@ -219,7 +219,7 @@ pub enum Operand<'a> {
     F64(u64),
     /// A negated predicate, `!p`.
     Not(&'a str),
-    /// `-r` and `-r.h1`: a register, perhaps a part of it, with its sign turned around.
+    /// `-r` and `-r.h1`: a register or a part of it, negated.
     Negated(Box<Operand<'a>>),
     /// Two operands with a bar between, `d|p`.
     Pair(Box<(Operand<'a>, Operand<'a>)>),

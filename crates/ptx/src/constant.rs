@@ -1,8 +1,7 @@
 //! Constant expressions: their values, types and operators (PTX ISA, 4.5).
 //!
-//! Integers have 64 bits, with a sign (`.s64`) or without (`.u64`), floats have 64. Where the PTX ISA leaves something open,
-//! this computes what ptxas 13.0 does: shifts take the distance modulo 64, `%` and `~` have no sign, and `?:` has the type of the
-//! value that it chooses.
+//! Integers have 64 bits, signed (`.s64`) or unsigned (`.u64`); floats have 64. Where the PTX ISA is ambiguous, this computes
+//! what ptxas 13.0 does: shifts take the distance modulo 64, `%` and `~` are unsigned, and `?:` has the type of the chosen value.
 
 /// A value of a constant expression.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,7 +10,7 @@ pub(crate) enum Constant {
     Signed(i64),
     /// `.u64`: a number with the suffix `U`, or one that `.s64` cannot hold.
     Unsigned(u64),
-    /// Bits of `0f...`, which only a sign may stand before.
+    /// Bits of `0f...`, which accepts only a sign as an operator.
     F32(u32),
     /// `.f64`
     F64(f64),
@@ -75,18 +74,18 @@ pub(crate) enum Binary {
     Remainder,
 }
 
-/// What computing a constant gives, or what is wrong with its operands.
+/// The value of a computation, or why its operands are invalid.
 pub(crate) type Computed = Result<Constant, &'static str>;
 
-/// The refusal of an operand that must be an integer.
+/// Message for an operand that must be an integer.
 const NOT_INTEGER: &str = "expected an integer constant";
-/// The refusal of operands of different types, and of `0f...` in an expression.
+/// Message for operands of different types, and for `0f...` in an expression.
 const MISMATCH: &str = "constants of different types in an expression";
-/// The refusal of a division.
+/// Message for a division.
 const DIVISION: &str = "division by zero, or with a result that does not fit";
 
 impl Constant {
-    /// The bits of an integer.
+    /// Returns the bits of an integer.
     pub(crate) fn bits(self) -> Result<u64, &'static str> {
         match self {
             Self::Signed(value) => Ok(value.cast_unsigned()),
@@ -95,22 +94,22 @@ impl Constant {
         }
     }
 
-    /// Whether an integer is not zero.
+    /// Returns whether an integer is not zero.
     pub(crate) fn holds(self) -> Result<bool, &'static str> {
         self.bits().map(|bits| bits != 0)
     }
 
-    /// An integer with a sign if `signed`.
+    /// Makes an integer, signed if `signed`.
     fn integer(bits: u64, signed: bool) -> Self {
         if signed { Self::Signed(bits.cast_signed()) } else { Self::Unsigned(bits) }
     }
 
-    /// Whether it is an integer with a sign.
+    /// Returns whether it is a signed integer.
     fn is_signed(self) -> bool {
         matches!(self, Self::Signed(_))
     }
 
-    /// One operator applied to it.
+    /// Applies a unary operator.
     pub(crate) fn apply(self, operator: Unary) -> Computed {
         Ok(match (operator, self) {
             (Unary::Plus, value) => value,
@@ -124,7 +123,7 @@ impl Constant {
         })
     }
 
-    /// It and another, with an operator between.
+    /// Applies a binary operator to it and `other`.
     pub(crate) fn join(self, operator: Binary, other: Self) -> Computed {
         match (self, other) {
             (Self::F64(a), Self::F64(b)) => floats(operator, a, b),
@@ -134,12 +133,12 @@ impl Constant {
     }
 }
 
-/// The value of a comparison.
+/// Returns the value of a comparison.
 fn truth(holds: bool) -> Constant {
     Constant::Signed(i64::from(holds))
 }
 
-/// An operator between floats.
+/// Applies an operator to floats.
 fn floats(operator: Binary, a: f64, b: f64) -> Computed {
     Ok(match operator {
         Binary::Add => Constant::F64(a + b),
@@ -157,7 +156,7 @@ fn floats(operator: Binary, a: f64, b: f64) -> Computed {
     })
 }
 
-/// An operator between integers: signed if both are, but for shifts, whose type is that of the value.
+/// Applies an operator to integers. The result is signed if both are, except that shifts keep the type of the value.
 fn integers(operator: Binary, left: Constant, right: Constant) -> Computed {
     let (a, b) = (left.bits()?, right.bits()?);
     let signed = left.is_signed() && right.is_signed();
@@ -187,7 +186,7 @@ fn integers(operator: Binary, left: Constant, right: Constant) -> Computed {
 }
 
 impl Binary {
-    /// How tightly it binds, as in C: the larger, the tighter.
+    /// Returns its precedence, as in C: a higher operator binds tighter.
     pub(crate) fn precedence(self) -> u8 {
         match self {
             Self::LogicalOr => 0,
@@ -203,7 +202,7 @@ impl Binary {
         }
     }
 
-    /// The operator that two characters are, or the first of them alone.
+    /// Parses an operator from two characters, or from the first of them alone.
     pub(crate) fn parse(first: u8, second: Option<u8>) -> Option<Self> {
         Some(match (first, second) {
             (b'|', Some(b'|')) => Self::LogicalOr,

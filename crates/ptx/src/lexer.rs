@@ -1,20 +1,20 @@
-//! Text to tokens, one at a time, with line and column.
+//! Splits text into tokens, one at a time, with line and column.
 //!
-//! A word after a dot is one token together with its dot (`.f32`, `.L2::128B`, `.1d`), because PTX reads it that way; so
-//! `%tid.x` is a word and a dotted word. Comments and white space vanish here.
+//! A word after a dot is one token together with its dot (`.f32`, `.L2::128B`, `.1d`), because PTX reads it that way. So `%tid.x`
+//! is a word and a dotted word. The lexer drops comments and white space.
 
 use crate::error::ParseError;
 
 /// A token and where it starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Token<'a> {
-    /// What it is.
+    /// Kind of the token.
     pub(crate) kind: TokenKind<'a>,
     /// Line, from 1.
     pub(crate) line: u32,
     /// Byte column, from 1.
     pub(crate) column: u32,
-    /// The text it was made from; empty at the end.
+    /// The source text; empty at the end.
     pub(crate) text: &'a str,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum TokenKind<'a> {
     End,
 }
 
-/// Walks over a text.
+/// Reads tokens from a text.
 #[derive(Debug, Clone)]
 pub(crate) struct Lexer<'a> {
     text: &'a str,
@@ -49,12 +49,12 @@ pub(crate) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// A lexer at the start of `text`.
+    /// Returns a lexer at the start of `text`.
     pub(crate) fn new(text: &'a str) -> Self {
         Self { text, at: 0, line: 1, line_start: 0 }
     }
 
-    /// The next token; `End` again and again after the last.
+    /// Returns the next token; after the last, always `End`.
     pub(crate) fn next(&mut self) -> Result<Token<'a>, ParseError> {
         self.skip_blank()?;
         let (start, line, column) = (self.at, self.line, self.column());
@@ -63,17 +63,17 @@ impl<'a> Lexer<'a> {
         Ok(Token { kind, line, column, text })
     }
 
-    /// Column of the current byte, from 1.
+    /// Returns the column of the current byte, from 1.
     fn column(&self) -> u32 {
         (self.at - self.line_start) as u32 + 1
     }
 
-    /// The byte `ahead` of the current one; 0 past the end.
+    /// Returns the byte `ahead` of the current one; 0 past the end.
     fn peek(&self, ahead: usize) -> u8 {
         self.text.as_bytes().get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Moves on by one byte, counting lines.
+    /// Advances by one byte, and counts lines.
     fn bump(&mut self) {
         if self.peek(0) == b'\n' {
             self.line += 1;
@@ -82,7 +82,7 @@ impl<'a> Lexer<'a> {
         self.at += 1;
     }
 
-    /// An error at the current place, quoting the text up to the next blank.
+    /// Returns an error at the current position, with the text up to the next blank.
     fn error(&self, message: &str) -> ParseError {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let token = rest.split_whitespace().next().unwrap_or_default();
@@ -94,7 +94,7 @@ impl<'a> Lexer<'a> {
         loop {
             match (self.peek(0), self.peek(1)) {
                 (b' ' | b'\t' | b'\r' | b'\n' | 0x0c, _) => self.bump(),
-                // Images are NUL-padded; a NUL ends the text as it does for the driver.
+                // Images are NUL-padded. As for the driver, a NUL ends the text.
                 (0, _) if self.at < self.text.len() => self.text = self.text.get(..self.at).unwrap_or_default(),
                 (b'/', b'/') => self.skip_while(|byte| byte != b'\n'),
                 (b'/', b'*') => self.skip_comment()?,
@@ -117,14 +117,14 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Moves on over bytes that satisfy `keep`.
+    /// Skips bytes that satisfy `keep`.
     fn skip_while(&mut self, keep: impl Fn(u8) -> bool) {
         while self.at < self.text.len() && keep(self.peek(0)) {
             self.bump();
         }
     }
 
-    /// Reads one token. The first byte decides what it is.
+    /// Reads one token, whose first byte decides its kind.
     fn kind(&mut self) -> Result<TokenKind<'a>, ParseError> {
         match self.peek(0) {
             0 => Ok(TokenKind::End),
@@ -148,7 +148,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A word with `::` inside, as in `.L1::no_allocate`.
+    /// Reads a word with `::` inside, as in `.L1::no_allocate`.
     fn dotted(&mut self) -> &'a str {
         let start = self.at;
         loop {
@@ -160,7 +160,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads `"..."`. Nothing is unescaped: only file names and debug sections have strings.
+    /// Reads `"..."` without unescaping: only file names and debug sections have strings.
     fn string(&mut self) -> Result<TokenKind<'a>, ParseError> {
         let unclosed = self.error("string without end");
         self.at += 1;
@@ -176,9 +176,9 @@ impl<'a> Lexer<'a> {
         Ok(TokenKind::Text(inside))
     }
 
-    /// Reads a number in any notation, a decimal point and an exponent included.
+    /// Reads a number in any notation, with a decimal point and an exponent.
     ///
-    /// A point ends a number that is written as bits, so that `0f3F800000.x` is no decimal fraction.
+    /// A point ends a number that is written as bits, so `0f3F800000.x` is no decimal fraction.
     fn number(&mut self) -> Result<TokenKind<'a>, ParseError> {
         let (start, begin) = (self.at, self.clone());
         self.skip_while(is_word);
@@ -196,19 +196,19 @@ impl<'a> Lexer<'a> {
         number_value(text).ok_or_else(|| begin.error("number that cannot be read"))
     }
 
-    /// Whether the number at `start` is written as bits: `0x`, `0f`, `0d`, `0b`.
+    /// Returns whether the number at `start` is written as bits: `0x`, `0f`, `0d`, `0b`.
     fn radix_prefix(&self, start: usize) -> bool {
         let bytes = self.text.as_bytes();
         bytes.get(start) == Some(&b'0') && bytes.get(start + 1).is_some_and(|byte| byte.is_ascii_alphabetic())
     }
 }
 
-/// Bytes of a name; bytes above 127 belong to UTF-8 names that nvcc passes through.
+/// Returns whether a byte belongs to a name. Bytes above 127 belong to UTF-8 names that nvcc passes through.
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 
-/// The value of a number as PTX writes them; `None` when it is malformed or too large.
+/// Returns the value of a PTX number; `None` when it is malformed or too large.
 fn number_value(text: &str) -> Option<TokenKind<'static>> {
     let prefix = text.get(..2).unwrap_or_default();
     let rest = text.get(2..).unwrap_or_default();

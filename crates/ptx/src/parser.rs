@@ -28,7 +28,7 @@ use tokens::{ParseResult, error};
 const ADDRESS_SIZE_SINCE: (u32, u32) = (2, 3);
 
 impl<'a> Parser<'a> {
-    /// The whole text.
+    /// Parses the whole text.
     pub(crate) fn module(mut self) -> ParseResult<Module<'a>> {
         let mut module = Module { address_size: 64, ..Module::default() };
         loop {
@@ -43,7 +43,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The version, if the text begins with it.
+    /// Returns the version, if the text begins with it.
     pub(crate) fn first_version(mut self) -> Option<(u32, (u32, u32))> {
         let token = self.next().ok()?;
         match token.kind {
@@ -52,7 +52,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One directive at module level, whose first word has been read.
+    /// Parses one directive at module level, whose first word has been read.
     fn directive(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> ParseResult<()> {
         match word {
             "version" => module.version = self.version()?,
@@ -70,7 +70,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `.visible .entry ...`, `.extern .shared ...`: linkage, then what is declared.
+    /// Parses `.visible .entry ...`, `.extern .shared ...`: linkage, then a declaration.
     fn declaration(&mut self, word: &'a str, token: &Token<'a>, module: &mut Module<'a>) -> ParseResult<()> {
         let linkage = match word {
             "visible" => Linkage::Visible,
@@ -86,7 +86,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What follows the linkage: a function, or variables of a state space.
+    /// Parses a declaration after the linkage: a function, or variables of a state space.
     fn declared(
         &mut self,
         word: &'a str,
@@ -105,7 +105,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `9.0`; the lexer has made a decimal number of it.
+    /// Parses `9.0`, which the lexer reads as a decimal number.
     fn version(&mut self) -> ParseResult<(u32, u32)> {
         let token = self.next()?;
         let parts =
@@ -122,7 +122,7 @@ impl<'a> Parser<'a> {
         Ok(Item::Alias { name, target, line })
     }
 
-    /// Everything after `.entry` or `.func`.
+    /// Parses everything after `.entry` or `.func`.
     fn function(&mut self, entry: bool, linkage: Linkage) -> ParseResult<Function<'a>> {
         let mut function = self.signature(entry, linkage)?;
         function.directives = self.function_directives()?;

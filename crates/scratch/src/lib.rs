@@ -1,12 +1,13 @@
-//! Temporary folders for a log, a socket or a checkpoint in transit: they go with the process that made them, even if it is killed.
+//! Temporary folders for a log, a socket or a checkpoint in transit. They are removed after their process ends, even if it is
+//! killed.
 //!
-//! A process that is killed removes nothing. So its maker holds a lock on each such folder (`flock`, on the folder itself),
-//! which the kernel takes back with the process, and the next process that makes one, or calls [`clear_away`], removes those that no process
-//! holds.
+//! A killed process removes nothing. So each process holds a lock (`flock`) on each folder that it makes, and the kernel releases
+//! the lock when the process ends. The next process that makes a folder, or calls [`clear_away`], removes folders without a lock
+//! holder.
 //!
-//! The rule: a folder of this name that can be locked belongs to no process, and may be removed by the holder of its lock. One
-//! that its maker has not locked yet may be taken for such: then the maker notices, and makes another one. Where there are no
-//! locks, no process gets one, and nothing is removed but by its maker.
+//! A folder with such a name that can be locked belongs to no process, and the holder of its lock may remove it. A folder that
+//! its maker has not locked yet may be mistaken for such a one: then the maker notices, and makes another. On file systems
+//! without locks, only the maker removes its folders.
 
 pub mod private;
 
@@ -23,31 +24,31 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
-/// Users whom root's servers give their workers, and such folders with them: what systemd gives to services for as long as they run,
-/// and distributions to no account.
+/// Users that root's servers assign to their workers, and to the workers' folders. systemd gives these ids to services while they
+/// run, and distributions to no account.
 pub const OWN_USERS: RangeInclusive<u32> = 61184..=65519;
-/// How all of their names begin.
+/// Prefix of all folder names.
 const FOLDER_PREFIX: &str = "katydid.";
-/// Longest path of a folder for temporary files in which there may be sockets: with the names of folder and socket behind it
-/// they stay below the 107 bytes that the kernel takes.
+/// Longest path of a temporary folder that may hold sockets. With the names of folder and socket, socket paths then stay below
+/// the 107 bytes that the kernel accepts.
 const MAX_SOCKET_FOLDER_BYTES: usize = 64;
-/// Attempts to make a folder that another process takes for an abandoned one each time.
+/// Attempts to make a folder if another process takes each for an abandoned one.
 const MAKE_ATTEMPTS: u32 = 100;
-/// Attempts to remove a folder that is still written to: by a worker, until it sees that its program is gone.
+/// Attempts to remove a folder that is still written to: by a worker, until it notices that its program is gone.
 const REMOVE_ATTEMPTS: u32 = 1000;
-/// Between two attempts.
+/// Interval between two attempts.
 const REMOVE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A folder that only this user can enter. Dropped: it goes, with all that is in it.
+/// A folder that only this user can enter. Dropping this removes it with its contents.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// None where the file system has no locks.
+    /// `None` on a file system without locks.
     _lock: Option<File>,
 }
 
 impl Scratch {
-    /// Makes one among temporary files (`TMPDIR`), with a word for what it is for.
+    /// Makes a folder among temporary files (`TMPDIR`); `kind` is a word for its purpose.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Scratch {
         Self::below(&env::temp_dir(), kind)
     }
 
-    /// Makes a folder for sockets, whose paths have to be short: in `/tmp` where that of `TMPDIR` is too long.
+    /// Makes a folder for sockets, whose paths must be short: in `/tmp` if `TMPDIR` is too long.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl Scratch {
         Self::below(if above.as_os_str().len() > MAX_SOCKET_FOLDER_BYTES { Path::new("/tmp") } else { &above }, kind)
     }
 
-    /// Makes a folder below one of the caller's choice.
+    /// Makes a folder below a given one.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl Scratch {
     pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
         clear_away(above);
         for _ in 0..MAKE_ATTEMPTS {
-            // Held until it is noted: a process that a signal ends leaves none.
+            // Held until the folder is recorded, so that a process that a signal ends leaves none.
             let mut folders = created_folders();
             if folders.is_over {
                 return Err(io::ErrorKind::Interrupted.into());
@@ -84,7 +85,7 @@ impl Scratch {
             let path = builder.prefix(&format!("{FOLDER_PREFIX}{kind}.")).tempdir_in(above)?.keep();
             let lock = match private::give_back(&path).and_then(|()| lock_if_free(&path)) {
                 Ok(lock) => Some(lock),
-                // The holder is about to remove it.
+                // The lock's holder is about to remove it.
                 Err(error) if name_exists(&error) => continue,
                 Err(_) => None,
             };
@@ -94,7 +95,7 @@ impl Scratch {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -110,9 +111,9 @@ impl Drop for Scratch {
 
 /// Folders that this process has made.
 struct CreatedFolders {
-    /// Folders that are there.
+    /// Paths of existing folders.
     paths: Vec<PathBuf>,
-    /// It is about to end, and makes no more.
+    /// Whether the process is about to end, and makes no more.
     is_over: bool,
 }
 
@@ -121,7 +122,7 @@ fn created_folders() -> MutexGuard<'static, CreatedFolders> {
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all that this process has made, which makes no more: for one that a signal is about to end.
+/// Removes all folders of this process, which makes no more: for a process that a signal is about to end.
 pub fn remove_all() {
     let folders = {
         let mut folders = created_folders();
@@ -131,7 +132,7 @@ pub fn remove_all() {
     folders.iter().for_each(|path| remove(path));
 }
 
-/// Removes what processes that are gone have left in a folder, as far as it is this user's.
+/// Removes the folders that ended processes of this user have left below `above`.
 pub fn clear_away(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
     let own_folders =
@@ -143,14 +144,14 @@ pub fn clear_away(above: &Path) {
     }
 }
 
-/// The lock on a folder of this user's or its workers', if it is free.
+/// Locks a folder of this user or its workers, if the lock is free.
 fn lock_if_free(path: &Path) -> io::Result<File> {
     let only = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let flags = i32::try_from(only.bits()).map_err(io::Error::other)?;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let found = folder.metadata()?;
     let us = geteuid();
-    // Of a worker of root's, which is gone.
+    // The folder of a worker of root's server, which has ended.
     let is_workers = us.is_root() && OWN_USERS.contains(&found.uid());
     if found.uid() != us.as_raw() && !is_workers {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -168,7 +169,7 @@ fn remove(path: &Path) {
     for _ in 0..REMOVE_ATTEMPTS {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(REMOVE_INTERVAL),
-            // What cannot be removed is the system's to clear away.
+            // A folder that cannot be removed is left to the system's clean-up.
             _ => return,
         }
     }
@@ -211,7 +212,7 @@ mod tests {
         assert!(above.path().join("else/below").exists());
     }
 
-    /// Only root can give folders away, so that others have nothing to try.
+    /// Only root can change the owner of a folder, so other users skip this test.
     #[test]
     fn stale_folders_of_worker_users_go_and_those_of_other_users_stay() {
         if !geteuid().is_root() {

@@ -1,7 +1,7 @@
-//! Files and folders that are their owner's alone, whatever the umask of the process that started us.
+//! Files and folders that only their owner can access, whatever the umask of the parent process.
 //!
-//! The rule: what has a program's contents is made by these, with its mode from the beginning, never by `File::create` and
-//! `create_dir`, whose modes a umask decides.
+//! Files with a program's contents are made by these functions, with their mode from the start. They are never made by
+//! `File::create` or `create_dir`, whose modes depend on the umask.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -13,15 +13,15 @@ const PRIVATE_FILE_MODE: u32 = 0o600;
 /// Mode of a private folder.
 const PRIVATE_FOLDER_MODE: u32 = 0o700;
 
-/// Makes a file, or empties the one that is there, which becomes the owner's alone too. A device or a pipe keeps its mode: `/dev/null`
-/// belongs to no user alone.
+/// Creates a file, or truncates an existing one, which becomes private too. A device or a pipe keeps its mode: `/dev/null`
+/// belongs to all users.
 ///
 /// # Errors
 ///
 /// Error that the system returned.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE).open(path)?;
-    // One that was there before, or a umask that takes from its owner. Workers in a sandbox may not change modes.
+    // An existing file, or a umask that restricts the owner. Sandboxed workers may not change modes.
     let there = file.metadata()?;
     if there.is_file() && there.permissions().mode() & 0o777 != PRIVATE_FILE_MODE {
         file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
@@ -29,18 +29,18 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file where no file is, not even a symbolic link: another user may write to the folder.
+/// Creates a file if the name is free; even a symbolic link counts as taken, since another user may write to the folder.
 ///
 /// # Errors
 ///
-/// Error that the system returned; `AlreadyExists` where the name is taken.
+/// Error that the system returned; `AlreadyExists` if the name is taken.
 pub fn create_new(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE_MODE).open(path)?;
     file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
     Ok(file)
 }
 
-/// Makes a file with these contents.
+/// Creates a file with these contents.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(contents.as_ref())
 }
 
-/// Copies the contents of a file, and nothing else of it.
+/// Copies only the contents of a file.
 ///
 /// # Errors
 ///
@@ -58,18 +58,18 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
 }
 
-/// Makes a folder.
+/// Creates a private folder.
 ///
 /// # Errors
 ///
-/// What the system said; it is there already.
+/// Error that the system returned, also if the folder exists.
 pub fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(PRIVATE_FOLDER_MODE).create(path)?;
     give_back(path)
 }
 
-/// Gives the owner of a new folder what a umask has taken. Workers in a sandbox may not change modes, and need not under another.
-/// A folder that another process has removed meanwhile is left to its next use.
+/// Restores the owner's rights to a new folder after a umask. Sandboxed workers may not change modes, and need not with other
+/// umasks. A folder that another process has removed meanwhile fails at its next use.
 pub(crate) fn give_back(path: &Path) -> io::Result<()> {
     let changed = fs::metadata(path).and_then(|there| match there.permissions().mode() & 0o777 {
         PRIVATE_FOLDER_MODE => Ok(()),
@@ -81,7 +81,7 @@ pub(crate) fn give_back(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a folder and those above it, as far as they are not there.
+/// Creates a folder and its missing parents.
 ///
 /// # Errors
 ///
@@ -100,8 +100,8 @@ pub fn folders(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a socket's name its owner's alone; only before a process listens there, or in a folder of [`folder`], no other user can have
-/// come before.
+/// Makes a socket's name private. Call it before a process listens there, or in a folder of [`folder`]; otherwise another user
+/// may have connected before.
 ///
 /// # Errors
 ///

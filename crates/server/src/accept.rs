@@ -1,8 +1,8 @@
-//! Lets programs in: accept, hello, admission, hand-over to a worker.
+//! Admits programs: accept, hello, admission, hand-over to a worker.
 //!
-//! A connection that has said something has a thread that lives until the program is a worker's or is refused, and one of
-//! the slots of its listener and of its peer (`slots.rs`). Those that say nothing have neither (`hello_queue.rs`). No thread
-//! waits for a peer or a worker under a lock. A refused program receives the reason; its fault never affects another one.
+//! A connection whose peer has sent bytes has a thread, which lives until a worker has the program or the program is refused. It
+//! also has one of the slots of its listener and of its peer (`slots.rs`). Silent connections have neither (`hello_queue.rs`). No
+//! thread waits for a peer or a worker under a lock. A refused program receives the reason; its fault never affects another one.
 
 use std::fmt;
 use std::io;
@@ -32,13 +32,13 @@ use crate::shared::ServerState;
 use crate::slots::GreetingSlot;
 use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 
-/// Connections taken from a listener before others have their turn.
+/// Connections accepted from one listener before the others' turn.
 const MAX_ACCEPTS_PER_WAKE: usize = 32;
 /// Refusal text when no slot is free.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
-/// How long a program waits while no worker starts. One that does is waited for as long as it makes progress.
+/// How long a program waits while no worker starts. A worker that starts may take longer, as long as it makes progress.
 const WORKER_HANDOUT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Workers tried for one program; one that was ready can have died unnoticed.
+/// Workers tried for one program: a worker in the pool may have died unnoticed.
 const WORKER_ATTEMPTS: usize = 3;
 
 /// Why a program got no session.
@@ -71,7 +71,7 @@ enum AdmissionRefusal {
 }
 
 impl AdmissionRefusal {
-    /// What a program can tell apart; the text is for people.
+    /// Returns what a program can tell apart; the text is for users.
     fn code(&self) -> RefusalCode {
         match self {
             Self::OtherKind | Self::OtherRole(_) => RefusalCode::BAD_HELLO,
@@ -91,7 +91,7 @@ impl AdmissionRefusal {
     }
 }
 
-/// Accepts until the server stops.
+/// Accepts connections until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
     let mut queue = HelloQueue::new(shared.hello_timeout, shared.slots);
     while let Some(ready) = queue.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
@@ -114,19 +114,19 @@ pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
     }
 }
 
-/// A connection got nothing, before its program was known.
+/// Reports a connection that was refused before its program was known.
 fn not_heard(shared: &ServerState, peer: &Peer, reason: fmt::Arguments<'_>) {
     let line = format_args!("{}: refused: {reason}", peer.name);
     shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
 }
 
-/// The system refused what the server needs for a newcomer.
+/// Reports that the system refused a resource for a newcomer.
 fn out_of_something(shared: &ServerState, resource: &'static str, error: &io::Error) {
     let line = format_args!("cannot {resource} a program: {error}");
     shared.reporter.problem_of(LineKind::System, LineSource::Server(resource), line);
 }
 
-/// Takes the connections that have come to a listener, a bounded number at a time so that other listeners do not wait long.
+/// Accepts connections of a listener, a bounded number at a time so that other listeners do not wait long.
 fn accept(at: usize, listeners: &[Listener], queue: &mut HelloQueue, shared: &ServerState) -> io::Result<()> {
     for _ in 0..MAX_ACCEPTS_PER_WAKE {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
@@ -144,11 +144,11 @@ fn accept(at: usize, listeners: &[Listener], queue: &mut HelloQueue, shared: &Se
     Ok(())
 }
 
-/// Leaves a connection that has said something to a thread, so that a slow program holds up no other.
+/// Hands a connection whose peer has sent bytes to a thread, so that a slow program holds up no other.
 fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<ServerState>) -> io::Result<()> {
     let NewConnection { socket, peer, listener } = arrived;
     let certs = listeners.get(listener).and_then(Listener::certs).map(PathBuf::from);
-    // In the middle of a handshake of TLS nothing can be said; the end of the connection says as much.
+    // In the middle of a TLS handshake no refusal can be sent; the end of the connection has to do.
     let farewell = |socket: &OwnedFd| match certs {
         Some(_) => {}
         None => refuse_unheard(socket, shared, RefusalCode::CROWDED, BUSY_TEXT),
@@ -163,14 +163,14 @@ fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Serv
     builder.spawn(move || greet(socket, &peer, certs.as_deref(), slot, &shared)).map(drop)
 }
 
-/// Refuses before the hello was read, as well as that can be done without waiting.
+/// Sends a refusal before the hello was read, as far as possible without waiting.
 fn refuse_unheard(socket: &OwnedFd, shared: &ServerState, code: RefusalCode, text: &str) {
     if let Ok(message) = Refused::new(code, text).encode(&shared.build) {
         let _ = send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
-/// Reads the hello and finds the program a worker.
+/// Reads the hello and finds a worker for the program.
 fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot, shared: &ServerState) {
     let accepted = match certs {
         None => Pending::accept(socket, &shared.build, shared.hello_timeout),
@@ -181,11 +181,11 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot,
     };
     let pending = match accepted {
         Ok(pending) => pending,
-        // Another process only looked whether a server is here.
+        // Another process only checked whether a server is here.
         Err(AcceptError::Closed) => return,
         Err(error) => return not_heard(shared, peer, format_args!("{error}")),
     };
-    // Another one may have its slot.
+    // Another connection may have taken the slot.
     if !slot.stay() {
         return;
     }
@@ -206,28 +206,28 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot,
     }
 }
 
-/// Whether a peer may come so. What a worker would refuse as well is refused before it costs one: a worker that has refused its first
-/// peer ends.
+/// Returns whether the hello's role and key fit each other. Peers that a worker would refuse are refused before they cost one: a
+/// worker that has refused its first peer ends.
 fn is_in_role(hello: &Hello) -> bool {
     match hello.claim.role {
         ConnectionRole::PROGRAM | ConnectionRole::INQUIRY | ConnectionRole::RESERVATION | ConnectionRole::KEEPER => {
             true
         }
         ConnectionRole::COMPANION => hello.session != SessionKind::NVML,
-        // Beside another connection, so there is a session.
+        // It belongs to another connection, so there must be a session.
         ConnectionRole::BULK => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
         _ => false,
     }
 }
 
-/// Tells a program, and the operator, why it got nothing.
+/// Tells a program, and the operator, why the program was refused.
 fn refuse(shared: &ServerState, pending: Pending, peer: &Peer, refusal: &AdmissionRefusal) {
     let line = format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program));
     shared.reporter.problem_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
 }
 
-/// Has a process answer questions about the devices, for as long as that goes on.
+/// Starts a process that answers questions about the devices, and waits for its end.
 fn watch(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     match nvml_service::begin(shared, &pending, peer.origin) {
         Ok(watching) => {
@@ -238,7 +238,7 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot
     }
 }
 
-/// Has a process save a session's worker, or restore one, for as long as that goes on.
+/// Starts a keeper, which saves a session's worker or restores one, and waits for its end.
 fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     let program = describe(pending.hello(), peer);
     drop(slot);
@@ -252,7 +252,7 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot)
     }
 }
 
-/// Tells a peer which driver workers have, or why a program would get none now.
+/// Tells a peer which driver the workers have, or why a program would get no worker now.
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     let known =
         shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(AdmissionRefusal::from);
@@ -262,7 +262,7 @@ fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     }
 }
 
-/// Tells a peer which driver workers have, and gives its connection.
+/// Tells a peer which driver the workers have, and returns its connection.
 fn tell_driver(
     shared: &ServerState,
     pending: Pending,
@@ -278,13 +278,13 @@ fn tell_driver(
     connection.ok()
 }
 
-/// Keeps a slot for a program that the peer is about to start, until that has come or the peer has gone.
+/// Reserves a slot for a program that the peer is about to start, until the program has come or the peer has gone.
 fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     let (id, key) = match begin_reservation(shared, &pending, peer) {
         Ok(reserved) => reserved,
         Err(refusal) => return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
     };
-    // From here on it counts as a session, unless its slot was kept before: then it counts as a greeting to its end.
+    // From here on it counts as a session. If its slot was reserved before, it counts as a greeting until its end.
     let _slot = id.is_none().then_some(slot);
     match shared.pool.driver(WORKER_HANDOUT_TIMEOUT, &|| is_gone(&pending)) {
         Ok(driver) => {
@@ -303,7 +303,7 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSl
     }
 }
 
-/// The slot that is kept, if another process has none kept for the same program already, and its key.
+/// Reserves a slot, unless one is reserved for the same program already. Returns it, and its key.
 fn begin_reservation(
     shared: &ServerState,
     pending: &Pending,
@@ -316,7 +316,7 @@ fn begin_reservation(
     Ok((id, id.map_or(known, |_| key)))
 }
 
-/// Returns when the peer has gone, or the connection was shut down, or the server stops.
+/// Returns when the peer has gone, the connection was shut down, or the server stops.
 fn wait_for_end(shared: &ServerState, connection: &Connection) {
     loop {
         let ends = PollFlags::RDHUP;
@@ -331,7 +331,7 @@ fn wait_for_end(shared: &ServerState, connection: &Connection) {
     }
 }
 
-/// Gives the program a slot in the table and a worker, or takes the slot away again.
+/// Gives the program a session slot and a worker. Frees the slot if that fails.
 fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlot) -> Result<(), AdmissionRefusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(AdmissionRefusal::OtherKind);
@@ -343,7 +343,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
     let words =
         format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
     let id = shared.sessions.admit(program, &pending.hello().reservation)?;
-    // From here on it counts as a session.
+    // From here on the program counts as a session.
     drop(slot);
     match hand_over(shared, id, pending, peer) {
         Ok(worker) => {
@@ -361,12 +361,12 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
     }
 }
 
-/// Passes a peer that knows the key of a session on to its worker.
+/// Passes a peer that knows a session's key on to the session's worker.
 fn attach(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
     let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(AdmissionRefusal::NoSession)?;
     worker.pass_on(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Attach)?;
     if pending.hello().claim.role == ConnectionRole::PROGRAM {
-        // It may be another process than before, or the first one that this server sees of a restored session.
+        // It may be another process than before, or the first one of a restored session that this server sees.
         shared.sessions.describe(id, describe(pending.hello(), peer));
         let line = format_args!("session {id} was taken up by process {}", pending.hello().pid);
         shared.reporter.note_of(LineKind::Session, LineSource::Peer(peer.origin), line);
@@ -374,7 +374,7 @@ fn attach(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), Ad
     Ok(())
 }
 
-/// What the table says of the program; its words are the peer's and are made printable.
+/// Describes a program for the table of sessions. Its texts come from the peer and are made printable.
 fn describe(hello: &Hello, peer: &Peer) -> Program {
     let program = name(&hello.program);
     let name = if hello.name.is_empty() { program.clone() } else { name(&hello.name) };
@@ -387,13 +387,13 @@ fn describe(hello: &Hello, peer: &Peer) -> Program {
     Program { name, pid, program, peer: peer.name.clone(), link, origin }
 }
 
-/// Whether the program has hung up while it waited.
+/// Returns whether the program has hung up while it waited.
 fn is_gone(pending: &Pending) -> bool {
     let mut end = [PollFd::from_borrowed_fd(pending.socket(), PollFlags::RDHUP)];
     poll(&mut end, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }
 
-/// Passes the program to the next ready worker that is alive, and says which.
+/// Passes the program to the next ready worker that is alive, and returns that worker.
 fn hand_over(
     shared: &ServerState,
     id: SessionId,

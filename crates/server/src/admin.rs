@@ -5,7 +5,7 @@
 //! | `GET /v1/server`   | [`crate::ServerView`]                        |
 //! | `GET /v1/sessions` | [`crate::SessionsView`]                      |
 //!
-//! Anything else is answered with a JSON object whose `error` says what exists. Nothing here changes anything yet.
+//! Any other request gets a JSON object whose `error` lists the valid ones. No request changes anything yet.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -17,7 +17,7 @@ use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
 use crate::view::{ServerView, SessionsView};
 
-/// Answers on the socket from now on.
+/// Starts to answer on the socket.
 pub(crate) fn open(listener: UnixListener, shared: &Arc<ServerState>) -> io::Result<HttpServer> {
     let (route_state, problem_state) = (Arc::clone(shared), Arc::clone(shared));
     let problem = move |error: &io::Error| {

@@ -5,77 +5,77 @@
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|
 //! | `passed-over TEXT`        | before `warm`: why that is softcuda, not a GPU's driver    |
-//! | `warm DRIVER`             | the driver is up; a program may be handed over             |
+//! | `warm DRIVER`             | the driver has started; it can take a program              |
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
-//! | `ended`                   | its program is gone, and so will it be                     |
-//! | `accepted`                | it has accepted a connection that was passed on to it      |
-//! | `parse_short N DEVICE`          | its program finds no memory on a device; N counts these    |
+//! | `ended`                   | its program is gone, and it will exit                      |
+//! | `accepted`                | it has accepted a connection that was passed to it         |
+//! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `asked SESSION N`         | its program lives, and was asked for that session's N      |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
-//! | `saved`                   | it has saved a worker, and is about to end that            |
+//! | `saved`                   | a keeper has saved a worker, and is about to end it        |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
-//! | `holds BYTES`             | before it exits because that is more than it may hold      |
+//! | `holds BYTES`             | before it exits because it may not hold so much            |
 //!
 //! The server sends programs and other connections of sessions (`katydid_transport`), and lines of text without descriptors:
 //!
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|
-//! | `give SESSION N DEVICE`   | that session is short: what lies idle here is to go back   |
-//! | `asked N`                 | only programs are waited for that this one's N was told to |
-//! | `answered N`              | all others have done what they could for this one's N      |
+//! | `give SESSION N DEVICE`   | that session needs memory: idle memory must be given back  |
+//! | `wait N MILLISECONDS`     | this session's N waits at most so long for other workers   |
+//! | `asked N`                 | this session's N waits only for programs that were asked   |
+//! | `answered N`              | all others have done what they could for this session's N  |
 //!
-//! A worker that a program has subverted can
-//! write anything here, so messages are bounded and unknown ones are passed over.
+//! A worker that a program has subverted can write anything here, so messages are bounded and unknown ones are ignored.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
-/// Longest message taken from a worker; the rest of a longer one is lost.
+/// Longest message accepted from a worker; the rest of a longer one is lost.
 const MAX_CONTROL_MESSAGE_BYTES: usize = 4096;
 
 /// Longest name of a device.
 const MAX_DEVICE_NAME_BYTES: usize = 64;
 
-/// Something a worker said.
+/// A worker's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Ready for a program, with the named driver.
+    /// It is ready for a program, with the named driver.
     Warm(String),
-    /// Took softcuda, since the driver of a GPU could not be taken for this reason.
+    /// It uses softcuda, since the driver of a GPU failed for this reason.
     GpuError(String),
-    /// Will exit, for this reason.
+    /// It will exit, for this reason.
     Failed(String),
-    /// What its session uses.
+    /// Resources that its session uses.
     Usage {
         /// Bytes of device memory held.
         device_memory: u64,
         /// Calls executed since the session began.
         calls: u64,
     },
-    /// Will exit, because its program is gone.
+    /// It will exit, because its program is gone.
     Ended,
-    /// Turned its program away.
+    /// It turned its program away, for this reason.
     Refused(String),
-    /// Will exit, because it holds this many bytes of the machine's memory.
+    /// It will exit, because it holds this many bytes of the machine's memory.
     Holds(u64),
-    /// Its session finds no memory on a device, which is named by its PCI address.
+    /// Its session finds no memory on a device, given by PCI address.
     Short {
         /// Number of the request, counted by the session.
         number: u64,
         /// PCI address of the device, such as `0000:19:00.0`.
         device: String,
     },
-    /// Its session has asked its program, which lives, for what another one's wants.
+    /// Its session has asked its program, which lives, to give back memory for another session.
     ReclaimAsked {
         /// Number of the session that needs memory.
         session: u64,
         /// Number of the request, counted by that session.
         number: u64,
     },
-    /// Its session has done what it could for another one's.
+    /// Its session has done what it could for another session.
     ReclaimDone {
         /// Number of the session that needs memory.
         session: u64,
@@ -84,25 +84,25 @@ pub(crate) enum Message {
     },
     /// It has accepted a connection of its session.
     Accepted,
-    /// It has saved the worker of a session, and is about to end that.
+    /// It has saved a session's worker, and is about to end that worker.
     Saved,
-    /// Words of a newer worker.
+    /// A message of a newer worker.
     Unknown,
 }
 
-/// Makes the two ends; both are closed on exec until the worker's is passed on purpose.
+/// Makes the two ends. Both are closed on exec unless the worker's is passed on purpose.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// The next message; `None` when the worker closed its end.
+/// Receives the next message; `None` when the worker has closed its end.
 pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
     let mut buffer = [0; MAX_CONTROL_MESSAGE_BYTES];
     let (_, length) = recv(control, &mut buffer, RecvFlags::DONTWAIT)?;
     Ok(buffer.get(..length.min(MAX_CONTROL_MESSAGE_BYTES)).filter(|bytes| !bytes.is_empty()).map(parse))
 }
 
-/// Decodes a message of a worker; unknown ones are a kind of their own.
+/// Decodes a message of a worker. Unknown ones become [`Message::Unknown`].
 pub(crate) fn parse(bytes: &[u8]) -> Message {
     let text = printable(bytes);
     match text.split_once(' ').unwrap_or((&text, "")) {
@@ -138,7 +138,7 @@ fn parse_short(arguments: &str) -> Option<Message> {
         .then_some(Message::Short { number: number.parse().ok()?, device: device.to_owned() })
 }
 
-/// A session, and its count.
+/// Parses a session's number, and the number of its request.
 fn request(arguments: &str) -> Option<(u64, u64)> {
     let (session, number) = arguments.split_once(' ')?;
     Some((session.parse().ok()?, number.parse().ok()?))
@@ -149,27 +149,27 @@ const MAX_PEER_TEXT_CHARS: usize = 512;
 /// Most characters of a name in the table of sessions.
 const MAX_SHOWN_NAME_CHARS: usize = 256;
 
-/// A peer's name for the table of sessions, as [`printable`] has it.
+/// Returns a peer's name for the table of sessions, made printable like [`printable`] does.
 pub(crate) fn name(text: &str) -> String {
     printable_within(text.as_bytes(), MAX_SHOWN_NAME_CHARS)
 }
 
-/// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
+/// Makes text safe for a terminal: control characters become spaces, and long text is cut.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     printable_within(bytes, MAX_PEER_TEXT_CHARS)
 }
 
-/// A name as [`printable`] has it, and as one word of a line.
+/// Returns a name, made printable as one short part of a line.
 pub(crate) fn printable_name(name: &str) -> String {
     printable_within(name.as_bytes(), MAX_PRINTED_NAME_CHARS)
 }
 
-/// Most characters of a name.
+/// Most characters of a name in a line.
 const MAX_PRINTED_NAME_CHARS: usize = 64;
 
-/// Text that a terminal can show, of `most` characters at most.
+/// Makes text safe for a terminal, and cuts it to at most `most` characters.
 pub(crate) fn printable_within(bytes: &[u8], most: usize) -> String {
-    // No more is decoded than can be shown.
+    // Decodes no more than can be shown.
     let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));
     let mut letters = text.trim().chars().map(|c| if is_obeyed(c) { ' ' } else { c });
     let mut shown: String = letters.by_ref().take(most).collect();
@@ -180,7 +180,7 @@ pub(crate) fn printable_within(bytes: &[u8], most: usize) -> String {
     shown
 }
 
-/// Whether a terminal does not show a character but does what it says, as to turn around what follows.
+/// Returns whether a terminal acts on a character instead of showing it, for instance by reversing the text behind it.
 pub(crate) fn is_obeyed(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

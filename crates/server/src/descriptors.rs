@@ -1,7 +1,7 @@
-//! Descriptors of a server's process: one number for all that it does, so what each part may take has to fit in it.
+//! The descriptor budget of a server's process: all its parts share one limit.
 //!
-//! The rule: all slots of all listeners, all sessions, all processes for NVML and all connections of the admin socket can be taken at
-//! once, and no peer finds the server without a descriptor. Where the system allows fewer, there are fewer slots.
+//! The rule: even when all slots of all listeners, all sessions, all processes for NVML and all connections of the admin socket
+//! are taken, the server still has a descriptor for each peer. Where the system allows fewer descriptors, there are fewer slots.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,56 +12,56 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::nvml_processes::MAX_NVML_PROCESSES;
 use crate::slots::MAX_SLOTS_PER_LISTENER;
 
-/// Descriptors of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files
-/// are read meanwhile.
+/// Descriptors of a silent connection, and of one in a handshake: its socket, and a second name of it. With TLS, files are read
+/// meanwhile.
 const DESCRIPTORS_PER_SLOT: u64 = 1 + 4;
-/// Descriptors of a worker: control socket, process, standard error, socket for exporting memory, lock of its user, control group.
+/// Descriptors of a worker: control socket, process, standard error, socket for exporting memory, user's lock, control group.
 const DESCRIPTORS_PER_WORKER: u64 = 6;
-/// Descriptors that the start of a process takes for a moment: the process's ends, its standard streams, and the pipe that
-/// reports a failed `exec`.
+/// Descriptors that starting a process takes for a moment: the process's ends, its standard streams, and the pipe that reports a
+/// failed `exec`.
 const DESCRIPTORS_PER_START: u64 = 8;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
 const OTHER_DESCRIPTORS: u64 = 64;
-/// Fewer slots make a listener of no use.
+/// With fewer slots a listener is useless.
 const MIN_SLOTS_PER_LISTENER: u64 = 16;
 
-/// What a process of this user may have open, before it was raised for the server.
+/// The limit of open descriptors before the server raised it.
 static LIMIT_BEFORE_RAISE: OnceLock<Rlimit> = OnceLock::new();
 
-/// Lets this process have as many descriptors open as it may: a server needs some for each session and each connection, and as
-/// many may be on their way to its workers. Workers are started with what was allowed before.
+/// Raises this process's limit of open descriptors to the maximum. A server needs some for each session and each connection, and
+/// as many may be in flight to its workers. Workers start with the old limit.
 pub fn raise_descriptors() {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-    // Where it cannot be raised, fewer sessions have room.
+    // If the limit cannot be raised, fewer sessions fit.
     if setrlimit(Resource::Nofile, raised).is_ok() {
         let _ = LIMIT_BEFORE_RAISE.set(before);
     }
 }
 
-/// What was allowed before that.
+/// Returns the limit before [`raise_descriptors`].
 pub(crate) fn before_raise() -> Option<Rlimit> {
     LIMIT_BEFORE_RAISE.get().copied()
 }
 
-/// What there is room for.
+/// How many slots and sessions the descriptors allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
     /// Slots of one listener.
     pub(crate) of_listener: usize,
     /// Most sessions at a time.
     pub(crate) sessions: usize,
-    /// Descriptors, if they are fewer than all that was asked for needs.
+    /// The limit of descriptors, if it is too low for the whole configuration.
     pub(crate) descriptor_limit: Option<u64>,
 }
 
 impl DescriptorBudget {
-    /// What fits in the limit of this process.
+    /// Returns what fits in this process's limit.
     pub(crate) fn for_this_process(listeners: usize, sessions: usize, warm: usize) -> Self {
         Self::of(getrlimit(Resource::Nofile).current, listeners, sessions, warm)
     }
 
-    /// Slots go first, since a program that finds none tries again; then sessions.
+    /// Reduces slots first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
         let unlimited = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, descriptor_limit: None };
         let (listeners, session_count) = (listeners.max(1) as u64, sessions as u64);
@@ -84,10 +84,10 @@ impl DescriptorBudget {
     }
 }
 
-/// Descriptors that are not shared out. Processes for NVML are started by the threads that greet their programs, many at
-/// once.
+/// Returns the descriptors that are not shared out. Processes for NVML are started by the threads of their programs' handshakes,
+/// many at once.
 fn fixed(warm: usize) -> u64 {
-    // The admin socket's: connections without a request, and answered ones.
+    // The admin socket's share: connections without a request, and answered ones.
     let admin = Limits::default();
     OTHER_DESCRIPTORS
         + (admin.connections + admin.answers) as u64

@@ -1,12 +1,12 @@
-//! Untrusted bytes as lines of a worker: what fuzzing drives.
+//! Fuzzing entry point for untrusted lines of a worker.
 
 use crate::control::{self, Message, name, printable, printable_name};
 
-/// Reads a line that a worker may have written; returns whether it is a known message.
+/// Reads a line that a worker may have written. Returns whether it is a known message.
 ///
 /// # Panics
 ///
-/// The text could control a terminal, or is longer than the input.
+/// The result can control a terminal, or is longer than the input.
 pub fn line_of_a_worker(bytes: &[u8]) -> bool {
     let text = printable(bytes);
     assert!(!text.chars().any(char::is_control), "{text:?}");

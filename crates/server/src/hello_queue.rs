@@ -1,7 +1,7 @@
-//! Connections that have said nothing yet. They cost a descriptor each and no thread, and for a bounded time.
+//! Silent connections, whose peers have sent nothing yet. They cost a descriptor each and no thread, and last for a bounded time.
 //!
-//! Who says a first word is let through to a thread that greets it (`accept.rs`). When the slots of a listener or of a peer
-//! are taken, the server closes the oldest silent connection (`slots.rs`) with the answer to try again.
+//! A connection whose peer sends a first byte gets a thread for its handshake (`accept.rs`). When the slots of a listener or of a
+//! peer are taken, the server closes the oldest silent connection (`slots.rs`) and tells it to try again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use rustix::net::{RecvFlags, recv};
 use crate::listen::{Listener, Peer};
 use crate::slots::{SlotAdmission, SlotLimits, SlotOwner, find_slot};
 
-/// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
+/// How long the server accepts nothing after the system refused, for instance because all descriptors are in use.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection, and by which listener it came.
+/// A connection, and the listener that it came by.
 #[derive(Debug)]
 pub(crate) struct NewConnection {
     pub(crate) socket: OwnedFd,
@@ -24,29 +24,29 @@ pub(crate) struct NewConnection {
     pub(crate) listener: usize,
 }
 
-/// A connection that has said nothing.
+/// A connection whose peer has sent nothing.
 #[derive(Debug)]
 struct SilentConnection {
     arrived: NewConnection,
     deadline: Instant,
 }
 
-/// All of them, oldest first.
+/// All silent connections, oldest first.
 #[derive(Debug)]
 pub(crate) struct HelloQueue {
     silent: Vec<SilentConnection>,
     timeout: Duration,
     limits: SlotLimits,
-    /// Nothing is accepted before this.
+    /// Nothing is accepted before this time.
     paused_until: Option<Instant>,
 }
 
-/// What there is to do.
+/// Listeners and connections that need attention.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyConnections {
-    /// Listeners with connections to be accepted.
+    /// Listeners with connections to accept.
     pub(crate) listeners: Vec<usize>,
-    /// Connections whose peers have said something.
+    /// Connections whose peers have sent bytes.
     pub(crate) spoken: Vec<NewConnection>,
     /// Connections whose time is over.
     pub(crate) late: Vec<NewConnection>,
@@ -57,7 +57,7 @@ impl HelloQueue {
         Self { silent: Vec::new(), timeout, limits, paused_until: None }
     }
 
-    /// Waits for something to do, until `due` at most; none when the server stops.
+    /// Waits for events, until `due` at most. Returns none when the server stops.
     pub(crate) fn wait(
         &mut self,
         listeners: &[Listener],
@@ -81,12 +81,12 @@ impl HelloQueue {
         Some(ReadyConnections { listeners, spoken, late })
     }
 
-    /// When there is something to do, whatever comes.
+    /// Returns the next time at which something is due without an event.
     fn next_time(&self) -> Option<Instant> {
         self.silent.iter().map(|silent| silent.deadline).chain(self.paused_until).min()
     }
 
-    /// Takes out those who have said something, or should have. One that has hung up is dropped.
+    /// Takes out connections whose peers have sent bytes, and those whose time is over. Drops those that have hung up.
     fn sort_out(&mut self, speaking: &[bool]) -> (Vec<NewConnection>, Vec<NewConnection>) {
         let (now, mut spoken, mut late) = (Instant::now(), Vec::new(), Vec::new());
         for (at, silent) in std::mem::take(&mut self.silent).into_iter().enumerate() {
@@ -104,7 +104,7 @@ impl HelloQueue {
         (spoken, late)
     }
 
-    /// Lets a connection wait for its first word. The one that has to go for it is given back.
+    /// Queues a connection until its first byte. Returns the connection that must go for it, if any.
     pub(crate) fn enter(&mut self, arrived: NewConnection) -> Option<NewConnection> {
         let holder = |silent: &SilentConnection| {
             let NewConnection { listener, ref peer, .. } = silent.arrived;
@@ -120,23 +120,23 @@ impl HelloQueue {
         displaced
     }
 
-    /// The system refuses to accept: nothing is for a while. The oldest silent connection gives its descriptor back.
+    /// Stops accepting for a while, since the system refuses. Returns the oldest silent connection, to free its descriptor.
     pub(crate) fn pause_accepting(&mut self) -> Option<NewConnection> {
         self.paused_until = Some(Instant::now() + ACCEPT_RETRY_PAUSE);
         (!self.silent.is_empty()).then(|| self.silent.remove(0).arrived)
     }
 }
 
-/// Which of the sources can be read, or have ended. All false after the time, or an interruption.
+/// Returns which of the sources can be read, or have ended. All are false after the time limit, or an interruption.
 fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Duration) -> Vec<bool> {
     let mut events: Vec<_> = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
-    // Rounded up, or the last moments would be spent in a loop.
+    // Rounded up, since the last moments would otherwise be a busy loop.
     let time = Timespec::try_from(time + Duration::from_millis(1)).ok();
     let has_some = poll(&mut events, time.as_ref()).is_ok_and(|due| due > 0);
     events.iter().map(|event| has_some && !event.revents().is_empty()).collect()
 }
 
-/// What is known of a connection that can be read.
+/// The state of a readable connection.
 enum FirstBytes {
     Readable,
     Closed,
@@ -147,7 +147,7 @@ fn first_word(socket: BorrowedFd<'_>) -> FirstBytes {
     match recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, 1..)) => FirstBytes::Readable,
         Err(Errno::AGAIN | Errno::INTR) => FirstBytes::NotYet,
-        // Another process only looked whether a server is here.
+        // Another process only checked whether a server is here.
         Ok(_) | Err(_) => FirstBytes::Closed,
     }
 }

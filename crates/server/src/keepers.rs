@@ -1,11 +1,10 @@
-//! Keepers: processes that save the worker of a session as a process, or restore one that was saved so
-//! (`katydid_wire::companion`).
+//! Keepers: processes that save a session's worker as a process, or restore a worker saved that way (`katydid_wire::companion`).
 //!
-//! A keeper has the rights of the server, which saving a process takes, and no sandbox; and an image of a process is code. So a
-//! server has keepers only if it serves its own user alone, or if `--allow-worker-images` permits them. One that saves lives as
-//! long as its connection. One that restores is what the server knows as the session's worker: the worker that it has restored is
-//! below it, has its end of the control socket, and ends with it. The thread that greeted the supervisor watches either, because
-//! a process of ours ends with the thread that started it.
+//! A keeper has the rights of the server, which it needs to save a process, and no sandbox; and an image of a process is code. So
+//! a server has keepers only if it serves its own user alone, or if `--allow-worker-images` permits them. A keeper that saves
+//! lives as long as its connection. One that restores is the session's worker for the server: the restored worker is its
+//! descendant, has its end of the control socket, and ends with it. The thread that did the supervisor's handshake watches
+//! either, because the server's child ends with the thread that started it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,16 +20,16 @@ use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise_session;
 use crate::workers::users::RunsAs;
 
-/// Why there is no keeper.
+/// Why no keeper was started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoKeeperError {
-    /// Others use the server too.
+    /// Other users use the server too.
     #[error(
         "workers of this server serve several users and run in a sandbox that no image of a process keeps; use a server that listens \
          on unix sockets alone, or start it with --no-sandbox"
     )]
     Tenants,
-    /// The peer is none of the server's own user.
+    /// The peer is not the server's own user.
     #[error(
         "this server keeps no worker as a process for programs that connect by TCP, TLS or vsock: restoring one runs code with the \
          server's rights; connect to its unix socket, or start it with --allow-worker-images"
@@ -48,15 +47,15 @@ pub(crate) enum NoKeeperError {
     /// The keeper's process cannot be started.
     #[error("no process could be started to save or restore the worker: {0}")]
     Start(io::Error),
-    /// It did not take the supervisor.
+    /// The keeper did not accept the supervisor.
     #[error("the supervisor's connection could not be passed to the process that saves the worker: {0}")]
     HandOver(#[from] AcceptError),
-    /// The process that restores the worker did not take the supervisor.
+    /// The process that restores the worker did not accept the supervisor.
     #[error("the supervisor's connection could not be passed to the process that restores the worker: {0}")]
     Assign(#[from] AssignError),
 }
 
-/// Has a process save the worker of the session that the supervisor has the key of; returns with its end.
+/// Starts a process that saves the worker of the session whose key the supervisor has. Returns when it ends.
 pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Result<(), Box<(Pending, NoKeeperError)>> {
     match may_keep(shared, is_own).and_then(|()| begin_save(shared, &pending)) {
         Ok(keeper) => {
@@ -79,7 +78,7 @@ fn begin_save(shared: &ServerState, pending: &Pending) -> Result<Worker, NoKeepe
     Ok(keeper)
 }
 
-/// Returns when the process has ended, or the server stops.
+/// Waits until the process has ended, or the server stops.
 fn wait(shared: &ServerState, mut keeper: Worker) {
     loop {
         let output = keeper.output.source().unwrap_or(keeper.pidfd.as_fd());
@@ -98,7 +97,7 @@ fn wait(shared: &ServerState, mut keeper: Worker) {
     keeper.output.finish(&shared.reporter);
 }
 
-/// Has a process restore a worker for a session of `program`; returns with the session's end.
+/// Starts a process that restores a worker for a session of `program`. Returns when the session ends.
 pub(crate) fn restore(
     shared: &ServerState,
     pending: Pending,
@@ -134,7 +133,7 @@ fn begin_restore(
     result.inspect_err(|_| drop(shared.sessions.end(id)))
 }
 
-/// Whether a peer may have keepers.
+/// Checks that a peer may have keepers.
 fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), NoKeeperError> {
     if shared.worker.serves_tenants {
         return Err(NoKeeperError::Tenants);
@@ -142,7 +141,7 @@ fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), NoKeeperError> {
     if is_own || shared.worker_images { Ok(()) } else { Err(NoKeeperError::Network) }
 }
 
-/// As a worker, with one argument more, the server's rights and all of its environment.
+/// Returns a worker's command with one more argument, the server's rights and all of its environment.
 fn command(shared: &ServerState) -> WorkerCommand {
     let worker = &shared.worker;
     let mut arguments = Vec::new();

@@ -6,9 +6,8 @@
 //!                                                  spawn ──▶ supervisor (reads what the worker says, reaps it)
 //! ```
 //!
-//! After the hand-over program and worker talk to each other alone; the server only notices when the worker ends. It
-//! keeps no state that a restart cannot rebuild, and trusts neither programs nor workers: what they say is bounded and
-//! made printable.
+//! After the hand-over, program and worker talk only to each other; the server only notices when the worker ends. It keeps no
+//! state that a restart cannot rebuild, and trusts neither programs nor workers: it bounds their texts and makes them printable.
 
 mod accept;
 mod admin;

@@ -1,8 +1,8 @@
 //! Binds the sockets of a server.
 //!
-//! The file of a unix socket has mode 0600 from its first moment on. A socket file whose server is gone is replaced, one
-//! with a live server behind it is not. TCP and vsock reach beyond this machine only when the operator insists; behind TLS
-//! TCP may, since no process is let in there without a certificate.
+//! The file of a unix socket has mode 0600 from its creation. A socket file without a server behind it is replaced, one with a
+//! live server is not. TCP and vsock are refused beyond this machine unless the operator insists. TCP with TLS is allowed, since
+//! no process is admitted there without a certificate.
 
 use std::fs;
 use std::io;
@@ -20,8 +20,8 @@ use rustix::process::geteuid;
 
 use crate::slots::PeerOrigin;
 
-/// Connections that may wait to be accepted: hostile peers may make many while the server gets no time. The system's limit may be below
-/// (`net.core.somaxconn`).
+/// Connections that may wait to be accepted: hostile peers may make many while the server gets no time. The system's limit may be
+/// lower (`net.core.somaxconn`).
 const LISTEN_BACKLOG: i32 = 4096;
 
 /// Mode of a socket's file.
@@ -37,7 +37,7 @@ pub enum ListenError {
         /// Path of the socket.
         path: PathBuf,
     },
-    /// Something that is not ours to remove lies at the path.
+    /// The path has a file that is not a socket, which the server must not remove.
     #[error("{path}: exists and is not a socket; remove it, or give another path")]
     NotASocket {
         /// Path of the file.
@@ -51,10 +51,10 @@ pub enum ListenError {
     BeyondLoopback {
         /// Address from the command line.
         address: Address,
-        /// Address of the network that the name stands for.
+        /// The IP address to which the host resolves, reachable from a network.
         ip: IpAddr,
     },
-    /// A socket between virtual machines, which all programs of the other machines reach.
+    /// A vsock address, which all programs of the other machines can reach.
     #[error(
         "{address}: refused, because any program of the other machines could run code on the GPU; say --insecure if those \
          are trusted"
@@ -71,12 +71,12 @@ pub enum ListenError {
         /// What is wrong with the certificate or its key.
         source: TlsError,
     },
-    /// The host name stands for nothing.
+    /// The host name cannot be resolved.
     #[error("{address}: cannot find the host ({source}); give an address of this machine")]
     Resolve {
         /// Address from the command line.
         address: Address,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// The operating system refused.
@@ -91,22 +91,22 @@ pub enum ListenError {
     },
 }
 
-/// A socket that is bound and listens.
+/// A bound socket that listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
     /// With the folder of certificates.
     Tls(TcpListener, PathBuf),
-    /// With the number of this machine that it was asked for.
+    /// With the requested number of this machine.
     Vsock(OwnedFd, u32),
 }
 
-/// The machine number of vsock that is this machine alone.
+/// The vsock machine number that is reachable only from this machine.
 const VMADDR_CID_LOCAL: u32 = 1;
 
 impl Listener {
-    /// Binds and listens on `address`; `insecure` allows addresses that other machines reach without TLS.
+    /// Binds `address` and listens. `insecure` allows addresses that other machines reach without TLS.
     pub(crate) fn bind(address: &Address, insecure: bool) -> Result<Self, ListenError> {
         let listener = match address {
             Address::Unix(path) => bind_unix(path).map(|(listener, file)| Self::Unix(listener, file))?,
@@ -136,7 +136,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// A peer that is gone again when it is accepted must not hold up the others.
+    /// Makes accepting nonblocking: a peer that is gone before it is accepted must not hold up the others.
     fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Unix(listener, _) => listener.set_nonblocking(true),
@@ -145,7 +145,7 @@ impl Listener {
         }
     }
 
-    /// The address programs use: a port of 0 has become the one that the system chose.
+    /// Returns the address for programs. Port 0 has become the port that the system chose.
     pub(crate) fn address(&self) -> io::Result<Address> {
         match self {
             Self::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
@@ -164,13 +164,13 @@ impl Listener {
         }
     }
 
-    /// The folder of certificates, if TLS is to be spoken with the process that connects.
+    /// Returns the folder of certificates, if connections of this listener speak TLS.
     pub(crate) fn certs(&self) -> Option<&Path> {
         if let Self::Tls(_, folder) = self { Some(folder) } else { None }
     }
 }
 
-/// A server that cannot show its certificates would refuse every process.
+/// Checks that the server can use its certificates. Without that it would refuse every connection.
 fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBuf, ListenError> {
     let failed = |source| ListenError::Certificates { address: address.without_certs(), source };
     let folder = folder.ok_or(TlsError::NoFolder).map_err(failed)?;
@@ -178,28 +178,28 @@ fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBu
     Ok(folder.to_owned())
 }
 
-/// Peer of an accepted connection.
+/// The peer of an accepted connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// `unix`, or address and port.
     pub(crate) name: String,
-    /// Its process, where the system tells.
+    /// Process id of the peer, where the system tells.
     pub(crate) pid: Option<u32>,
-    /// Whose it is, as far as limits are concerned.
+    /// The origin that its limits apply to.
     pub(crate) origin: PeerOrigin,
-    /// Whether it may use this server.
+    /// Whether the peer may use this server.
     pub(crate) allowed: bool,
 }
 
 impl Peer {
-    /// Whether it came by the server's unix socket, so that it is the server's own user, or root.
+    /// Returns whether the peer came over the server's unix socket, so that it is the server's own user, or root.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.origin, PeerOrigin::User(_))
     }
 }
 
 impl Listener {
-    /// The next connection; `None` when it was gone before it was accepted.
+    /// Accepts the next connection; `None` when the peer was gone before.
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Peer)>> {
         let accepted = match self {
             Self::Unix(listener, _) => listener.accept().and_then(|(socket, _)| {
@@ -228,7 +228,7 @@ fn accept_vsock(listener: &OwnedFd) -> io::Result<(OwnedFd, Peer)> {
     Ok((socket, Peer { name, pid: None, origin, allowed: true }))
 }
 
-/// The kernel's word on who is at the other end: root and the server's own user are let in.
+/// Identifies the peer of a unix socket by the kernel's credentials. Root and the server's own user are allowed.
 fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
     let credentials = socket_peercred(socket)?;
     let allowed = credentials.uid.is_root() || credentials.uid == geteuid();
@@ -236,7 +236,7 @@ fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
     Ok(Peer { name: "unix".to_owned(), pid, origin: PeerOrigin::User(credentials.uid.as_raw()), allowed })
 }
 
-/// The peer's doing, not the system's.
+/// Returns whether an error is the peer's doing, not the system's.
 fn is_fleeting(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
@@ -252,18 +252,18 @@ impl AsFd for Listener {
     }
 }
 
-/// A socket in the file system; removed with this value, unless another process put another file in its place.
+/// A socket in the file system. It is removed with this value, unless another process put another file in its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
     identity: Identity,
 }
 
-/// Tells a file from every other one: device, inode, and when the inode was last changed, since numbers are reused.
+/// Identifies a file: device, inode, and the inode's change time, since inode numbers are reused.
 type Identity = (u64, u64, i64, i64);
 
 impl SocketFile {
-    /// Path of the socket.
+    /// Returns the path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -272,7 +272,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // Left behind it would only be recognised as stale by the next server.
+            // If it stayed, only the next server would find it stale.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -290,7 +290,7 @@ pub(crate) fn bind_unix(path: &Path) -> Result<(UnixListener, SocketFile), Liste
     Ok((listener, SocketFile { path: path.to_owned(), identity }))
 }
 
-/// A umask that takes from the owner is undone before the socket listens.
+/// Binds with mode 0600. Undoes a umask that takes rights from the owner before the socket listens.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_of_mode_0600(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
@@ -298,7 +298,8 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// A socket that does not listen yet. Its file never had another mode: Linux gives it that of the unbound socket, less the umask.
+/// Binds a socket that does not listen yet. Its file never has another mode: Linux gives it that of the unbound socket, less the
+/// umask.
 fn socket_of_mode_0600(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
@@ -316,7 +317,7 @@ fn unix_error(path: &Path, source: io::Error) -> ListenError {
     ListenError::Bind { address: path.display().to_string(), source, remedy }
 }
 
-/// Removes a socket that no server listens on any more.
+/// Removes a socket on which no server listens any more.
 fn make_room(path: &Path) -> Result<(), ListenError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -362,7 +363,7 @@ mod tests {
 
     use super::*;
 
-    /// More connections than programs make at once, and than the standard library's queue has room for.
+    /// More connections than programs make at once, and more than the standard library's queue has room for.
     #[test]
     fn a_server_that_is_late_keeps_clients_waiting_and_loses_no_connection() {
         let listener = bind_tcp(&tcp("127.0.0.1"), "127.0.0.1", 0, false).unwrap();
@@ -370,7 +371,7 @@ mod tests {
         let connect = |_| TcpStream::connect_timeout(&number, Duration::from_millis(900));
         let clients = (0..300).map(connect).collect::<io::Result<Vec<_>>>();
         assert_eq!(clients.unwrap().len(), 300);
-        // A socket with a queue that is full has such a caller try again later.
+        // A socket with a full queue makes such a caller try again later.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let _bound = bind_unix(&path).unwrap();
@@ -382,7 +383,8 @@ mod tests {
         assert_eq!(clients.unwrap().len(), 300);
     }
 
-    /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a moment.
+    /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a
+    /// moment.
     fn bind_again(path: &Path) -> (UnixListener, SocketFile) {
         until("the end of the child's copy", || !matches!(bind_unix(path), Err(ListenError::Live { .. })));
         bind_unix(path).unwrap()

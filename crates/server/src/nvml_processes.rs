@@ -1,23 +1,23 @@
-//! For whom there are processes that answer about devices (NVML), within bounds.
+//! Bounds the number of processes that answer programs about devices (NVML).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::slots::PeerOrigin;
 
-/// Such processes at a time.
+/// Most such processes at a time.
 pub(crate) const MAX_NVML_PROCESSES: usize = 64;
 
-/// Processes for NVML for peers over networks, so that programs of this machine have some.
+/// Most processes for NVML for peers over networks. The rest is for programs of this machine.
 pub(crate) const MAX_REMOTE_PROCESSES: usize = 48;
 
-/// Processes for NVML for one peer over a network.
+/// Most processes for NVML for one peer over a network.
 pub(crate) const MAX_PROCESSES_PER_PEER: usize = 16;
 
-/// For whom there are such processes.
+/// The origins that have such processes.
 #[derive(Debug, Default)]
 pub(crate) struct NvmlProcesses(Mutex<Vec<PeerOrigin>>);
 
-/// One of the places; free again when this is dropped.
+/// The slot of such a process. It is free again when this is dropped.
 pub(crate) struct ProcessSlot<'a>(&'a NvmlProcesses, PeerOrigin);
 
 impl NvmlProcesses {

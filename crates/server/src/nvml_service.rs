@@ -1,9 +1,9 @@
-//! Programs that ask about the server's devices (NVML): each gets a process of its own, which is no session.
+//! Programs that ask about the server's devices (NVML): each gets its own process, which is no session.
 //!
-//! The process lives as long as the connection. The thread that greeted the program waits for it, because a worker ends
-//! with the thread that started it. It ends by itself when its program asks nothing for a while, or has asked for long: the
-//! program's library connects again when it has another question. What the sessions hold is handed over as it is now: softcuda knows nothing of other
-//! processes.
+//! The process lives as long as the connection. The thread that did the program's handshake waits for it, because a worker ends
+//! with the thread that started it. The process ends by itself when its program asks nothing for a while, or has asked for long;
+//! the program's library connects again for its next question. The server passes it the sessions' current memory use: softcuda
+//! knows nothing of other processes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,27 +17,27 @@ use crate::shared::ServerState;
 use crate::slots::PeerOrigin;
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 
-/// Why a program is not answered.
+/// Why a program gets no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WatchError {
-    /// Too many ask at once.
+    /// Too many programs ask at once.
     #[error("too many programs ask about the devices at once; try again in a second")]
     Full,
     /// The service's process cannot be started.
     #[error("no process could be started to answer: {0}")]
     Start(io::Error),
-    /// It did not take the program.
+    /// The process did not accept the program.
     #[error("the program could not be handed over: {0}")]
     HandOver(AcceptError),
 }
 
-/// A process that answers a program.
+/// A process that answers one program.
 pub(crate) struct NvmlProcess<'a> {
     worker: Worker,
     _slot: ProcessSlot<'a>,
 }
 
-/// Hands the program over to a process that answers it.
+/// Starts a process that answers the program, and hands the program over to it.
 pub(crate) fn begin<'a>(
     shared: &'a ServerState,
     pending: &Pending,
@@ -51,14 +51,14 @@ pub(crate) fn begin<'a>(
 }
 
 impl NvmlProcess<'_> {
-    /// Returns when the process has ended, or the server stops.
+    /// Waits until the process has ended, or the server stops.
     pub(crate) fn wait(mut self, shared: &ServerState) {
         while !self.step(shared) {}
         self.worker.reap();
         self.worker.output.finish(&shared.reporter);
     }
 
-    /// Waits for the next event; returns whether to reap the process.
+    /// Handles the next event. Returns whether to reap the process.
     fn step(&mut self, shared: &ServerState) -> bool {
         let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
         let mut events = [self.worker.pidfd.as_fd(), shared.stop.as_fd(), output]
@@ -74,14 +74,14 @@ impl NvmlProcess<'_> {
     }
 }
 
-/// As a worker, with one argument more.
+/// Returns a worker's command with one more argument.
 fn command(worker: &WorkerCommand) -> WorkerCommand {
     let mut command = worker.clone();
     command.arguments.push("--watch".into());
     command
 }
 
-/// Processes and the bytes that they hold, as many as there is room for.
+/// Encodes processes and the bytes that they hold, as many as fit.
 fn note(held: &[(u32, u64)]) -> Vec<u8> {
     const NVML_NOTE_BYTES: usize = 4096;
     let record = |(process, bytes): &(u32, u64)| [&process.to_le_bytes()[..], &bytes.to_le_bytes()].concat();

@@ -1,9 +1,9 @@
-//! The pool of warm workers: their driver is up, so that a program need not wait for it.
+//! The pool of warm workers. Their driver has started, so a program need not wait for it.
 //!
-//! One thread of the pool starts workers (and lives as long as the server: see `workers/spawn.rs`), one thread a worker minds
-//! it from start to end (`workers/supervisor.rs`). A worker that dies before it was ready counts as a failure: the next start then
-//! waits, longer each time, so that a machine without a working driver is not kept busy by us. A program that comes in
-//! the meantime causes one attempt at once and learns of its outcome.
+//! One thread of the pool starts workers (and lives as long as the server: see `workers/spawn.rs`). One thread for each worker
+//! supervises it from start to end (`workers/supervisor.rs`). A worker that dies before it is ready counts as a failure. The next
+//! start then waits, longer each time, so that a machine without a working driver is not kept busy. A program that comes in the
+//! meantime causes one attempt at once and gets its outcome.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,20 +14,20 @@ use katydid_wire::handshake::{SOFTCUDA_DRIVER, SessionKind};
 use crate::view::WorkersView;
 use crate::workers::handle::{DriverFound, WorkerHandle, WorkerNeeds};
 
-/// Wait after the first failure; doubles with each further one.
+/// Pause after the first failure. It doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-/// How often a wait looks whether it is given up.
+/// How often a waiting thread checks whether its wait is given up.
 const GIVEN_UP_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest wait between attempts.
+/// Longest pause between attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Why no worker could be had.
+/// Why no worker was available.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum PoolError {
     /// A worker was started for the program and died.
     #[error("no worker could be started: {0}")]
     Failed(String),
-    /// The server starts none.
+    /// No worker started in time.
     #[error("no worker was started within {} s; see the server's messages", .0.as_secs())]
     Slow(Duration),
     /// The server is stopping.
@@ -35,7 +35,7 @@ pub(crate) enum PoolError {
     Stopping,
 }
 
-/// Workers that serve no process yet.
+/// Workers that serve no program yet.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     target: usize,
@@ -45,24 +45,24 @@ pub(crate) struct WorkerPool {
 
 #[derive(Debug, Default)]
 struct WorkerPoolState {
-    /// Raised when the pool starts over; the pool discards workers of an earlier epoch.
+    /// Increases when the pool starts over. Workers of an earlier epoch are discarded.
     epoch: u64,
     ready: VecDeque<WorkerHandle>,
-    /// What the workers are for whose drivers are not up yet.
+    /// The needs of workers whose drivers have not started yet.
     warming: Vec<WorkerNeeds>,
-    /// Programs that wait for a worker: each raises the number of workers wanted.
+    /// Programs that wait for a worker. Each raises the number of workers wanted.
     waiting: usize,
-    /// Peers that wait to learn the driver: one worker is enough for all of them.
+    /// Peers that wait to learn the driver. One worker is enough for all of them.
     inquiring: usize,
     failures: u64,
     failures_in_a_row: u32,
     last_failure: Option<String>,
-    /// No start before this, unless a program waits.
+    /// No worker starts before this time, unless a program waits.
     backoff_until: Option<Instant>,
     driver: Option<DriverFound>,
-    /// The program that came last uses OpenCL, so the next one may.
+    /// Whether the last program used OpenCL, so that the next one may.
     loads_opencl: bool,
-    /// A worker ended that was to load drivers of OpenCL.
+    /// Whether a worker ended that was to load drivers of OpenCL.
     loads_no_more: bool,
     stopping: bool,
 }
@@ -75,8 +75,8 @@ impl WorkerPoolState {
         is_short && self.backoff().is_none()
     }
 
-    /// What the next worker is for. One in reserve loads drivers of OpenCL where it may be of use; one that is waited for does not.
-    /// Workers load them beside softcuda alone.
+    /// Returns the next worker's purpose. One in reserve loads drivers of OpenCL where they may be useful; one that a program or
+    /// peer waits for does not. Only workers with softcuda load them.
     fn need(&self) -> WorkerNeeds {
         let is_soft = self.driver.as_ref().is_some_and(|driver| driver.name == SOFTCUDA_DRIVER);
         let loads_opencl = self.loads_opencl && !self.loads_no_more && !self.is_waited_for() && is_soft;
@@ -87,26 +87,26 @@ impl WorkerPoolState {
         self.waiting + self.inquiring > 0
     }
 
-    /// How many warming workers load drivers of OpenCL: no program or peer waits for them.
+    /// Returns how many warming workers load drivers of OpenCL. No program or peer waits for them.
     fn loading(&self) -> usize {
         self.warming.iter().filter(|need| need.loads_opencl).count()
     }
 
-    /// A worker with this need is warming no more.
+    /// Notes that a worker with this need is no longer warming.
     fn end_warming(&mut self, need: WorkerNeeds) {
         if let Some(index) = self.warming.iter().position(|known| *known == need) {
             self.warming.swap_remove(index);
         }
     }
 
-    /// How long the next start must wait yet.
+    /// Returns how long the next start must still wait.
     fn backoff(&self) -> Option<Duration> {
         self.backoff_until?.checked_duration_since(Instant::now()).filter(|backoff| !backoff.is_zero())
     }
 }
 
 impl WorkerPool {
-    /// A pool that keeps `target` workers ready.
+    /// Creates a pool that keeps `target` workers ready.
     pub(crate) fn new(target: usize) -> Self {
         Self { target, state: Mutex::default(), changed: Condvar::new() }
     }
@@ -127,8 +127,8 @@ impl WorkerPool {
         }
     }
 
-    /// A worker's driver is up; one of an earlier epoch is of no use. Whether the driver is another than that of the worker
-    /// before.
+    /// Adds a worker whose driver has started; dismisses one of an earlier epoch. Returns whether the driver differs from that of
+    /// the worker before.
     pub(crate) fn ready(&self, worker: &WorkerHandle, driver: &DriverFound) -> bool {
         let mut state = self.lock();
         state.end_warming(worker.need());
@@ -143,7 +143,7 @@ impl WorkerPool {
         previous_driver.as_ref() != Some(driver)
     }
 
-    /// Begins an epoch: has all workers that serve no process replaced.
+    /// Begins an epoch: all workers that serve no program are replaced.
     pub(crate) fn renew(&self) {
         let mut state = self.lock();
         state.epoch += 1;
@@ -151,13 +151,14 @@ impl WorkerPool {
         self.changed.notify_all();
     }
 
-    /// A worker of this need died, or could not be started, before it was ready. Says how long the next start will wait.
+    /// Notes that a worker with this need died, or could not be started, before it was ready. Returns how long the next start
+    /// will wait.
     pub(crate) fn failed(&self, reason: &str, need: WorkerNeeds) -> Duration {
         let mut state = self.lock();
         state.end_warming(need);
         state.last_failure = Some(reason.to_owned());
         if need.loads_opencl && state.is_waited_for() {
-            // The worker that is waited for is another one.
+            // The awaited worker is another one.
             self.changed.notify_all();
             return Duration::ZERO;
         }
@@ -169,12 +170,13 @@ impl WorkerPool {
         backoff
     }
 
-    /// Has no further worker load drivers of OpenCL before it is ready, as one that was to has ended. Whether any would have.
+    /// Keeps further workers from loading drivers of OpenCL in advance, since one that was to has ended. Returns whether that is
+    /// new.
     pub(crate) fn stop_loading_opencl(&self) -> bool {
         !std::mem::replace(&mut self.lock().loads_no_more, true)
     }
 
-    /// A worker that was ready died unused.
+    /// Removes a ready worker that died unused.
     pub(crate) fn lost(&self, worker: &WorkerHandle) {
         let mut state = self.lock();
         state.ready.retain(|ready| ready.pid() != worker.pid());
@@ -192,7 +194,7 @@ impl WorkerPool {
         self.wait_for_worker(timeout, is_given_up, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
-    /// Gives a worker back that was taken and not used.
+    /// Returns a worker that was taken and not used to the pool.
     pub(crate) fn put_back(&self, worker: WorkerHandle) {
         let mut state = self.lock();
         match worker.need().epoch == state.epoch && !state.stopping {
@@ -202,14 +204,14 @@ impl WorkerPool {
         self.changed.notify_all();
     }
 
-    /// The driver of a ready worker, which stays, or of the next one, unless the wait `is_given_up`.
+    /// Returns the driver of a ready worker, which stays, or of the next one, unless the wait `is_given_up`.
     pub(crate) fn driver(&self, timeout: Duration, is_given_up: &dyn Fn() -> bool) -> Result<DriverFound, PoolError> {
         let pick = |ready: &mut VecDeque<WorkerHandle>| ready.front()?.driver().cloned();
         self.wait_for_worker(timeout, is_given_up, |state| &mut state.inquiring, pick)
     }
 
-    /// Waits for a worker that `pick` takes something from, among those that `count` counts. `timeout` is for a time in which no worker
-    /// starts: one that does comes up, or fails, or its supervisor ends it.
+    /// Waits for a worker from which `pick` takes something, as one of the waiters that `count` counts. `timeout` limits the time
+    /// in which no worker starts. A starting worker gets ready, or fails, or its supervisor ends it.
     fn wait_for_worker<T>(
         &self,
         timeout: Duration,
@@ -244,7 +246,7 @@ impl WorkerPool {
         outcome
     }
 
-    /// Gives up the ready workers and wakes every waiting thread.
+    /// Stops the pool: returns the ready workers and wakes every waiting thread.
     pub(crate) fn stop(&self) -> Vec<WorkerHandle> {
         let mut state = self.lock();
         state.stopping = true;
@@ -252,12 +254,12 @@ impl WorkerPool {
         state.ready.drain(..).collect()
     }
 
-    /// Whether the server stops: workers die then without being missed.
+    /// Returns whether the server stops. Workers that die then are no failures.
     pub(crate) fn is_stopping(&self) -> bool {
         self.lock().stopping
     }
 
-    /// What the admin API shows, and the driver found last.
+    /// Returns the state for the admin API, and the last known driver.
     pub(crate) fn view(&self) -> (WorkersView, Option<String>) {
         let state = self.lock();
         let last_failure = state.last_failure.clone();
@@ -265,7 +267,7 @@ impl WorkerPool {
         (WorkersView { ready: state.ready.len(), warming: state.warming.len(), last_failure }, driver)
     }
 
-    /// Waits for a change, at most as long as `limit` says.
+    /// Waits for a change, at most for `limit`.
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, WorkerPoolState>,
@@ -277,7 +279,7 @@ impl WorkerPool {
         }
     }
 
-    /// The counters are adjusted in single statements, so a panic elsewhere leaves them consistent.
+    /// Locks the state. Each change of the counters is one statement, so a panic elsewhere leaves them consistent.
     fn lock(&self) -> MutexGuard<'_, WorkerPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -287,7 +289,7 @@ fn state_rest(state: &WorkerPoolState) -> Option<Duration> {
     state.backoff()
 }
 
-/// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
+/// Returns the outcome for a waiting program, if there is one. `failures` is the count when it began to wait.
 fn outcome<T>(
     state: &mut WorkerPoolState,
     failures: u64,

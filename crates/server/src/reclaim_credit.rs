@@ -1,8 +1,8 @@
-//! How long sessions that are asked for idle memory may let others wait.
+//! How long sessions that are asked for idle memory may make others wait.
 //!
-//! The rule: one peer has others wait 20 s in all, and a thirtieth of the time that passes from then on. Answers that come as fast as
-//! programs have to give theirs cost nothing. So a worker that answers late was late at the others' cost once, and a busy machine's
-//! workers are waited for.
+//! The rule: one peer may make others wait 20 s in all, and a thirtieth of the time that passes from then on. Answers within the
+//! time that programs have for theirs cost nothing. So a worker that answers late costs the others time once, and a busy
+//! machine's workers still get the time they need.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use crate::slots::PeerOrigin;
 use crate::workers::handle::SessionId;
 
-/// How long others wait at most for a peer that has not been late, or for a session that is about to end: what a worker that ends may
-/// take. On a busy machine workers wait for seconds; one that takes longer hangs.
+/// Longest wait of others for a peer that has not been late, or for a session that is about to end: as long as a worker may take
+/// to end. On a busy machine workers need seconds; one that takes longer hangs.
 pub(crate) const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long an answer may take without a charge to the credit. Answers of programs are waited for as long.
+/// How long an answer may take without a charge to the credit. Answers of programs get the same time.
 pub(crate) const UNCHARGED_ANSWER_TIME: Duration = Duration::from_millis(500);
-/// So many seconds have to pass until one second that others have waited is forgotten.
+/// Seconds that must pass until one second of charged wait is forgotten.
 const RECOVERY_SECONDS_PER_CHARGED_SECOND: u32 = 30;
 
-/// Whose history counts: that of a peer over a network, whatever sessions it begins, or of one session of the server's own user.
+/// The owner of a credit: a peer over a network, whatever sessions it begins, or one session of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RateLimitKey {
     Peer(PeerOrigin),
@@ -31,7 +31,7 @@ impl RateLimitKey {
     }
 }
 
-/// How long others have waited for one.
+/// How long others have waited for one owner.
 #[derive(Debug, Clone, Copy)]
 struct WaitRecord {
     time: Duration,
@@ -40,19 +40,19 @@ struct WaitRecord {
 }
 
 impl WaitRecord {
-    /// What is not forgotten yet.
+    /// Returns the charge that is not forgotten yet.
     fn left_at(self, now: Instant) -> Duration {
         self.time.saturating_sub(now.saturating_duration_since(self.until) / RECOVERY_SECONDS_PER_CHARGED_SECOND)
     }
 }
 
-/// The history of all.
+/// The charges of all owners.
 #[derive(Debug, Default)]
 pub(crate) struct ReclaimCredit(BTreeMap<RateLimitKey, WaitRecord>);
 
 impl ReclaimCredit {
-    /// How long others wait for a session that is silent since `since`, from `now` on. Nothing: not at all. `waited_since`: when others
-    /// began to wait for one of the payer's sessions that still is silent.
+    /// Returns how long others may wait, from `now` on, for a session that is silent since `since`. Zero: not at all.
+    /// `waited_since` is when others began to wait for one of the payer's sessions that is still silent.
     pub(crate) fn wait_for(
         &self,
         payer: RateLimitKey,
@@ -71,8 +71,8 @@ impl ReclaimCredit {
         left.min(RECLAIM_TIMEOUT.saturating_sub(silent))
     }
 
-    /// Notes that others have waited from `since` on for a session, which has answered or ended. Time in which several of a peer were
-    /// silent counts once, and no more counts than others wait in all, however long it was stopped.
+    /// Charges the wait of others since `since` for a session that has answered or ended. Time in which several sessions of a
+    /// peer were silent counts once. No more counts than others wait in all, however long the session was stopped.
     pub(crate) fn charge(&mut self, payer: RateLimitKey, since: Instant, now: Instant) {
         let late = since + UNCHARGED_ANSWER_TIME;
         if now <= late {
@@ -83,13 +83,13 @@ impl ReclaimCredit {
         self.0.insert(payer, WaitRecord { time: time.min(RECLAIM_TIMEOUT), until: now });
     }
 
-    /// Has so much time pass.
+    /// Lets `time` pass.
     #[cfg(test)]
     pub(crate) fn pass(&mut self, time: Duration) {
         self.0.values_mut().for_each(|waited| waited.until -= time);
     }
 
-    /// Forgets a session that has ended, and peers of which nothing is left.
+    /// Forgets a session that has ended, and peers without a remaining charge.
     pub(crate) fn forget(&mut self, id: SessionId, now: Instant) {
         self.0.retain(|payer, waited| *payer != RateLimitKey::Session(id) && !waited.left_at(now).is_zero());
     }
@@ -109,7 +109,7 @@ mod tests {
         RateLimitKey::of(id, None)
     }
 
-    /// How long others wait for a session that was asked just now, while no other of its payer is silent.
+    /// How long others wait for a session that was asked just now, while no other session of its payer is silent.
     fn wait_for(credit: &ReclaimCredit, payer: RateLimitKey, now: Instant) -> Duration {
         credit.wait_for(payer, now, None, now)
     }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(credit.wait_for(session(1), began, Some(began), now), S);
         credit.charge(session(1), began, now);
         assert_eq!(wait_for(&credit, session(1), now), S + UNCHARGED_ANSWER_TIME);
-        // However often it does that: what others wait in all is bounded.
+        // However often it does that, the total wait of others is bounded.
         let mut waited = Duration::ZERO;
         for _ in 0..100 {
             let wait = wait_for(&credit, session(1), now);
@@ -185,7 +185,7 @@ mod tests {
         let left = RECLAIM_TIMEOUT - 4 * S;
         assert_eq!(credit.wait_for(peer(1), now, Some(began), now), left);
         assert_eq!(credit.wait_for(peer(1), began, Some(began), now), left.min(RECLAIM_TIMEOUT - (now - began)));
-        // One that was about to end before others asked.
+        // A session that was about to end before others asked.
         assert_eq!(credit.wait_for(peer(2), began, None, now), RECLAIM_TIMEOUT - (now - began));
     }
 }

@@ -1,7 +1,7 @@
 //! Reclaim requests that have no answer yet: the sessions that each waits for and until when, and which sessions are silent.
 //!
-//! The rule: no session waits for another one for longer than that one's credit was when it was asked, whatever all others do. What
-//! others have waited for a session counts as soon as it answers or ends, and counts as running time before.
+//! The rule: no session waits for another one longer than that one's credit when it was asked, whatever all others do. The wait
+//! of others for a session is charged as soon as the session answers or ends, and counts as running time before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use crate::reclaim_credit::{RECLAIM_TIMEOUT, RateLimitKey, ReclaimCredit, UNCHARGED_ANSWER_TIME};
 use crate::workers::handle::SessionId;
 
-/// A session that finds no memory on a device, and its own count.
+/// A session that finds no memory on a device, and the number of its request.
 pub(crate) type ReclaimRequest = (SessionId, u64);
 
-/// Reclaim requests of a session that are kept: those to programs that never answer stay.
+/// Most reclaim requests kept for a session: those to programs that never answer stay.
 const MAX_RECLAIM_REQUESTS: usize = 64;
 
-/// All requests of a server.
+/// All reclaim requests of a server.
 #[derive(Debug, Default)]
 pub(crate) struct ReclaimRequests {
-    /// Who has yet to give back what lies idle.
+    /// The sessions that have yet to give back idle memory, by request.
     pending: BTreeMap<ReclaimRequest, AskedSessions>,
     /// Sessions that are about to end, or owe an answer to a request.
     silent: BTreeMap<SessionId, SilentSession>,
@@ -30,11 +30,11 @@ pub(crate) struct ReclaimRequests {
 #[derive(Debug)]
 struct SilentSession {
     payer: RateLimitKey,
-    /// When it was asked, or began to end.
+    /// When the session was asked, or began to end.
     since: Instant,
-    /// When others began to wait for it; none: no session has.
+    /// When others began to wait for it; none if no session has.
     waited_since: Option<Instant>,
-    /// The oldest request that it owes an answer to; none: it is about to end.
+    /// The oldest request that it owes an answer to; none if it is about to end.
     owed: Option<ReclaimRequest>,
 }
 
@@ -44,20 +44,21 @@ impl SilentSession {
     }
 }
 
-/// Whom a reclaim request waits for.
+/// The sessions that a reclaim request waits for.
 #[derive(Debug)]
 struct AskedSessions {
-    /// When they were asked.
+    /// When the sessions were asked.
     sent: Instant,
-    /// Workers that have not looked yet, and those that are about to end, each with its deadline. None of them waits for its program.
+    /// Workers that have not answered yet, and those that are about to end, each with its deadline. None of them waits for its
+    /// program.
     workers: BTreeMap<SessionId, Instant>,
-    /// Those whose programs live and were asked, each with its deadline.
+    /// Sessions whose programs live and were asked, each with its deadline.
     programs: BTreeMap<SessionId, Instant>,
-    /// One has answered or ended since the session that is short was last told.
+    /// Whether a session has answered or ended since the requesting one was last told.
     is_changed: bool,
-    /// How long that session waits for workers, from `sent` on, by the last limit that the server sent it.
+    /// How long the requesting session waits for workers, from `sent` on: the last limit that the server sent it.
     limit: Duration,
-    /// It knows that only programs are waited for.
+    /// Whether the requesting session knows that only programs are still waited for.
     is_told: bool,
 }
 
@@ -72,7 +73,7 @@ impl AskedSessions {
         self.is_changed |= self.programs.remove(&id).is_some();
     }
 
-    /// A session has asked its program, or has done what it could.
+    /// Notes that a session has asked its program, or has done what it could.
     fn on_reply(&mut self, id: SessionId, is_given: bool, now: Instant) {
         if is_given {
             self.forget(id);
@@ -86,7 +87,7 @@ impl AskedSessions {
         self.workers.is_empty() && self.programs.is_empty()
     }
 
-    /// What the session that is short has to know by now; `number` is its request's.
+    /// Returns the next line for the requesting session, if it must learn something; `number` is its request's.
     fn next_line(&mut self, number: u64) -> Option<String> {
         if !std::mem::take(&mut self.is_changed) {
             return None;
@@ -97,7 +98,7 @@ impl AskedSessions {
         if self.workers.is_empty() {
             return (!std::mem::replace(&mut self.is_told, true)).then(|| format!("asked {number}"));
         }
-        // It keeps the time. The last deadline may have been that of a session that has answered since.
+        // The session keeps the time itself. The last deadline may have been that of a session that has answered since.
         let deadline = self.workers.values().chain(self.programs.values()).max()?;
         let limit = deadline.saturating_duration_since(self.sent);
         let is_shorter = limit < self.limit && limit <= RECLAIM_TIMEOUT.saturating_sub(UNCHARGED_ANSWER_TIME);
@@ -109,12 +110,13 @@ impl AskedSessions {
 }
 
 impl ReclaimRequests {
-    /// Notes who was asked, and those that are about to end and so were not. `others`: each with whose history counts.
+    /// Adds a request: notes the sessions that were asked, and those that are about to end and so were not. Each of `peers` comes
+    /// with the owner of its credit.
     pub(crate) fn add(&mut self, request: ReclaimRequest, peers: &[(SessionId, RateLimitKey)]) {
         let (now, silences) = (Instant::now(), self.oldest_silences());
         let mut sessions = AskedSessions::new(now);
         for &(other, payer) in peers {
-            // Sessions that are short wait for a hanging worker once in all, not once each.
+            // Requesting sessions wait for a hanging worker once in all, not once each.
             let silence = self.silent.entry(other).or_insert_with(|| SilentSession::on_request(payer, request, now));
             let wait = self.credit.wait_for(payer, silence.since, silences.get(&payer).copied(), now);
             if !wait.is_zero() {
@@ -127,18 +129,18 @@ impl ReclaimRequests {
         if own.clone().count() > MAX_RECLAIM_REQUESTS
             && let Some((&oldest, _)) = own.clone().next()
         {
-            // Its worker has long given up waiting.
+            // The oldest request's worker has long given up waiting.
             self.pending.remove(&oldest);
         }
     }
 
-    /// A session that is not about to end has asked its program for what a request wants, or has done what it could.
+    /// Notes that a session that is not about to end has asked its program for a request, or has done what it could.
     pub(crate) fn on_reply(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
         let now = Instant::now();
         if let Some(sessions) = self.pending.get_mut(&request) {
             sessions.on_reply(id, is_given, now);
         }
-        // A worker answers in order. Words on another request are none of those that it owes.
+        // A worker answers in order. An answer to another request is none that it owes.
         let Some(&SilentSession { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request))
         else {
             return;
@@ -150,7 +152,7 @@ impl ReclaimRequests {
         }
     }
 
-    /// A session is about to end. What it says from here on does not count.
+    /// Notes that a session is about to end. Its later answers do not count.
     pub(crate) fn is_ending(&mut self, id: SessionId, payer: RateLimitKey) {
         let now = Instant::now();
         self.end_silence(id, now);
@@ -159,7 +161,7 @@ impl ReclaimRequests {
         self.silent.insert(id, silence);
     }
 
-    /// A session has ended.
+    /// Notes that a session has ended.
     pub(crate) fn forget(&mut self, id: SessionId) {
         let now = Instant::now();
         self.end_silence(id, now);
@@ -168,8 +170,8 @@ impl ReclaimRequests {
         self.pending.values_mut().for_each(|sessions| sessions.forget(id));
     }
 
-    /// What the sessions that are short have to know by now: how long they still wait, that they wait for programs only, or for no
-    /// session any more.
+    /// Returns the lines that requesting sessions must get: their remaining limit, that they wait only for programs, or that they
+    /// wait for no session any more.
     pub(crate) fn next_lines(&mut self) -> Vec<(SessionId, String)> {
         let mut lines = Vec::new();
         self.pending.retain(|(id, number), sessions| {
@@ -179,14 +181,14 @@ impl ReclaimRequests {
         lines
     }
 
-    /// What others have waited for a session counts.
+    /// Charges the wait of others for a session that is silent no more.
     fn end_silence(&mut self, id: SessionId, now: Instant) {
         if let Some(SilentSession { payer, waited_since: Some(since), .. }) = self.silent.remove(&id) {
             self.credit.charge(payer, since, now);
         }
     }
 
-    /// Since when others wait for sessions of each payer that still are silent.
+    /// Returns, for each payer, since when others wait for its sessions that are still silent.
     fn oldest_silences(&self) -> BTreeMap<RateLimitKey, Instant> {
         let mut oldest = BTreeMap::<RateLimitKey, Instant>::new();
         for silence in self.silent.values() {
@@ -197,7 +199,7 @@ impl ReclaimRequests {
         oldest
     }
 
-    /// Has so much time pass for all who wait and are waited for.
+    /// Lets `time` pass for all that wait and are waited for.
     #[cfg(test)]
     pub(crate) fn pass(&mut self, time: Duration) {
         self.credit.pass(time);

@@ -38,18 +38,18 @@ use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise;
 
-/// How long keepers may take to be reaped.
+/// How long reaping keepers may take.
 const KEEPERS_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Has a worker load the drivers of OpenCL before a program comes.
+/// Makes a worker load the drivers of OpenCL before a program comes.
 const LOADS_OPENCL: &str = "--loads-opencl";
 
-/// What a server is to do.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Addresses for programs; at least one.
     pub listen: Vec<Address>,
-    /// Where the admin socket goes.
+    /// Path of the admin socket.
     pub admin: PathBuf,
     /// Allow TCP beyond loopback.
     pub insecure: bool,
@@ -59,38 +59,39 @@ pub struct ServerConfig {
     pub driver: String,
     /// Number of workers that are kept ready for programs.
     pub warm: usize,
-    /// Sessions at a time.
+    /// Most sessions at a time.
     pub max_sessions: usize,
-    /// Sessions at a time of one peer over a network: an address, or a virtual machine.
+    /// Most sessions at a time of one peer over a network: an address, or a virtual machine.
     pub peer_sessions: usize,
-    /// Connections of such a peer, on one listener, that no worker has yet.
+    /// Most connections of such a peer, on one listener, that no worker has yet.
     pub peer_connections: usize,
     /// Most device memory of one session, in bytes.
     pub session_memory: Option<u64>,
-    /// Most of this machine's memory that one session holds, in bytes; three quarters of it where there is none.
+    /// Most of this machine's memory that one session holds, in bytes; none is three quarters of it.
     pub host_memory: Option<u64>,
-    /// Show OpenCL programs processors that come by another way than a unix socket.
+    /// Show processors as OpenCL devices to programs that connect other than by a unix socket.
     pub cpu_opencl: bool,
-    /// Save and restore workers as processes for peers that come by another way than a unix socket.
+    /// Save and restore workers as processes for peers that connect other than by a unix socket.
     pub worker_images: bool,
-    /// What programs must have been built from.
+    /// The build that programs must match.
     pub build: Build,
-    /// How long a program may take to say hello.
+    /// How long a program may take to send its hello.
     pub hello_timeout: Duration,
-    /// Without a driver it is of no use: its starter waits for that ([`Server::wait_for_driver`]), and tells what keeps it.
+    /// The server is useless without a driver: its starter waits for one ([`Server::wait_for_driver`]), and reports what prevents
+    /// it.
     pub needs_driver: bool,
     /// Which lines the server writes to standard error.
     pub verbosity: Verbosity,
 }
 
-/// Why a server could not start. Nothing is left behind.
+/// Why a server could not start. A failed start leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// An address cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The system is out of something.
+    /// The system lacks a resource.
     #[error("cannot {what}: {source}; see ulimit -n and ulimit -u")]
     System {
         /// Operation that failed, in the infinitive.
@@ -105,7 +106,7 @@ pub enum StartError {
 pub struct Server {
     shared: Arc<ServerState>,
     threads: Vec<JoinHandle<()>>,
-    /// None while it stops.
+    /// None while the server stops.
     admin: Option<HttpServer>,
     admin_file: SocketFile,
 }
@@ -115,7 +116,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`StartError`]. A driver that does not work is no error here: it is reported, and retried.
+    /// See [`StartError`]. A driver that does not work is not an error: it is reported, and retried.
     pub fn start(config: ServerConfig) -> Result<Self, StartError> {
         let listeners: Vec<Listener> =
             config.listen.iter().map(|address| Listener::bind(address, config.insecure)).collect::<Result<_, _>>()?;
@@ -149,26 +150,26 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses programs can use now.
+    /// Returns the addresses that programs can use.
     pub fn addresses(&self) -> &[Address] {
         &self.shared.addresses
     }
 
-    /// Path of the admin socket.
+    /// Returns the path of the admin socket.
     pub fn admin(&self) -> &Path {
         self.admin_file.path()
     }
 
-    /// The warm pool at this moment.
+    /// Returns the state of the pool of workers.
     pub fn workers(&self) -> WorkersView {
         self.shared.pool.view().0
     }
 
-    /// Waits until a worker is up, until the wait `is_given_up`, or until none has been starting for as long as `timeout` says.
+    /// Waits until a worker is ready, the wait `is_given_up`, or no worker has been starting for `timeout`.
     ///
     /// # Errors
     ///
-    /// Why none is.
+    /// Why no worker is ready.
     pub fn wait_for_driver(&self, timeout: Duration, is_given_up: &dyn Fn() -> bool) -> Result<(), String> {
         let driver = self.shared.pool.driver(timeout, is_given_up);
         driver.map(drop).map_err(|error| match error {
@@ -177,23 +178,24 @@ impl Server {
         })
     }
 
-    /// What has the workers that serve no process yet replaced, for the process that changes what they were started in.
+    /// Returns a function that replaces the workers that serve no program yet. For the process that changes the environment they
+    /// were started in.
     pub fn renewal(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.pool.renew()
     }
 
-    /// Sessions at this moment: one counts until its worker is reaped, and holds nothing any more.
+    /// Returns the current number of sessions. A session counts until its worker is reaped, and then holds nothing any more.
     pub fn sessions(&self) -> usize {
         self.shared.sessions.view().sessions.len()
     }
 
-    /// The processes of the workers that serve a program.
+    /// Returns the process ids of the workers that serve a program.
     pub fn worker_pids(&self) -> Vec<u32> {
         self.shared.sessions.workers_memory().into_iter().map(|(worker, _)| worker).collect()
     }
 
-    /// Ends all sessions, removes the sockets and returns when every worker is reaped.
+    /// Ends all sessions, removes the sockets, and returns when every worker is reaped.
     pub fn stop(self) {
         drop(self);
     }
@@ -203,7 +205,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.sessions.stop();
         let idle = self.shared.pool.stop();
-        // The counter of a fresh eventfd has room for a one; the supervisors kill their workers now.
+        // The counter of a fresh eventfd has room for a one. The supervisors now kill their workers.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_le_bytes());
         drop(idle);
         if let Some(measured) = &self.shared.memory_limits.measured {
@@ -216,7 +218,7 @@ impl Drop for Server {
             // A thread that panicked has ended too.
             let _ = thread.join();
         }
-        // Keepers' sessions have threads that no thread here waits for.
+        // No thread here waits for the threads of keepers' sessions.
         self.shared.sessions.wait_until_none(KEEPERS_END_TIMEOUT);
         self.shared.reporter.tell_all_left_out();
     }
@@ -252,7 +254,8 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
     })
 }
 
-/// What fits in the descriptors of this process. Those of a server of one program are its user's own.
+/// Returns what fits in this process's descriptors. A server of one program reports no shortage, since the limit is its user's
+/// own choice.
 fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> DescriptorBudget {
     let shares = DescriptorBudget::for_this_process(listeners, config.max_sessions, config.warm);
     if shares.descriptor_limit.is_none() || config.verbosity == Verbosity::Private {
@@ -266,7 +269,7 @@ fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Descr
     shares
 }
 
-/// The server measures workers of tenants from outside, and all workers if it has a memory limit.
+/// Returns the memory limits. The server measures workers of tenants from outside, and all workers if it has a memory limit.
 fn memory_limits(config: &ServerConfig) -> MemoryLimits {
     let limit = config.host_memory.map_or_else(HostMemoryLimit::default, |bytes| HostMemoryLimit { bytes });
     if !config.worker.serves_tenants && config.host_memory.is_none() {

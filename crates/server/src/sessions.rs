@@ -1,6 +1,6 @@
-//! The table of sessions: who is served by which worker.
+//! The table of sessions, and the worker of each.
 //!
-//! It lives in memory only. A server that restarts begins an empty one, because its workers died with it.
+//! It lives only in memory. A server that restarts begins an empty one, because its workers died with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,13 +19,12 @@ use crate::slots::PeerOrigin;
 use crate::view::{ReservedView, SessionView, SessionsView};
 use crate::workers::handle::{SessionId, WorkerHandle};
 
-/// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
-/// what one held.
+/// Longest wait of a program for workers that are about to end: a GPU takes some tenths of a second to give back what one held.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of device memory that are worth the wait.
+/// Fewest bytes of device memory that are worth the wait.
 const MIN_AWAITED_BYTES: u64 = 256 << 20;
 
-/// Why a program was not let in.
+/// Why a program was not admitted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum AdmissionError {
     /// As many sessions as the server allows are running.
@@ -43,7 +42,7 @@ pub(crate) enum AdmissionError {
     Stopping,
 }
 
-/// What is known of a program when it is let in.
+/// What is known of a program when it is admitted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Program {
     pub(crate) name: String,
@@ -51,18 +50,18 @@ pub(crate) struct Program {
     pub(crate) program: String,
     pub(crate) peer: String,
     pub(crate) link: &'static str,
-    /// Whose limits the session counts against; `None`: no limits apply.
+    /// The origin whose limits apply; `None` if no limits apply.
     pub(crate) origin: Option<PeerOrigin>,
 }
 
-/// All sessions, and those that wait for their worker.
+/// All sessions, and slots whose worker is still to come.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     most: usize,
     /// Most sessions of one peer over a network.
     most_of_peer: usize,
     inner: Mutex<Inner>,
-    /// A session is over, or the server stops.
+    /// Notified when a session has ended, or the server stops.
     changed: Condvar,
 }
 
@@ -70,14 +69,14 @@ pub(crate) struct Sessions {
 struct Inner {
     last: SessionId,
     table: BTreeMap<SessionId, SessionView>,
-    /// Whose each is, where that counts.
+    /// The origins of sessions with limits.
     origins: BTreeMap<SessionId, PeerOrigin>,
-    /// By which key a session can be taken up, and by whom it is served.
+    /// The key that attaches to a session, and its worker.
     served: BTreeMap<SessionId, (SessionKey, WorkerHandle)>,
-    /// Whose program is gone, and whose worker is about to end.
+    /// Sessions whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
     reclaim: ReclaimRequests,
-    /// Slots that are kept for programs to come: by which key, and the connection of the process that has each kept.
+    /// Slots reserved for programs to come: the key, and the connection of the process that holds the reservation.
     reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
     savers: BTreeMap<SessionId, Arc<OwnedFd>>,
@@ -89,7 +88,8 @@ impl Inner {
         self.served.get(&id).is_some_and(|(_, worker)| worker.tell(id, line))
     }
 
-    /// Asks all other sessions for their idle memory of a device. One that is about to end gives all: the request waits for it.
+    /// Asks all other sessions for their idle memory of a device. One that is about to end frees all its memory: the request
+    /// waits for it.
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
         let others = self.served.keys().copied().filter(|other| *other != id);
@@ -98,28 +98,28 @@ impl Inner {
         self.reclaim.add((id, number), &peers);
     }
 
-    /// A session has asked its program for what a reclaim request wants, or has done what it could.
+    /// Notes that a session has asked its program for a reclaim request, or has done what it could.
     fn on_reply(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
         if !self.ending.contains(&id) {
             self.reclaim.on_reply(id, request, is_given);
         }
     }
 
-    /// Tells the sessions that are short what they have to know by now.
+    /// Sends the requesting sessions their next lines.
     fn answer(&mut self) {
         for (id, line) in self.reclaim.next_lines() {
-            // One that is gone needs no answer.
+            // A session that is gone needs no answer.
             let _ = self.tell(id, &line);
         }
     }
 
-    /// Whose history counts for a session.
+    /// Returns the owner of a session's credit.
     fn payer(&self, id: SessionId) -> RateLimitKey {
         RateLimitKey::of(id, self.origins.get(&id).copied())
     }
 
-    /// The slot that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
-    /// takes no slot of another one, which would count for neither.
+    /// Returns the slot reserved with this key. Every key is compared, whether or not one before it matched. A limited peer takes
+    /// no slot of another peer, since the slot would then count for neither.
     fn reserved(&self, key: &SessionKey, origin: Option<PeerOrigin>) -> Option<SessionId> {
         let matching = self.reserved.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
         let limited = origin.filter(|origin| origin.is_limited());
@@ -127,7 +127,7 @@ impl Inner {
         matching.fold(None, |_, (id, _)| Some(*id)).filter(is_theirs)
     }
 
-    /// Takes the slot that is kept by this key; the process that has it kept need not any more.
+    /// Takes the slot reserved with this key. The process that holds the reservation is released.
     fn claim(&mut self, key: &SessionKey, origin: Option<PeerOrigin>) -> Option<SessionId> {
         let id = self.reserved(key, origin).filter(|_| !self.stopping)?;
         if let Some((_, keeper)) = self.reserved.remove(&id) {
@@ -136,7 +136,7 @@ impl Inner {
         Some(id)
     }
 
-    /// The number of another slot, if there is one for this peer.
+    /// Takes a new slot, if there is one for this peer. Returns its number.
     fn new_slot(&mut self, limits: &Sessions, origin: Option<PeerOrigin>) -> Result<SessionId, AdmissionError> {
         match self.refusal(limits, origin) {
             Some(refusal) => Err(refusal),
@@ -147,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// Why there is no slot for a session of this peer.
+    /// Returns why there is no slot for a session of this peer; none if there is one.
     fn refusal(&self, limits: &Sessions, origin: Option<PeerOrigin>) -> Option<AdmissionError> {
         let of_peer = |origin| self.origins.values().filter(|known| **known == origin).count();
         match origin.filter(|origin| origin.is_limited()) {
@@ -171,24 +171,24 @@ impl Sessions {
         Self { most, most_of_peer, inner: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// The process of each session's worker, and the bytes of device memory that it last told of.
+    /// Returns each worker's process id, and the bytes of device memory that the worker last reported.
     pub(crate) fn workers_memory(&self) -> Vec<(u32, u64)> {
         let inner = self.lock();
         let served = inner.table.values().filter(|session| session.worker_pid != 0);
         served.map(|session| (session.worker_pid, session.device_memory.unwrap_or(0))).collect()
     }
 
-    /// Sessions allowed at a time.
+    /// Returns how many sessions are allowed at a time.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Sessions allowed one peer over a network.
+    /// Returns how many sessions one peer over a network may have.
     pub(crate) fn most_of_peer(&self) -> usize {
         self.most_of_peer
     }
 
-    /// Whether a program of this peer would be let in now; so is one for which a slot is kept.
+    /// Checks that a program of this peer would be admitted now. One with a reserved slot always is.
     pub(crate) fn check_room(&self, origin: Option<PeerOrigin>, slot: &SessionKey) -> Result<(), AdmissionError> {
         let inner = self.wait_for_ends(origin, slot);
         match inner.refusal(self, origin).filter(|_| inner.reserved(slot, origin).is_none()) {
@@ -197,7 +197,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a slot in the table, before a worker is sought: that which is kept by the key `slot`, or another one. Its worker is 0
+    /// Takes a slot in the table, before a worker is found: the one reserved with the key `slot`, or another one. Its worker is 0
     /// until [`Sessions::serve`]. Waits a little for sessions that are about to end.
     pub(crate) fn admit(&self, program: Program, slot: &SessionKey) -> Result<SessionId, AdmissionError> {
         let mut inner = self.wait_for_ends(program.origin, slot);
@@ -211,8 +211,8 @@ impl Sessions {
         Ok(id)
     }
 
-    /// Keeps a slot for a program to come, which says `key` then. None: one is kept by `slot` already. `keeper`: the connection of
-    /// the process that wants this, which is shut down once the program has come.
+    /// Reserves a slot for a program to come, which will name it by `key`. Returns none if `slot` is the key of a reserved one
+    /// already. `keeper` is the connection of the process that asked for this. It is shut down once the program has come.
     pub(crate) fn reserve(
         &self,
         program: Program,
@@ -231,15 +231,16 @@ impl Sessions {
         Ok(Some(id))
     }
 
-    /// The process that had a slot kept does not any more: without a program there it is free.
+    /// Ends a reservation. If its program has not come, the slot is free.
     pub(crate) fn release(&self, id: SessionId) {
         if self.lock().reserved.remove(&id).is_some() {
             self.end(id);
         }
     }
 
-    /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
-    /// while the worker of one before it ends, and waits as long as that holds much, or has the last slot.
+    /// Waits for sessions that are about to end. Natively a process has ended when its memory is free again, so the next one
+    /// finds it. Here a program may begin while the worker of an earlier one ends. It waits as long as that worker holds much
+    /// memory, or has the last slot.
     fn wait_for_ends(&self, origin: Option<PeerOrigin>, slot: &SessionKey) -> MutexGuard<'_, Inner> {
         let inner = self.lock();
         let before = inner.ending.clone();
@@ -260,7 +261,7 @@ impl Sessions {
         });
     }
 
-    /// The session can be taken up from now on by the process that has its key.
+    /// Lets a process that has the session's key attach to it.
     pub(crate) fn open(&self, id: SessionId, key: SessionKey, worker: WorkerHandle) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) {
@@ -268,7 +269,7 @@ impl Sessions {
         }
     }
 
-    /// Another program than before has the session.
+    /// Notes that another program has the session.
     pub(crate) fn describe(&self, id: SessionId, program: Program) {
         self.change(id, |session| {
             let known = std::mem::replace(session, view(id, program));
@@ -278,14 +279,14 @@ impl Sessions {
         });
     }
 
-    /// Who serves the session with this key. Every key is looked at, whether or not one before it matched.
+    /// Finds the session with this key, and its worker. Every key is compared, whether or not one before it matched.
     pub(crate) fn find(&self, key: &SessionKey) -> Option<(SessionId, WorkerHandle)> {
         let inner = self.lock();
         let matching = inner.served.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
         matching.fold(None, |_, (id, (_, worker))| Some((*id, worker.clone())))
     }
 
-    /// Notes what the session uses.
+    /// Notes the session's resource usage.
     pub(crate) fn usage(&self, id: SessionId, device_memory: u64, calls: u64) {
         self.change(id, |session| {
             session.device_memory = Some(device_memory);
@@ -293,7 +294,7 @@ impl Sessions {
         });
     }
 
-    /// No process uses the session any more, and its worker is about to end.
+    /// Notes that no process uses the session any more, and its worker is about to end.
     pub(crate) fn is_ending(&self, id: SessionId) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) && inner.ending.insert(id) {
@@ -302,7 +303,7 @@ impl Sessions {
         }
     }
 
-    /// A process saves the session's worker, and says on this socket when it is about to end it.
+    /// Notes that a process saves the session's worker. It reports on this socket before it ends the worker.
     pub(crate) fn is_saved_by(&self, id: SessionId, saver: &Arc<OwnedFd>) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) {
@@ -310,40 +311,40 @@ impl Sessions {
         }
     }
 
-    /// Whether the session's worker was ended by the process that has saved it.
+    /// Returns whether the process that saved the session's worker has ended it.
     pub(crate) fn was_saved(&self, id: SessionId) -> bool {
         let saver = self.lock().savers.remove(&id);
         let mut words = saver.iter().flat_map(|saver| std::iter::from_fn(|| control::receive(saver).ok().flatten()));
         words.any(|word| word == Message::Saved)
     }
 
-    /// A session finds no memory on a device: the others are to give back what they hold idle. The server answers when they have.
+    /// Asks the other sessions for idle memory, for a session that finds none on a device. The server answers when they are done.
     pub(crate) fn send_request(&self, id: SessionId, number: u64, device: &str) {
         let mut inner = self.lock();
         inner.send_request((id, number), device);
         inner.answer();
     }
 
-    /// A session has asked its program for what another one's reclaim request wants.
+    /// Notes that a session has asked its program for another one's reclaim request.
     pub(crate) fn on_program_asked(&self, id: SessionId, request: ReclaimRequest) {
         let mut inner = self.lock();
         inner.on_reply(id, request, false);
         inner.answer();
     }
 
-    /// A session has done what it could for another one's reclaim request.
+    /// Notes that a session has done what it could for another one's reclaim request.
     pub(crate) fn on_request_done(&self, id: SessionId, request: ReclaimRequest) {
         let mut inner = self.lock();
         inner.on_reply(id, request, true);
         inner.answer();
     }
 
-    /// Whose session it is.
+    /// Returns the session's origin.
     pub(crate) fn origin(&self, id: SessionId) -> Option<PeerOrigin> {
         self.lock().origins.get(&id).copied()
     }
 
-    /// Frees the slot; says what was there.
+    /// Frees the slot. Returns the session that had it.
     pub(crate) fn end(&self, id: SessionId) -> Option<SessionView> {
         let mut inner = self.lock();
         self.changed.notify_all();
@@ -357,19 +358,19 @@ impl Sessions {
         inner.table.remove(&id)
     }
 
-    /// Lets no process in any more.
+    /// Stops admitting programs.
     pub(crate) fn stop(&self) {
         self.lock().stopping = true;
         self.changed.notify_all();
     }
 
-    /// Waits until no session is left, or so long.
+    /// Waits until no session is left, at most for `limit`.
     pub(crate) fn wait_until_none(&self, limit: Duration) {
         let waited = self.changed.wait_timeout_while(self.lock(), limit, |inner| !inner.table.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All sessions that have a worker, and the slots that are reserved for programs to come; both oldest first.
+    /// Returns all sessions that have a worker, and the slots reserved for programs to come; both oldest first.
     pub(crate) fn view(&self) -> SessionsView {
         let inner = self.lock();
         let sessions = inner.table.values().filter(|session| session.worker_pid != 0).cloned().collect();
@@ -383,7 +384,7 @@ impl Sessions {
         }
     }
 
-    /// No invariant spans two fields, so the table of a thread that panicked is as good as any.
+    /// Locks the table. No invariant spans two fields, so the table of a thread that panicked is usable.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -410,7 +411,7 @@ fn reserved_view(slot: &SessionView) -> ReservedView {
     ReservedView { id, name, pid, program, peer, started }
 }
 
-/// A key that no process can guess.
+/// Makes a key that no process can guess.
 ///
 /// # Errors
 ///
@@ -421,7 +422,7 @@ pub(crate) fn new_key() -> io::Result<SessionKey> {
     Ok(SessionKey(key))
 }
 
-/// Seconds since 1970; 0 on a machine whose clock is before.
+/// Returns seconds since 1970; 0 on a machine whose clock is before.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(admit(&sessions), Err(AdmissionError::Stopping));
     }
 
-    /// Admits a program while the first session, which held so much, is about to end; it is over when this is called.
+    /// Admits a program while the first session, which held `held` bytes, is about to end. `over` ends it.
     fn admit_after(most: usize, held: u64, over: impl Fn(&Sessions) + Sync) -> Result<SessionId, AdmissionError> {
         let sessions = Sessions::new(most, most);
         let first = admit(&sessions).unwrap();
@@ -528,7 +529,7 @@ mod tests {
         worker_end
     }
 
-    /// Has so much time pass for all who wait and are waited for.
+    /// Lets `time` pass for all that wait and are waited for.
     fn pass(sessions: &Sessions, time: Duration) {
         sessions.lock().reclaim.pass(time);
     }
@@ -574,7 +575,7 @@ mod tests {
         sessions.send_request(1, 5, "0");
         sessions.on_program_asked(2, (1, 5));
         sessions.on_request_done(3, (1, 5));
-        // What it says does not count: its memory is free with its end.
+        // Its answer does not count: its memory is free when it ends.
         sessions.on_request_done(4, (1, 5));
         assert_eq!(read_lines(&workers[0]), Vec::<String>::new());
         sessions.end(4).unwrap();
@@ -717,7 +718,7 @@ mod tests {
         assert_eq!(admit(&sessions), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.check_room(None, &SessionKey::NONE), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.check_room(None, &key), Ok(()));
-        // A program below has no second one kept.
+        // A program below this limit gets no second reservation.
         let (server_end, _keeper_end) = control::pair().unwrap();
         assert_eq!(sessions.reserve(Program::default(), &key, new_key().unwrap(), server_end), Ok(None));
         let program = Program { name: "train".to_owned(), ..Program::default() };

@@ -17,7 +17,7 @@ use crate::slots::{Greetings, SlotLimits};
 use crate::workers::handle::{DriverFound, WorkerNeeds};
 use crate::workers::spawn::{MemoryLimits, WorkerCommand};
 
-/// Said once, when [`ServerState::stop_loading_opencl`] has had its effect.
+/// Reported once, when [`ServerState::stop_loading_opencl`] takes effect.
 const LOADS_NO_MORE: &str = "a worker ended that was to load OpenCL drivers before a program comes; workers of this server load \
     none in advance any more, so OpenCL programs start later: find the faulty driver with katydid doctor, name the others in \
     KATYDID_OPENCL_DRIVERS, and restart the server";
@@ -35,23 +35,24 @@ pub(crate) struct ServerState {
     pub(crate) watchers: NvmlProcesses,
     pub(crate) session_memory: Option<u64>,
     pub(crate) cpu_opencl: bool,
-    /// Keepers for peers over networks.
+    /// Whether peers over networks may have keepers.
     pub(crate) worker_images: bool,
     pub(crate) driver: String,
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: u64,
     pub(crate) worker: WorkerCommand,
     pub(crate) memory_limits: MemoryLimits,
-    /// The only program's user has heard that it has no GPU.
+    /// Whether the only program's user was told that there is no GPU.
     pub(crate) is_warned: AtomicBool,
-    /// Reports failures to start a worker. Before its first worker, a server that is useless without one returns the failure instead.
+    /// Whether failures to start a worker are reported. Before its first worker, a server that is useless without one returns the
+    /// failure instead.
     pub(crate) tells_failures: AtomicBool,
-    /// Readable, for good, once the server stops.
+    /// Becomes readable, for good, when the server stops.
     pub(crate) stop: OwnedFd,
 }
 
 impl ServerState {
-    /// A worker never became ready.
+    /// Notes that a worker failed before it was ready.
     pub(crate) fn start_failed(&self, reason: &str, need: WorkerNeeds) {
         self.stop_loading_opencl(need);
         let rest = self.pool.failed(reason, need);
@@ -61,14 +62,15 @@ impl ServerState {
         }
     }
 
-    /// A worker of this need ended before it served any process: if it was to load drivers of OpenCL, no further one does.
+    /// Notes that a worker with this need ended before it served a program. If it was to load drivers of OpenCL, no further one
+    /// does.
     pub(crate) fn stop_loading_opencl(&self, need: WorkerNeeds) {
         if need.loads_opencl && self.pool.stop_loading_opencl() {
             self.reporter.problem(format_args!("{LOADS_NO_MORE}"));
         }
     }
 
-    /// Workers have another driver than before, or their first.
+    /// Reports the workers' driver when it is the first one, or differs from the one before.
     pub(crate) fn driver_changed(&self, driver: &DriverFound) {
         self.tells_failures.store(true, Ordering::Relaxed);
         match &driver.gpu_error {
@@ -82,7 +84,7 @@ impl ServerState {
         }
     }
 
-    /// A program of CUDA has a worker with this driver: if it is the only one, its user hears once that it has no GPU.
+    /// Notes the driver of a CUDA program's worker. The user of an only program learns once that it has no GPU.
     pub(crate) fn note_driver(&self, driver: Option<&DriverFound>) {
         let reason = driver.and_then(|driver| driver.gpu_error.as_ref());
         if let Some(reason) = reason.filter(|_| !self.is_warned.swap(true, Ordering::Relaxed)) {
@@ -91,7 +93,7 @@ impl ServerState {
     }
 }
 
-/// Tells that softcuda was taken, why, and what to do.
+/// Formats the message that softcuda was chosen, why, and what to do.
 pub(crate) struct NoGpu<'a>(pub(crate) &'a str);
 
 impl fmt::Display for NoGpu<'_> {

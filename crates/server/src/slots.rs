@@ -1,8 +1,8 @@
 //! Slots for connections that the server itself holds, before a worker has them.
 //!
-//! The rule: a listener that is full has room for a newcomer nevertheless, if another connection can go. The one that goes
-//! is the oldest of the peer that has the most, so that a peer can drive out its own connections only, once it has more
-//! than others. What is full on one listener is no matter of another one.
+//! The rule: a full listener still has room for a newcomer if another connection can go. The one that goes is the oldest of the
+//! peer that has the most. So a peer can drive out only its own connections, once it has more than others. A full listener does
+//! not affect another one.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// Slots of one listener, where the system allows as many descriptors.
+/// Slots of one listener, where the system allows enough descriptors.
 pub(crate) const MAX_SLOTS_PER_LISTENER: usize = 128;
 
-/// How many slots there are.
+/// The numbers of slots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotLimits {
     pub(crate) of_listener: usize,
@@ -21,19 +21,19 @@ pub(crate) struct SlotLimits {
     pub(crate) of_peer: usize,
 }
 
-/// Where a connection comes from, as far as limits are concerned.
+/// The origin of a connection, to which limits apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PeerOrigin {
     /// A user of this machine, over a unix socket.
     User(u32),
-    /// An address. Of IPv6 the first half: one host may have all addresses that begin so.
+    /// An IP address. Of IPv6 only the first half counts, since one host may have all addresses that begin with it.
     Address(IpAddr),
     /// A virtual machine, by its vsock number (`cid`).
     Machine(u32),
 }
 
 impl PeerOrigin {
-    /// The origin of a peer with this address.
+    /// Returns the origin of a peer with this address.
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(v6) if !v6.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
@@ -41,31 +41,31 @@ impl PeerOrigin {
         })
     }
 
-    /// Whether it is limited: on unix sockets there is one user, the server's own, and root.
+    /// Returns whether limits apply. Unix sockets have only one user, the server's own, and root.
     pub(crate) fn is_limited(self) -> bool {
         !matches!(self, Self::User(_))
     }
 }
 
-/// Who has a slot.
+/// A connection with a slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotOwner {
     pub(crate) listener: usize,
     pub(crate) origin: PeerOrigin,
-    /// It may be closed for another one.
+    /// Whether it may be closed for another connection.
     pub(crate) may_go: bool,
 }
 
-/// What there is for a newcomer.
+/// The slot for a newcomer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SlotAdmission {
     Free,
-    /// The slot of this one.
+    /// The slot of this connection, which must go.
     Replacing(usize),
     None,
 }
 
-/// Finds a slot for a newcomer among those who hold one, oldest first.
+/// Finds a slot for a newcomer. `holders` are oldest first.
 pub(crate) fn find_slot(
     holders: &[SlotOwner],
     listener: usize,
@@ -83,14 +83,14 @@ pub(crate) fn find_slot(
     if of_listener().count() < limits.of_listener {
         return SlotAdmission::Free;
     }
-    // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
+    // The newcomer counts for its peer. Among equals, the peer with the oldest connection gives way.
     let weight = |of: PeerOrigin| count(of) + usize::from(of == origin);
     let candidates = of_listener().filter(|(_, holder)| holder.may_go).rev();
     let heaviest = candidates.max_by_key(|(_, holder)| weight(holder.origin)).map(|(_, holder)| holder.origin);
     of(heaviest.and_then(oldest))
 }
 
-/// Connections that are being greeted, by all listeners.
+/// Connections in their handshake, of all listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Greetings(Arc<Mutex<GreetingTable>>);
 
@@ -105,11 +105,11 @@ struct GreetingTable {
 struct PendingGreeting {
     number: u64,
     holder: SlotOwner,
-    /// Its connection, as long as it may be closed for another one.
+    /// The connection, as long as it may be closed for another one.
     socket: Option<OwnedFd>,
 }
 
-/// The slot of a connection that is being greeted; free again when this is dropped.
+/// The slot of a connection in its handshake. It is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct GreetingSlot {
     number: u64,
@@ -117,8 +117,8 @@ pub(crate) struct GreetingSlot {
 }
 
 impl Greetings {
-    /// Takes a slot for a connection that is known by `socket`; none if all are taken by connections that have to stay. One
-    /// that has to go is closed, once `farewell` was said to it.
+    /// Takes a slot for a connection that is known by `socket`. Returns none if all have connections that must stay. One that
+    /// must go gets `farewell` first, and is closed.
     pub(crate) fn take(
         &self,
         (listener, origin): (usize, PeerOrigin),
@@ -133,7 +133,7 @@ impl Greetings {
             SlotAdmission::Replacing(at) => {
                 if let Some(socket) = table.greetings.remove(at).socket {
                     farewell(&socket);
-                    // Its thread learns of it.
+                    // The thread of that connection notices.
                     let _ = shutdown(&socket, Shutdown::Both);
                 }
             }
@@ -147,7 +147,7 @@ impl Greetings {
 }
 
 impl GreetingSlot {
-    /// The hello is there: the connection is not closed for another one any more. False if it has been.
+    /// Notes that the hello has come: the connection is no longer closed for another one. Returns false if it was closed already.
     pub(crate) fn stay(&self) -> bool {
         let mut table = lock(&self.table);
         let Some(greeting) = table.greetings.iter_mut().find(|greeting| greeting.number == self.number) else {
@@ -166,7 +166,7 @@ impl Drop for GreetingSlot {
 }
 
 fn lock(table: &Mutex<GreetingTable>) -> MutexGuard<'_, GreetingTable> {
-    // Changes are single statements.
+    // Each change is one statement, so a panic elsewhere leaves the table consistent.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

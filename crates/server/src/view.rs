@@ -1,4 +1,4 @@
-//! What the admin API says, as JSON: the types both the server and `katydid ps` use.
+//! The JSON types of the admin API, for the server and for `katydid ps`.
 //!
 //! Fields are only ever added, so that an older `ps` reads a newer server. Times are seconds since 1970.
 
@@ -13,7 +13,7 @@ pub struct ServerView {
     pub pid: u32,
     /// Start of the server, in seconds since 1970.
     pub started: u64,
-    /// Addresses it listens on, as programs name them.
+    /// Addresses that it listens on, as programs name them.
     pub listen: Vec<String>,
     /// The driver that its workers open.
     pub driver: String,
@@ -23,26 +23,26 @@ pub struct ServerView {
     pub workers: WorkersView,
     /// Number of sessions at present.
     pub sessions: usize,
-    /// Places that are reserved for programs to come, which count as sessions; 0 from a server that does not tell it.
+    /// Slots reserved for programs to come, which count as sessions; 0 from a server that does not report them.
     #[serde(default)]
     pub reserved: usize,
-    /// Sessions it allows at a time.
+    /// Most sessions at a time.
     pub max_sessions: usize,
-    /// Sessions it allows one peer over a network at a time; none from a server that does not tell it.
+    /// Most sessions of one peer over a network at a time; none from a server that does not report it.
     #[serde(default)]
     pub peer_sessions: Option<usize>,
-    /// Device memory it allows one session, in bytes; none is no limit.
+    /// Most device memory of one session, in bytes; none is no limit.
     pub session_memory: Option<u64>,
 }
 
 /// Workers that wait for a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkersView {
-    /// Ready for a program.
+    /// Number of workers that are ready for a program.
     pub ready: usize,
     /// Number of workers that are starting their driver.
     pub warming: usize,
-    /// Why the last worker that died before it was ready did so; none after a success.
+    /// Why the last worker died before it was ready; none after a success.
     pub last_failure: Option<String>,
 }
 
@@ -51,51 +51,51 @@ pub struct WorkersView {
 pub struct SessionsView {
     /// Sessions at present, oldest first.
     pub sessions: Vec<SessionView>,
-    /// Places that are reserved for programs to come, oldest first; none from a server that does not tell them.
+    /// Slots reserved for programs to come, oldest first; none from a server that does not report them.
     #[serde(default)]
     pub reserved: Vec<ReservedView>,
 }
 
-/// A slot that is reserved for the first session of a program, as long as that has not begun.
+/// A slot reserved for the first session of a program, until that session begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedView {
-    /// That of the session to come.
+    /// Number of the session to come.
     pub id: u64,
-    /// As given by `--name`, else the program's name.
+    /// Name from `--name`; the program's name if none was given.
     pub name: String,
-    /// Process of the command that has it reserved; on its own machine when that comes from elsewhere.
+    /// Process id of the command that holds the reservation, on its own machine.
     pub pid: u32,
     /// Name of the program.
     pub program: String,
-    /// Where the command connects from: `unix` or an address and port.
+    /// Peer of the command's connection: `unix`, or an address and port.
     pub peer: String,
-    /// Since when it is reserved.
+    /// Start of the reservation, in seconds since 1970.
     pub started: u64,
 }
 
 /// A session with its program, as `katydid ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {
-    /// Counts from 1 since the server started.
+    /// Number of the session, from 1 since the server's start.
     pub id: u64,
     /// Name from `--name`; the program's file name if none was given.
     pub name: String,
-    /// Process of the program; on its own machine when the link is from elsewhere.
+    /// Process id of the program, on its own machine.
     pub pid: u32,
     /// Name of the program.
     pub program: String,
-    /// Where it connects from: `unix` or an address and port.
+    /// Peer of the program's connection: `unix`, or an address and port.
     pub peer: String,
-    /// Transport of the frames: `shm` or `stream`.
+    /// Kind of link: `shm` or `stream`.
     pub link: String,
-    /// When it was handed to its worker.
+    /// Time of the hand-over to the worker, in seconds since 1970.
     pub started: u64,
-    /// Process of its worker.
+    /// Process id of the worker.
     pub worker_pid: u32,
-    /// The worker's driver, such as `NVIDIA 580.159.04` or `softcuda`; none from a server that does not tell it.
+    /// The worker's driver, such as `NVIDIA 580.159.04` or `softcuda`; none from a server that does not report it.
     #[serde(default)]
     pub driver: Option<String>,
-    /// Device memory it holds, in bytes; none until the worker reports.
+    /// Device memory that the session holds, in bytes; none until the worker reports.
     pub device_memory: Option<u64>,
     /// CUDA calls that reached the worker; none until the worker reports.
     pub calls: Option<u64>,

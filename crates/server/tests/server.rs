@@ -1,4 +1,4 @@
-//! The whole server with workers that have no GPU: this very test binary, started again as a worker.
+//! The whole server with workers that have no GPU: this test binary, started again as a worker.
 //!
 //! A worker of these tests does what `KATYDID_FAKE` says; a program of these tests writes a hello by hand.
 
@@ -38,7 +38,7 @@ fn fake_worker() {
     let Ok(number) = std::env::var("FAKE_CONTROL") else { return };
     // SAFETY: the server opened this descriptor for this process alone.
     let control = unsafe { OwnedFd::from_raw_fd(number.parse().unwrap()) };
-    // A server that is gone hears nothing.
+    // A server that is gone receives nothing.
     let say = |text: &str| {
         let _ = send(&control, text.as_bytes(), SendFlags::empty());
     };
@@ -77,7 +77,7 @@ fn fake_worker() {
     let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
     // A program that is gone reads nothing.
     let _ = socket.write_all(&note).and_then(|()| socket.write_all(b"."));
-    // Until the program hangs up, or another process comes who knows the key.
+    // Until the program hangs up, or another process comes that knows the key.
     let mut both = [socket.as_fd(), control.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     poll(&mut both, None).unwrap();
     if both[0].revents().is_empty()
@@ -96,7 +96,7 @@ fn fake_worker() {
 /// Lines of a worker's flood: more than a worker may write at once.
 const FLOOD_LINES: usize = 5000;
 
-/// What hostile native code may do to its standard error.
+/// Writes what hostile native code may write to its standard error.
 fn be_noisy() {
     let _ = rustix::fs::ftruncate(rustix::stdio::stderr(), 0);
     write(format!("katydid worker {}: own words\n", std::process::id()).as_bytes());
@@ -159,7 +159,7 @@ impl Bench {
         Refused::decode(&answer).unwrap()
     }
 
-    /// Whether a program is served now.
+    /// Returns whether a program is served now.
     fn refused_or_served(&self, name: &str) -> bool {
         let mut first = [0];
         // A worker of these tests answers with its note, which begins with a word.
@@ -314,7 +314,7 @@ fn in_role(bench: &Bench, hello: Hello, role: ConnectionRole) -> UnixStream {
 
 #[test]
 fn a_role_in_which_no_session_begins_costs_no_worker() {
-    // A program that waits would have one started.
+    // A program that waits would start one.
     let bench = Bench::with("serve", |config| config.warm = 0);
     let nvml = Hello { session: SessionKind::NVML, ..hello("a") };
     for (hello, role) in [
@@ -354,7 +354,7 @@ fn a_slot_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
     assert_eq!(keeper.read(&mut [0]).unwrap(), 0, "the slot is not kept any more");
     drop(program);
     until("the end of the session", || bench.sessions().is_empty());
-    // One that is given up is free.
+    // A reservation that is dropped frees its slot.
     drop(reserve().unwrap());
     until("a slot", || reserve().is_ok());
     until("a session", || bench.refused_or_served("next"));
@@ -368,7 +368,7 @@ fn a_program_begins_when_the_worker_before_it_has_given_its_memory_back() {
     until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);
     let worker = bench.sessions()[0].worker_pid;
     drop(program);
-    // The worker says that it will end; natively the program's own end would wait for that.
+    // The worker reports that it will end; natively the program's own end would wait for that.
     sleep(Duration::from_millis(100));
     bench.served("second");
     assert!(!is_alive(worker), "its memory is not there yet");
@@ -472,7 +472,7 @@ fn garbage_and_silence_do_not_keep_a_program_out() {
     }
     until("a session among the other clients", || {
         let mut program = bench.connect();
-        // While all slots are taken the server refuses unheard, and has hung up already.
+        // While all slots are taken the server refuses unread, and has hung up already.
         let written = program.write_all(&hello("a").encode(&build()).unwrap());
         let mut first = [0];
         // A worker of these tests answers with its note, which begins with a word.
@@ -513,7 +513,7 @@ fn server_whose_words_are_read() {
     let is_private = kind == "private";
     let mut bench = Bench::with("noisy", |config| {
         config.verbosity = if is_private { Verbosity::Private } else { Verbosity::Everything };
-        // A program that comes has one started.
+        // A program that comes starts one.
         config.warm = 0;
     });
     let mut program = bench.program("a");
@@ -536,7 +536,7 @@ fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
     assert!(server_lines.contains(expected), "{server_lines}");
 }
 
-/// Workers that load drivers of OpenCL end.
+/// Runs a server whose workers end when they load drivers of OpenCL.
 fn serve_beside_a_broken_opencl_driver() {
     let mut bench = Bench::with("soft", |config| {
         config.verbosity = Verbosity::Problems;
@@ -586,7 +586,7 @@ fn a_peer_that_is_refused_without_end_does_not_fill_the_log() {
     assert!(server_lines.contains(" lines about refused connections were left out, of 1 source"), "{server_lines}");
 }
 
-/// What such a server says, in a file.
+/// Returns the lines of such a server, from a file.
 fn lines_of_server(kind: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let exec = if kind == "few" { "ulimit -n 400; exec \"$0\" \"$@\"" } else { "exec \"$0\" \"$@\"" };

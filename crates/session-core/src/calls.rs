@@ -1,4 +1,4 @@
-//! How the frames of a program run: on the main loop or by executors, with waits polled first; and how they are answered.
+//! Execution of a program's frames: on the main loop or on executors, with a busy poll before a wait; and the replies.
 
 pub(crate) mod api;
 pub(crate) mod busy_poll;

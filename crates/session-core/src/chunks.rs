@@ -1,4 +1,4 @@
-//! Chunks of host memory on their way to an image and back: hashed, compressed and checked by several threads.
+//! Writes chunks of host memory to an image, and reads them back: several threads hash, compress and check them.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +12,17 @@ use crate::snapshot::Failure;
 
 /// Bytes of a chunk: 2 MiB, as devices map memory.
 pub const CHUNK_BYTES: u64 = 2 << 20;
-/// Threads at most; with fewer processors, fewer.
+/// Most threads; fewer with fewer processors.
 const MAX_CHUNK_THREADS: usize = 16;
 
-/// Why chunks are not where they belong.
+/// Why chunks could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChunkError {
     /// The image cannot be read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A chunk's bytes are not to be had.
+    /// A chunk's bytes cannot be loaded.
     #[error(transparent)]
     Load(Failure),
     /// The work was cancelled.
@@ -33,12 +33,12 @@ pub enum ChunkError {
 /// Fills memory with the chunk of a number.
 pub type Load<'a> = dyn Fn(usize, &mut [u8]) -> Result<(), ChunkError> + Sync + 'a;
 
-/// Puts chunks of these lengths into an image; the names, in the order of the chunks. `load` fills memory of the chunk's
-/// length with the bytes of the chunk of a number, whose place may be anywhere.
+/// Writes chunks of these lengths to an image; returns the names, in the order of the chunks. `load` fills memory of the
+/// chunk's length with the bytes of the chunk of a number, wherever they are.
 ///
 /// # Errors
 ///
-/// The first one that any thread meets.
+/// The first error of any thread.
 pub fn put_each(
     lengths: &[usize],
     load: &Load<'_>,
@@ -46,7 +46,7 @@ pub fn put_each(
     progress: &Progress,
 ) -> Result<Vec<ChunkId>, ChunkError> {
     let names: Vec<Mutex<Option<ChunkId>>> = lengths.iter().map(|_| Mutex::new(None)).collect();
-    // Memory that is not in use: one for each thread in the end.
+    // Unused buffers: one for each thread in the end.
     let rooms: Mutex<Vec<Vec<u8>>> = Mutex::default();
     let put = |index: usize| {
         let mut room = rooms.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
@@ -63,11 +63,11 @@ pub fn put_each(
     names.into_iter().map(|slot| name(slot).ok_or(ChunkError::Cancelled)).collect()
 }
 
-/// Brings every chunk back from an image.
+/// Reads every chunk back from an image.
 ///
 /// # Errors
 ///
-/// What the image says of a chunk, or that it was cancelled.
+/// The image's error for a chunk, or a cancellation.
 pub fn read_all(
     chunks: Vec<(ChunkId, &mut [u8])>,
     source: &dyn ImageSource,
@@ -86,7 +86,7 @@ pub fn read_all(
     each(count, progress, &read)
 }
 
-/// Has threads do `work` with every number below `count`.
+/// Runs `work` in threads for every number below `count`.
 fn each(
     count: usize,
     progress: &Progress,
@@ -108,7 +108,7 @@ fn each(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Without it the others have more to do.
+            // Without this thread, the others have more to do.
             let _ = thread::Builder::new().name("chunks".into()).spawn_scoped(scope, run);
         }
         run();

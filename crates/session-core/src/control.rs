@@ -1,11 +1,11 @@
-//! Bringing a session to rest, and having its main loop do what a companion wants while it is.
+//! Brings a session to rest, and has its main loop do a companion's work during the rest.
 //!
-//! At rest nothing is in flight: every frame that the program has sent is executed, every call answered, all work at its
-//! end. One thing may go on: the program's upcall thread waits for a function that is not due. Work that does not come
-//! to its end in time is named, and the session goes on as if it had not been asked.
+//! At rest nothing is in flight: every frame of the program is executed, every call answered, all work completed. One thing
+//! may go on: the program's upcall thread waits for a function that is not due. The error names work that does not complete
+//! in time, and the session goes on unchanged.
 //!
-//! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so that a session which no thread keeps pays
-//! for one comparison a frame.
+//! Orders reach the main loop by interrupting the link ([`LinkControl::interrupt`]), so a session that is never checkpointed
+//! only pays for one comparison a frame.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use katydid_wire::companion::MovedVariable;
 use crate::progress::Progress;
 use crate::snapshot::{CaptureOptions, Failure, PendingSnapshot, Precopy, RestoreOptions};
 
-/// Shortest and longest pause between two looks at work that does not end.
+/// Shortest and longest pause between two checks of work that has not completed.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// Why a session is not at rest. It goes on as before.
+/// Why a session is not at rest. It goes on unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuiesceError {
-    /// Frames that were announced have not come, or not been executed.
+    /// Announced frames have not arrived, or not been executed.
     #[error("{executed} of the program's {sent} frames were executed in time; try again, or raise --quiesce-timeout")]
     Behind {
         /// Frames that the program has sent.
@@ -41,18 +41,18 @@ pub enum QuiesceError {
         /// Calls that are still executing when the deadline passes.
         calls: u64,
     },
-    /// The program runs a function for the GPU, and does not end it.
+    /// The program runs a function for the GPU that does not return.
     #[error("a host function that the GPU waits for did not end in time; try again, or raise --quiesce-timeout")]
     Upcall,
-    /// Work of a device that does not end.
+    /// Work of a device that does not complete.
     #[error("{what} did not finish in time: {why}")]
     Busy {
         /// Stream or queue with unfinished work, as shown to the user.
         what: String,
-        /// What may keep it.
+        /// The possible cause.
         why: &'static str,
     },
-    /// An error that no checkpoint can keep.
+    /// An error that no checkpoint can save.
     #[error("{what} has the sticky error {error}, which only its end clears")]
     Ruined {
         /// Context or queue in the error state, as shown to the user.
@@ -65,45 +65,45 @@ pub enum QuiesceError {
     Ended,
 }
 
-/// A session that can be brought to rest and kept. Its main loop calls these.
+/// A session that can be brought to rest and saved. Its main loop calls these methods.
 pub trait Checkpointable {
-    /// Whether anything is in flight at this moment.
+    /// Checks that nothing is in flight at this moment.
     ///
     /// # Errors
     ///
-    /// What is.
+    /// What is in flight.
     fn check_idle(&mut self) -> Result<(), QuiesceError>;
 
-    /// What a look does not show, once nothing is in flight: devices in error, text that they printed.
+    /// Checks what a look at queues does not show, once nothing is in flight: devices in error, text that they printed.
     ///
     /// # Errors
     ///
     /// [`QuiesceError::Ruined`].
     fn synchronize(&mut self) -> Result<(), QuiesceError>;
 
-    /// So many frames were executed when it came to rest.
+    /// Notes the number of frames that were executed when it came to rest.
     fn note_frames(&mut self, frames: u64);
 
-    /// A snapshot will be wanted soon: what can be found out while the program runs is.
+    /// Prepares for a snapshot soon: computes everything that can be found out while the program runs.
     fn prepare_snapshot(&mut self) {}
 
-    /// The work for a snapshot that can be done before the program is paused; `None`: there is none. `full` as in
+    /// Returns the work for a snapshot that can be done before the program is paused; `None` for none. `full` is as in
     /// [`CaptureOptions`].
     fn precopy(&mut self, _full: bool) -> Option<Box<dyn Precopy>> {
         None
     }
 
-    /// Gives back what [`Precopy::run`] has left for a snapshot that is not taken, and what one that was taken has used, if that
-    /// can be done at this moment; else false.
+    /// Releases the results of [`Precopy::run`] for a snapshot that is not taken, and memory of one that was taken. Returns
+    /// false if that cannot be done at this moment.
     fn release_snapshot(&mut self) -> bool {
         true
     }
 
-    /// Copies state and contents aside; `name` is the session's in the image.
+    /// Captures state and contents; `name` is the session's name in the image.
     ///
     /// # Errors
     ///
-    /// What cannot be kept. The session is as it was.
+    /// What cannot be saved. The session is unchanged.
     fn snapshot(
         &mut self,
         name: &str,
@@ -112,25 +112,26 @@ pub trait Checkpointable {
         progress: &Arc<Progress>,
     ) -> Result<Box<dyn PendingSnapshot>, Failure>;
 
-    /// Gives up what an image of this process cannot have. The session is at rest, its program away, its snapshot in an image.
+    /// Releases what an image of this process cannot have. The session is at rest, its program away, its snapshot in an
+    /// image.
     ///
     /// # Errors
     ///
-    /// Why it cannot. [`Checkpointable::refill`] takes up again what was given up.
+    /// Why it cannot. [`Checkpointable::refill`] restores what was released.
     fn suspend(&mut self) -> Result<(), Failure> {
         Err("the worker of a session of OpenCL cannot be saved as a process".into())
     }
 
-    /// Takes that up again, but for what needs the program; `part` is the session in the image.
+    /// Restores what was released, except what needs the program; `part` is the session in the image.
     ///
     /// # Errors
     ///
-    /// Why it cannot; it is then of no use.
+    /// Why it cannot; the session cannot be used then.
     fn refill(&mut self, _part: &SessionPart, _source: &dyn ImageSource, _progress: &Progress) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// The program comes after [`Checkpointable::refill`], with its pinned memory if the sides share some.
+    /// Joins the program after [`Checkpointable::refill`], with its pinned memory if the sides share some.
     ///
     /// # Errors
     ///
@@ -144,22 +145,24 @@ pub trait Checkpointable {
 
     /// Executes frames until the program closes its end.
     ///
-    /// Session and link stay when this returns, however the session ended: the driver, its threads and the session's own use
-    /// memory of both until the process ends. The caller ends it without unwinding.
+    /// Session and link must stay when this returns, however the session ended: the driver, its threads and the session's
+    /// own use memory of both until the process ends. The caller ends it without unwinding.
     ///
     /// # Errors
     ///
-    /// What the program did wrong, or why the worker cannot go on.
+    /// The program's fault, or why the worker cannot go on.
     fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure>;
 }
 
-/// A session in which nothing has happened yet, and that is to become one of an image.
+/// A new session that is to become one of an image.
 pub trait Restorable: Checkpointable {
-    /// Rebuilds all that needs nothing of the program: of an image, or first of an outline and then of an image.
+    /// Rebuilds everything that needs nothing of the program: from an image, or first from an outline and then from an
+    /// image.
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use. [`AddressMismatch`](crate::AddressMismatch): here, but perhaps in another process. [`OutOfMemory`](crate::OutOfMemory): not now.
+    /// Why it cannot; the session cannot be used then. [`AddressMismatch`](crate::AddressMismatch): another process may
+    /// succeed. [`OutOfMemory`](crate::OutOfMemory): a later attempt may succeed.
     fn restore(
         &mut self,
         part: &SessionPart,
@@ -168,12 +171,12 @@ pub trait Restorable: Checkpointable {
         options: RestoreOptions,
     ) -> Result<(), Failure>;
 
-    /// Variables that lie elsewhere than in the image, and that no memory of the session points to.
+    /// Returns variables that have moved since the image, and to which no memory of the session points.
     fn moved(&self) -> &[MovedVariable] {
         &[]
     }
 
-    /// Rebuilds the rest: the program is there, with its pinned memory if the sides share some.
+    /// Rebuilds the rest when the program is there, with its pinned memory if the sides share some.
     ///
     /// # Errors
     ///
@@ -185,24 +188,24 @@ pub trait Restorable: Checkpointable {
         source: &dyn ImageSource,
     ) -> Result<(), Failure>;
 
-    /// The program's link; once a session.
+    /// Connects the program's link; once a session.
     fn connect(&mut self, link: &dyn WorkerLink);
 
-    /// Frames executed when the session was last at rest, in the worker before this one too.
+    /// Returns the frames executed when the session was last at rest, including those of the worker before this one.
     fn frames(&self) -> u64;
 
-    /// Lends the same session to its main loop.
+    /// Returns the same session for its main loop.
     fn begin(&'static mut self) -> &'static mut dyn Checkpointable;
 }
 
-/// What a companion wants of a session at rest.
+/// A companion's work with a session at rest.
 type CompanionWork = Box<dyn FnOnce(&mut dyn Checkpointable) + Send>;
 
-/// What the main loop is to do.
+/// An order for the main loop.
 enum LoopOrder {
-    /// Come to rest when `frames` frames were executed, and stay there.
+    /// Comes to rest when `frames` frames were executed, and stays there.
     Quiesce { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, QuiesceError>> },
-    /// Something that needs a session at rest.
+    /// Work that needs a session at rest.
     Work(CompanionWork),
     /// Leaves the state of rest: frames are executed again.
     Resume,
@@ -216,12 +219,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// Brings the session to rest once the program's first `frames` frames are executed, within `timeout`. Returns
-    /// how many have been in all, those of upcalls that had to end included.
+    /// Brings the session to rest once the program's first `frames` frames are executed, within `timeout`. Returns the
+    /// number of all executed frames, including those of upcalls that had to end.
     ///
     /// # Errors
     ///
-    /// [`QuiesceError`]; the session goes on then.
+    /// [`QuiesceError`]; the session then goes on.
     pub fn quiesce(&self, frames: u64, timeout: Duration) -> Result<u64, QuiesceError> {
         let (answer, answered) = sync_channel(1);
         let order = LoopOrder::Quiesce { frames, deadline: Instant::now() + timeout, answer };
@@ -230,7 +233,7 @@ impl Control {
         match answered.recv_timeout(timeout) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
-                // The main loop takes the order now, and says how far it is.
+                // The main loop takes the order now, and answers how far it is.
                 self.link_control.interrupt(0);
                 answered.recv().unwrap_or(Err(QuiesceError::Ended))
             }
@@ -238,7 +241,7 @@ impl Control {
         }
     }
 
-    /// Has the main loop of a session at rest do `work`, and waits for its outcome; none if the session has ended.
+    /// Has the main loop of a session at rest do `work`, and waits for its result; none if the session has ended.
     pub fn with<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
@@ -246,8 +249,8 @@ impl Control {
         self.order(work)?.recv().ok()
     }
 
-    /// Has the main loop of a session that runs do `work` between two frames, and waits for its outcome; none if the
-    /// session has ended.
+    /// Has the main loop of a running session do `work` between two frames, and waits for its result; none if the session
+    /// has ended.
     pub fn with_running<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
@@ -257,34 +260,34 @@ impl Control {
         answered.recv().ok()
     }
 
-    /// Orders `work`, whose outcome will be received; none if the session has ended.
+    /// Orders `work`, whose result will be received; none if the session has ended.
     fn order<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,
     ) -> Option<Receiver<R>> {
         let (answer, answered) = sync_channel(1);
         let work = move |session: &mut dyn Checkpointable| {
-            // Not every thread waits for the answer.
+            // Some threads do not wait for the answer.
             let _ = answer.send(work(session));
         };
         self.orders.send(LoopOrder::Work(Box::new(work))).ok()?;
         Some(answered)
     }
 
-    /// Says that a snapshot of the session will be wanted soon: what can be found out while the program runs is.
+    /// Announces a snapshot of the session: everything that can be found out while the program runs is computed.
     pub fn prepare(&self) {
         if self.order(|session| session.prepare_snapshot()).is_some() {
             self.link_control.interrupt(0);
         }
     }
 
-    /// What [`Checkpointable::precopy`] of a session that runs gives; nothing if it has ended.
+    /// Returns the result of [`Checkpointable::precopy`] for a running session; none if it has ended.
     #[must_use]
     pub fn precopy(&self, full: bool) -> Option<Box<dyn Precopy>> {
         self.with_running(move |session| session.precopy(full))?
     }
 
-    /// What [`Checkpointable::release_snapshot`] of a session that runs says; true if it has ended.
+    /// Returns the result of [`Checkpointable::release_snapshot`] for a running session; true if it has ended.
     #[must_use]
     pub fn release_snapshot(&self) -> bool {
         self.with_running(|session| session.release_snapshot()).unwrap_or(true)
@@ -303,7 +306,7 @@ impl Control {
     }
 }
 
-/// What came from the link while a session was brought to rest.
+/// The events of the link while a session was brought to rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PumpOutcome {
     /// Number of frames that came and were executed.
@@ -312,30 +315,31 @@ pub enum PumpOutcome {
     End,
 }
 
-/// Executes what has come from the program meanwhile, for sessions that execute frames while they come to rest.
+/// Executes frames that have arrived meanwhile, for sessions that execute frames while they come to rest.
 pub type FramePump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<PumpOutcome, E>;
 
-/// The main loop's end of a [`Control`].
+/// The main loop's side of a [`Control`].
 pub struct Orders {
     received: Receiver<LoopOrder>,
-    /// Taken from there too early.
+    /// An order that was received too early.
     later: Option<LoopOrder>,
     link_control: LinkControl,
 }
 
 impl Orders {
-    /// Both ends, for the session whose link is `link_control`'s.
+    /// Makes both sides, for the session whose link is `link_control`'s.
     #[must_use]
     pub fn new(link_control: LinkControl) -> (Self, Control) {
         let (orders, received) = channel();
         (Self { received, later: None, link_control: link_control.clone() }, Control { orders, link_control })
     }
 
-    /// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
+    /// Executes orders until the session may go on. The link was interrupted for an order, which may have been executed
+    /// already.
     ///
     /// # Errors
     ///
-    /// The pump's.
+    /// The error of the pump.
     pub fn execute<S: Checkpointable, E>(
         &mut self,
         session: &mut S,
@@ -349,7 +353,7 @@ impl Orders {
                 None => self.received.try_recv().ok(),
             };
             match order {
-                // The link was interrupted for another order: this one's turn comes with its frames, or in the end.
+                // The link was interrupted for another order: this order is due with its frames, or at its deadline.
                 Some(order @ LoopOrder::Quiesce { frames, deadline, .. })
                     if self.link_control.frames() < frames && Instant::now() < deadline =>
                 {
@@ -378,8 +382,8 @@ impl Orders {
     }
 }
 
-/// Waits until nothing is in flight. What it finds twice in a row, with no frame between, stays so: no thread but
-/// work in flight sends anything.
+/// Waits until nothing is in flight. A state that it finds twice in a row, with no frame between, is stable: only work in
+/// flight sends anything.
 fn quiesce<S: Checkpointable, E>(
     session: &mut S,
     deadline: Instant,

@@ -1,38 +1,39 @@
-//! What an allocation takes of a GPU: tiles, and pieces of 2 MiB.
+//! The memory that an allocation takes of a GPU: tiles, and pieces of 2 MiB.
 //!
-//! A driver takes 2 MiB of a GPU at a time. What is larger than 1 MiB has whole pieces of its own; what is smaller shares pieces with
-//! others of its context, and a piece goes back when nothing is left in it. Texels lie in tiles of 64 bytes and 8 rows, so rows are
-//! filled up to whole tiles. Seen on an H200 with driver 580.159.04, for arrays of CUDA and for buffers and images of OpenCL alike.
+//! A driver takes 2 MiB of a GPU at a time. An allocation of more than 1 MiB has whole pieces of its own. A smaller one
+//! shares pieces with others of its context, and an empty piece is released. Texels lie in tiles of 64 bytes and 8 rows, so
+//! rows are padded to whole tiles. Seen on an H200 with driver 580.159.04, for arrays of CUDA and for buffers and images of
+//! OpenCL alike.
 //!
-//! The rule: a piece counts whole from the first allocation in it to the end of the last one. Otherwise a program could keep as many pieces
-//! as it likes, each for the 512 bytes that it has left in it.
+//! A piece counts as a whole from the first allocation in it to the end of the last one. Otherwise a program could keep any
+//! number of pieces, each for the 512 bytes that it still has in it.
 
 /// Bytes of a row of a tile, and rows of a tile.
 const TILE_ROW_BYTES: u64 = 64;
 const TILE_ROWS: u64 = 8;
-/// An allocation of more bytes than these shares no piece.
+/// Largest allocation, in bytes, that shares a piece.
 const MAX_SHARED_BYTES: u64 = 1 << 20;
 /// Bytes that a driver takes of a GPU at a time.
 const PIECE_BYTES: u64 = 2 << 20;
-/// The bytes of a piece are handed out in units of so many, and so many units are in a piece.
+/// Allocation unit within a piece, in bytes, and the number of units in a piece.
 const UNIT_BYTES: u64 = 512;
 const PIECE_UNITS: u16 = (PIECE_BYTES / UNIT_BYTES) as u16;
 
 /// Texels of an image or array with all of its levels.
 #[derive(Debug, Clone, Copy)]
 pub struct Texels {
-    /// Bytes of one.
+    /// Bytes of one texel.
     pub bytes: u64,
     /// Width, height and depth; 0 counts as 1.
     pub extent: [u64; 3],
-    /// The depth is a number of layers, which all levels have.
+    /// Whether the depth is a number of layers, equal for all levels.
     pub has_layers: bool,
     /// Levels of a mipmap: each is half as wide, high and deep as the one before.
     pub levels: u32,
 }
 
 impl Texels {
-    /// Bytes of all tiles.
+    /// Returns the bytes of all tiles.
     #[must_use]
     pub fn tiled_bytes(&self) -> u64 {
         let [width, height, depth] = self.extent.map(|size| size.max(1));
@@ -47,10 +48,10 @@ impl Texels {
     }
 }
 
-/// What one allocation takes.
+/// The memory of one allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuMemory {
-    /// Whole pieces of its own: bytes.
+    /// Whole pieces of its own, in bytes.
     Own(u64),
     /// A part of a shared piece.
     Shared(PiecePart),
@@ -67,14 +68,14 @@ pub struct PiecePart {
 /// The shared pieces of a context, filled from the first one on.
 #[derive(Debug, Default)]
 pub struct GpuPieces {
-    /// What is taken of each, in order. A piece of which nothing is taken is the driver's.
+    /// The used parts of each piece, in order. A piece without any belongs to the driver.
     parts: Vec<Vec<(u16, u16)>>,
-    /// The most units that each has free beside each other; 0 of the driver's.
+    /// The largest number of adjacent free units in each piece; 0 for a piece of the driver.
     largest_gap: Vec<u16>,
 }
 
 impl GpuPieces {
-    /// Finds room for an allocation: what it takes, and the bytes of a GPU that are taken with it.
+    /// Allocates memory: returns it, and the bytes of a GPU that are taken with it.
     pub fn take(&mut self, bytes: u64) -> (GpuMemory, u64) {
         if bytes > MAX_SHARED_BYTES || bytes == 0 {
             let own = bytes.div_ceil(PIECE_BYTES).saturating_mul(PIECE_BYTES);
@@ -96,7 +97,7 @@ impl GpuPieces {
         (GpuMemory::Shared(PiecePart { piece: piece as u32, start, end: start + units }), added)
     }
 
-    /// Gives back what an allocation took: the bytes of a GPU that are free with it.
+    /// Releases the memory of an allocation; returns the bytes of a GPU that are free with it.
     pub fn give_back(&mut self, memory: GpuMemory) -> u64 {
         let part = match memory {
             GpuMemory::Own(bytes) => return bytes,
@@ -111,13 +112,13 @@ impl GpuPieces {
         freed
     }
 
-    /// Bytes of all shared pieces.
+    /// Returns the bytes of all shared pieces.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().filter(|parts| !parts.is_empty()).count() as u64 * PIECE_BYTES
     }
 
-    /// Notes the largest gap of a piece.
+    /// Updates the largest gap of a piece.
     fn measure(&mut self, piece: usize) {
         let parts = &self.parts[piece];
         let largest = gaps(parts).map(|(_, start, end)| end - start).max().unwrap_or(0);
@@ -125,7 +126,7 @@ impl GpuPieces {
     }
 }
 
-/// What is free between the parts of a piece: where one would stand in the list, and its first unit and end.
+/// Returns the gaps between the parts of a piece: the index of a part in the gap, its first unit and its end.
 fn gaps(parts: &[(u16, u16)]) -> impl Iterator<Item = (usize, u16, u16)> {
     let starts = std::iter::once(0).chain(parts.iter().map(|(_, end)| *end));
     let ends = parts.iter().map(|(start, _)| *start).chain(std::iter::once(PIECE_UNITS));
@@ -136,8 +137,9 @@ fn gaps(parts: &[(u16, u16)]) -> impl Iterator<Item = (usize, u16, u16)> {
 mod tests {
     use super::*;
 
-    /// What an H200 took: a piece for one of 512 bytes, and three more for 16,383 others. None went back with all of these but two in each
-    /// piece, between which 1 MiB has no room. Two more were taken for four of 1 MiB, and none for 4,000 small ones.
+    /// On an H200: one allocation of 512 bytes took a piece, and 16,383 others took three more. None was released
+    /// while each piece kept two of them, between which 1 MiB does not fit. Four of 1 MiB took two more pieces, and
+    /// 4,000 small ones none.
     #[test]
     fn pieces_are_taken_and_given_back_as_a_gpu_does() {
         let mut pieces = GpuPieces::default();

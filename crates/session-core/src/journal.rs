@@ -1,4 +1,4 @@
-//! The frames that a checkpoint keeps: as they lie in memory, as bytes, and replayed.
+//! The frames that a checkpoint saves: in memory, as bytes, and replayed.
 
 pub(crate) mod format;
 pub(crate) mod frame;

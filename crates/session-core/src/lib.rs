@@ -1,5 +1,5 @@
-//! What sessions of every API have in common, once: how frames run and are answered, how a session comes to rest and is
-//! kept, and how the frames of a journal lie in an image and are executed again.
+//! The common code of sessions of every API: execution of frames and replies, rest and checkpoints, and the journal's frames
+//! in an image and in a replay.
 //!
 //! ```text
 //!             ┌ Checkpointable, Restorable    control.rs          coming to rest, orders of a companion
@@ -15,20 +15,21 @@
 //!     JournalRecord, StateFormat, replay      journal/            frames as bytes, and executed again (Replayed)
 //! ```
 //!
-//! | trait | what an API says with it |
+//! | trait | what an API defines by it |
 //! |---|---|
-//! | [`Api`] | its codes, its context, what its threads share, its messages |
+//! | [`Api`] | its codes, its context, the state that its threads share, its messages |
 //! | [`FrameHandler`] | how its sessions execute a frame, and what is to be discarded when one is refused |
 //! | [`WaitTarget`] | how its driver is asked whether a wait is over |
 //! | [`Fault`] | which of its faults are codes for the program, and which end the session |
-//! | [`ReplayTarget`] | which messages a journal holds, and where handlers say how a frame came out |
-//! | [`Checkpointable`], [`Restorable`] | what is in flight, how a session is kept and rebuilt: the only ones that a worker calls, by `dyn` |
+//! | [`ReplayTarget`] | which messages a journal holds, and where handlers store a frame's status |
+//! | [`Checkpointable`], [`Restorable`] | what is in flight, how a session is saved and rebuilt: the only ones that a worker
+//! calls, by `dyn` |
 //!
-//! The rule: nothing here knows an object, a message or a code of any API. All that a frame passes is generic over [`Api`]
-//! and compiled for each API apart, so that a frame costs no indirect call more than it would in a crate of its own.
+//! Nothing here knows an object, a message or a code of any API. Everything that a frame passes is generic over [`Api`] and
+//! compiled separately for each API, so that a frame costs no more indirect calls than in a crate of its own.
 //!
-//! Each API has its own enum of faults, because `?` in a handler turns a driver's code into it, and Rust lets only the crate
-//! of the enum say how.
+//! Each API has its own enum of faults, because `?` in a handler converts a driver's code into it, and Rust only lets the
+//! crate of the enum define that.
 
 mod calls;
 mod chunks;

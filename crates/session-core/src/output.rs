@@ -1,11 +1,11 @@
-//! What the driver prints: device `printf`, asserts, messages of its own.
+//! Text that the driver prints: device `printf`, asserts, its own messages.
 //!
-//! A driver writes them to descriptors 1 and 2 of its process. A worker points both at memory files, and what was
-//! added since the last look travels with the next reply of a synchronising call; the program's side prints it.
-//! Consumed bytes are given back to the system, so a chatty kernel does not fill memory.
+//! A driver writes to descriptors 1 and 2 of its process. A worker points both at memory files. New text goes with the next
+//! reply of a synchronizing call; the program's side prints it. Consumed bytes are returned to the system, so that a kernel
+//! that prints much does not fill memory.
 //!
-//! Most calls that synchronise have printed nothing, and find that out without a system call: in the buffers of C's streams
-//! and in a window on each file. A text of nothing but NULs is not seen there, and comes with what is printed next.
+//! Most synchronizing calls have printed nothing, and find that out without a system call: in the buffers of C's streams and
+//! in a window on each file. A text of only NULs is not seen there, and comes with the next text.
 
 #![expect(unsafe_code, reason = "replacing descriptors 1 and 2 has no safe interface")]
 
@@ -19,7 +19,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use crate::streams;
 use crate::window::Window;
 
-/// Consumed bytes are given back in steps of this many.
+/// Consumed bytes are returned to the system in steps of this many.
 const PUNCH_STEP_BYTES: u64 = 1 << 20;
 
 /// Text taken for one reply.
@@ -37,7 +37,7 @@ struct OutputFile {
     file: File,
     read: u64,
     given_back: u64,
-    /// None where the system does not give one.
+    /// None if the system refuses one.
     window: Option<Window>,
 }
 
@@ -48,18 +48,18 @@ impl OutputFile {
         Ok(Self { file, read: 0, given_back: 0, window })
     }
 
-    /// Bytes that were written in all. Who writes has the same open file, and moves its position.
+    /// Returns all bytes written so far. Writers share the open file, and move its position.
     fn written(&self) -> u64 {
-        // A memory file always tells; if not, nothing is printed rather than anything lost.
+        // A memory file always has a position; if not, printing nothing loses no text.
         (&self.file).stream_position().unwrap_or(self.read)
     }
 
-    /// Whether nothing was written since, as far as can be seen.
+    /// Returns whether nothing was written since, as far as the window shows.
     fn is_blank(&self) -> bool {
         self.window.as_ref().is_some_and(|window| window.is_blank_at(self.read))
     }
 
-    /// What was written since, and stays to be taken.
+    /// Returns text written since the last take, and keeps it.
     fn unread(&self) -> Vec<u8> {
         let written = self.written();
         let mut text = vec![0; usize::try_from(written.saturating_sub(self.read)).unwrap_or(0)];
@@ -69,7 +69,7 @@ impl OutputFile {
         text
     }
 
-    /// What was written since, at most `max_bytes` bytes; the rest waits.
+    /// Takes text written since, at most `max_bytes` bytes; the rest waits.
     fn take(&mut self, max_bytes: usize) -> Vec<u8> {
         let written = self.written();
         let length = usize::try_from(written.saturating_sub(self.read)).unwrap_or(max_bytes).min(max_bytes);
@@ -83,33 +83,33 @@ impl OutputFile {
         text
     }
 
-    /// Punches a hole over what was read, now and then.
+    /// Punches a hole over the read bytes, now and then.
     fn give_back(&mut self) {
         let whole = self.read - self.read % PUNCH_STEP_BYTES;
         if whole > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Without the hole the bytes stay until the session ends: a cost, no error.
+            // Without the hole the bytes stay until the session ends: a cost, not an error.
             let _ = fallocate(&self.file, flags, self.given_back, whole - self.given_back);
             self.given_back = whole;
         }
     }
 }
 
-/// Both streams of the driver, or nothing where output is not captured.
+/// Both streams of the driver, or nothing if output is not captured.
 #[derive(Debug, Default)]
 pub struct Capture {
     sources: Option<(OutputFile, OutputFile)>,
-    /// Printed before a restore, and to be sent before anything else.
+    /// Text printed before a restore, which is sent before any other.
     earlier: PrintedText,
 }
 
 impl Capture {
-    /// Points descriptors 1 and 2 of this process at memory. The second value is what was descriptor 2 before: the
-    /// worker's own way to say something.
+    /// Points descriptors 1 and 2 of this process at memory. The second value is the old descriptor 2, the worker's own
+    /// output.
     ///
     /// # Errors
     ///
-    /// When the system has no descriptor or memory file left.
+    /// The system refuses a descriptor or memory file.
     pub fn start() -> io::Result<(Self, OwnedFd)> {
         let real = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
         let sources = (OutputFile::new("device stdout")?, OutputFile::new("device stderr")?);
@@ -118,7 +118,7 @@ impl Capture {
         Ok((Self { sources: Some(sources), earlier: PrintedText::default() }, real))
     }
 
-    /// What was printed and not taken, which stays to be taken.
+    /// Returns printed text that was not taken, and keeps it.
     pub fn unread(&self) -> PrintedText {
         streams::flush();
         let mut all = self.earlier.clone();
@@ -129,12 +129,12 @@ impl Capture {
         all
     }
 
-    /// Gives what another worker's driver printed before anything of this one's.
+    /// Puts the text of another worker's driver before any of this one's.
     pub fn begin_with(&mut self, printed: PrintedText) {
         self.earlier = printed;
     }
 
-    /// What was printed since the last time, at most `max_bytes` bytes in all; the rest waits for the next reply.
+    /// Takes text printed since the last time, at most `max_bytes` bytes in all; the rest waits for the next reply.
     pub fn take(&mut self, max_bytes: usize) -> PrintedText {
         let mut stdout = cut(&mut self.earlier.stdout, max_bytes);
         let mut stderr = cut(&mut self.earlier.stderr, max_bytes - stdout.len());
@@ -151,7 +151,7 @@ impl Capture {
     }
 }
 
-/// The first bytes of a text, at most `max_bytes`, which it loses.
+/// Removes and returns the first bytes of a text, at most `max_bytes`.
 fn cut(text: &mut Vec<u8>, max_bytes: usize) -> Vec<u8> {
     let quiesce = text.split_off(max_bytes.min(text.len()));
     std::mem::replace(text, quiesce)
@@ -200,7 +200,7 @@ mod tests {
         out.write_all(b"new").unwrap();
         assert_eq!(capture.unread().stdout, b"abcnew");
         assert_eq!(capture.take(2).stdout, b"ab");
-        // All that has been printed, as a program expects after a call that waits for the GPU.
+        // All printed text, as a program expects after a call that waits for the GPU.
         assert_eq!(capture.take(100), PrintedText { stdout: b"cnew".into(), stderr: b"x".into() });
         assert_eq!(before.take(100).stdout, b"abc");
     }

@@ -1,4 +1,4 @@
-//! How far a snapshot or a restore is.
+//! The progress of a snapshot or a restore.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,27 +11,27 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes that are where they belong.
+    /// Returns the bytes that are done.
     pub fn bytes_done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Bytes in all; grows when more is found to be done.
+    /// Returns the bytes in all; grows when more work is found.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Gives the work up: it ends with an error soon.
+    /// Cancels the work, which ends with an error soon.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was done.
+    /// Returns whether the work was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Adds to the bytes that are to be done.
+    /// Adds to the bytes in all.
     pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }

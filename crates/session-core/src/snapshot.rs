@@ -1,4 +1,4 @@
-//! What a worker asks of a session, whatever API that speaks.
+//! The interface of snapshots between a worker and a session of any API.
 
 use std::error::Error;
 
@@ -10,91 +10,91 @@ pub const FRAMES_NOTE: &str = "frames";
 /// Key of the file with a session's journal, and the end of its name.
 const JOURNAL_KEY: &str = "journal";
 
-/// The journal of a session in an image; none where it has none.
+/// Returns the journal of a session in an image; none if it has none.
 ///
 /// # Errors
 ///
-/// The image.
+/// The error of the image.
 pub fn read_journal(part: &SessionPart, source: &dyn ImageSource) -> Result<Option<Vec<u8>>, ImageError> {
     part.states.get(JOURNAL_KEY).map(|entry| source.state(entry)).transpose()
 }
 
-/// Puts the journal of a session into an image.
+/// Writes the journal of a session to an image.
 ///
 /// # Errors
 ///
-/// The image.
+/// The error of the image.
 pub fn write_journal(part: &mut SessionPart, state: &[u8], sink: &dyn Sink) -> Result<(), ImageError> {
     let journal = sink.session_state(&format!("{}.{JOURNAL_KEY}", part.name), state)?;
     part.states.insert(JOURNAL_KEY.to_owned(), journal);
     Ok(())
 }
 
-/// Why a session could not do what it was asked for, in its own words.
+/// Why a session could not do a request, as text.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// A driver has chosen other addresses than those that an image holds, or what was made of an outline is something else. In another
-/// process it may come out right.
+/// A driver has chosen other addresses than those in an image, or an outline was rebuilt differently. Another process may
+/// succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct AddressMismatch(pub String);
 
-/// The device has too little free memory for what the session had, now.
+/// The device has too little free memory now for that of the session.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OutOfMemory(pub String);
 
-/// How a session is rebuilt.
+/// Options of a rebuild.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RestoreOptions {
-    /// Only find out whether it can be: no contents, and little memory of the device behind its addresses.
+    /// Only checks whether it is possible: without contents, and with little device memory behind the addresses.
     pub rehearsal: bool,
-    /// Every variable must lie where it lay: the program's own memory cannot be searched for pointers to it.
+    /// Every variable must keep its address: the program's own memory cannot be searched for pointers to it.
     pub exact: bool,
 }
 
 /// Choices of a capture: what it saves, and how.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CaptureOptions {
-    /// Also host memory that the program has as well, because no other thread will keep it.
+    /// Also saves host memory that the program has as well, because nothing else will save it.
     pub device_only: bool,
-    /// Nothing is taken to be unchanged since an earlier snapshot.
+    /// Takes no contents for unchanged since an earlier snapshot.
     pub full: bool,
-    /// How everything was made alone, without contents, by which another server finds out whether it can have the session: of
-    /// one that may be running.
+    /// Saves only how everything was made, without contents, possibly of a running session: another server finds out from it
+    /// whether it can have the session.
     pub outline: bool,
 }
 
-/// What is done for a snapshot while the program runs, by a thread of the worker's own. What it holds then the next snapshot
-/// uses up, or `Checkpointable::release_snapshot` gives back.
+/// Work for a snapshot while the program runs, by a thread of the worker. The next snapshot uses its results up, or
+/// `Checkpointable::release_snapshot` releases them.
 pub trait Precopy: Send {
-    /// Does it, once. Returns an estimate of the bytes that the snapshot will still bring to the image while the program is
-    /// paused.
+    /// Does the work, once. Returns an estimate of the bytes that the snapshot will still write to the image while the
+    /// program is paused.
     ///
     /// # Errors
     ///
-    /// The image takes nothing more. What only the device refuses is left to the snapshot.
+    /// The image accepts nothing more. What only the device refuses is left to the snapshot.
     fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure>;
 }
 
-/// A snapshot that was taken, and has to be brought to the image. Dropped, it gives back what it holds: a driver may wait
-/// with that for streams of the program, which runs again, so no thread is to wait for it.
+/// A snapshot that was taken, and has to be written to the image. Dropping it releases its memory. For that a driver may
+/// wait for streams of the running program, so no thread should wait for the drop.
 pub trait PendingSnapshot: Send {
-    /// Bytes that the session holds.
+    /// Returns the bytes that the session holds.
     fn bytes(&self) -> u64;
 
-    /// Of these, how many may differ from what the image has.
+    /// Returns how many of these may differ from the image.
     fn changed(&self) -> u64;
 
-    /// What the session shares with others, which have to be kept along with it.
+    /// Returns what the session shares with others, which have to be saved with it.
     fn sharing(&self) -> Sharing {
         Sharing::default()
     }
 
-    /// Brings everything to the image, once, while the program goes on.
+    /// Writes everything to the image, once, while the program goes on.
     ///
     /// # Errors
     ///
-    /// Whatever is in the way; the image is then without this session.
+    /// Any failure; the image is then without this session.
     fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, Failure>;
 }

@@ -1,4 +1,4 @@
-//! The buffers of C's streams, in which a driver prints.
+//! The buffers of C's streams, to which a driver prints.
 
 #![expect(unsafe_code, reason = "calls the C library")]
 
@@ -9,15 +9,15 @@ unsafe extern "C" {
     fn __fpending(stream: *mut libc::FILE) -> libc::size_t;
 }
 
-/// Whether the standard streams have written all they were given.
+/// Returns whether the standard streams have written everything in their buffers.
 pub(crate) fn are_empty() -> bool {
-    // SAFETY: both are set by the C library before any code of ours runs. The function reads two words of each; a thread that
-    // prints meanwhile is not one whose output any thread waits for yet.
+    // SAFETY: the C library sets both before any code of this process runs. The function reads two words of each; no thread
+    // waits yet for the output of a thread that prints meanwhile.
     unsafe { __fpending(stdout) == 0 && __fpending(stderr) == 0 }
 }
 
-/// Has every stream write what it was given.
+/// Flushes every stream.
 pub(crate) fn flush() {
-    // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of ours.
+    // SAFETY: with a null argument `fflush` flushes every open stream of C and touches no memory of Rust.
     unsafe { libc::fflush(std::ptr::null_mut()) };
 }

@@ -1,15 +1,15 @@
-//! Long data on its way in, such as code or what a command writes: it comes in pieces, for one message a program thread at
-//! a time.
+//! Uploads: long data from the program, such as code or command data, which comes in pieces, for one message of a program
+//! thread at a time.
 //!
-//! The program says the whole size with every piece, so the rule kept here is simple: a total is bounded before it
-//! sizes anything, pieces never exceed it, and all threads together stay within a bound too.
+//! The program sends the total with every piece. A total is checked against a bound before it sizes anything, pieces never
+//! exceed it, and all threads together stay within a bound too.
 
 use std::collections::HashMap;
 
 /// Largest image in bytes; cuDNN's and cuBLAS's stay far below.
 pub const MAX_IMAGE_BYTES: u64 = 2 << 30;
 
-/// What was wrong with a piece; the session ends.
+/// Why a piece is invalid; the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UploadError {
     /// The announced size is beyond the bound.
@@ -20,7 +20,7 @@ pub enum UploadError {
         /// Largest total allowed, in bytes.
         most: u64,
     },
-    /// Pieces for one message name different totals.
+    /// Pieces for one message announce different totals.
     #[error("upload size changed from {before} to {now} bytes")]
     Changed {
         /// The first piece's total.
@@ -42,7 +42,7 @@ pub enum UploadError {
         /// Total that the piece announced, in bytes.
         total: u64,
     },
-    /// All threads together hold too much.
+    /// All threads together hold too many bytes.
     #[error("unfinished data takes {bytes} bytes, more than {most}")]
     TooMuch {
         /// Bytes announced in all.
@@ -50,20 +50,20 @@ pub enum UploadError {
         /// Most bytes that the session holds of unfinished uploads.
         most: u64,
     },
-    /// The message came before all pieces did.
+    /// The message came before all its pieces.
     #[error("upload incomplete: {missing} of {total} bytes are missing")]
     Incomplete {
-        /// Bytes that did not come.
+        /// Bytes that are missing.
         missing: u64,
         /// Total that the first piece announced, in bytes.
         total: u64,
     },
-    /// A message said that its data had come, and there was none.
+    /// A message refers to an upload, and there is none.
     #[error("a message came without its data")]
     None,
 }
 
-/// The data of one message, growing.
+/// The data of one message so far.
 #[derive(Debug, Default)]
 struct Upload {
     total: u64,
@@ -81,13 +81,13 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// None yet, and the bounds in bytes: of one message, of all together.
+    /// Makes empty uploads with bounds in bytes: for one message, and for all together.
     #[must_use]
     pub fn new(most: u64, most_pending: u64) -> Self {
         Self { most, most_pending, pending: HashMap::new() }
     }
 
-    /// Creates the bounds for images of modules: [`MAX_IMAGE_BYTES`] each, 3 GiB in all.
+    /// Makes empty uploads with the bounds for images of modules: [`MAX_IMAGE_BYTES`] each, 3 GiB in all.
     pub fn of_images() -> Self {
         Self::new(MAX_IMAGE_BYTES, 3 << 30)
     }
@@ -121,17 +121,17 @@ impl Uploads {
         Ok(())
     }
 
-    /// Data that has come whole, in the place of what `thread` was sending.
+    /// Stores complete data, in place of an upload of `thread`.
     pub fn give(&mut self, thread: u32, bytes: Vec<u8>) {
         self.pending.insert(thread, Upload { total: bytes.len() as u64, bytes });
     }
 
-    /// Forgets what `thread` was sending: its message was refused.
+    /// Drops the upload of `thread`, whose message was refused.
     pub fn discard(&mut self, thread: u32) {
         self.pending.remove(&thread);
     }
 
-    /// What has not come whole: thread, announced size, and what came.
+    /// Returns incomplete uploads: thread, announced size, and the bytes so far.
     pub fn unfinished(&self) -> Vec<(u32, u64, Vec<u8>)> {
         let mut all: Vec<_> =
             self.pending.iter().map(|(thread, upload)| (*thread, upload.total, upload.bytes.clone())).collect();
@@ -139,17 +139,17 @@ impl Uploads {
         all
     }
 
-    /// Takes over what [`Uploads::unfinished`] gave.
+    /// Takes over the result of [`Uploads::unfinished`].
     ///
     /// # Errors
     ///
-    /// [`UploadError`] for what could not have come so.
+    /// [`UploadError`] for impossible uploads.
     pub fn resume(&mut self, all: Vec<(u32, u64, Vec<u8>)>) -> Result<(), UploadError> {
         self.pending.clear();
         all.iter().try_for_each(|(thread, total, bytes)| self.add(*thread, *total, bytes))
     }
 
-    /// The finished data of `thread`, which may start another.
+    /// Takes the complete upload of `thread`, which may start another.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! A look at what comes next in a memory file, without asking the system.
+//! A mapped window on a memory file, which shows new bytes without a system call.
 //!
-//! Every call that waits for the GPU wants to know whether something was printed. A system call that tells takes 0.1 µs on bare
-//! metal and up to 2 µs on virtual machines, as long as the rest of such a call.
+//! Every call that waits for the GPU has to know whether text was printed. A system call for that takes 0.1 µs on bare metal
+//! and up to 2 µs on virtual machines, as long as the rest of such a call.
 
 #![expect(unsafe_code, reason = "maps a file that others write")]
 
@@ -13,28 +13,28 @@ use rustix::fs::ftruncate;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes that are mapped at a time: a multiple of the size of pages.
+/// Bytes that are mapped at a time: a multiple of the page size.
 const WINDOW_BYTES: u64 = 64 << 10;
-/// Bytes that are looked at.
+/// Bytes that are checked.
 const WINDOW_PROBE_BYTES: u64 = 8;
-/// The file's size from the beginning, so that all that is ever mapped lies inside it. Nothing lies behind what was written.
+/// Size of the file from the start, so that every mapping lies inside it. After the written bytes it is empty.
 const WINDOW_FILE_BYTES: u64 = 1 << 40;
 
-/// The mapped part of a file that grows by what others write to it, at the file's position.
+/// The mapped part, at its position, of a file that others write to.
 #[derive(Debug)]
 pub(crate) struct Window {
     start: NonNull<u8>,
-    /// Where in the file it starts.
+    /// Offset of its start in the file.
     base: u64,
 }
 
-// SAFETY: it is memory of the process, unmapped by the code that drops the value, and read with any number of writers.
+// SAFETY: it is memory of the process, unmapped by the thread that drops the value, and read with any number of writers.
 unsafe impl Send for Window {}
 
 impl Window {
     /// Extends the file to [`WINDOW_FILE_BYTES`] and maps its beginning; `None` if `RLIMIT_FSIZE` forbids that.
     pub(crate) fn open(file: &File) -> Option<Self> {
-        // Beyond its limit a file would end the process by a signal.
+        // Beyond its limit, writing the file would end the process by a signal.
         let limit = getrlimit(Resource::Fsize).current;
         if limit.is_some_and(|limit| limit < WINDOW_FILE_BYTES) {
             return None;
@@ -44,19 +44,19 @@ impl Window {
     }
 
     fn map(file: &File, base: u64) -> Option<Self> {
-        // SAFETY: a mapping at a place of the system's choice takes no code's memory.
+        // SAFETY: a mapping at an address of the system's choice takes no code's memory.
         let start =
             unsafe { mmap(null_mut(), WINDOW_BYTES as usize, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), base) };
         Some(Self { start: NonNull::new(start.ok()?.cast())?, base })
     }
 
-    /// The window at `offset`, moved there if it does not hold that place; none if the system does not map it.
+    /// Returns the window at `offset`, moved there if it does not contain that; none if the system refuses the mapping.
     pub(crate) fn moved(self, file: &File, offset: u64) -> Option<Self> {
         let is_in_it = offset >= self.base && offset + WINDOW_PROBE_BYTES <= self.base + WINDOW_BYTES;
         if is_in_it { Some(self) } else { Self::map(file, offset - offset % (WINDOW_BYTES / 2)) }
     }
 
-    /// Whether the bytes at `offset`, which lies in it, are as if never written.
+    /// Returns whether the bytes at `offset`, which lies in the window, are as if never written.
     pub(crate) fn is_blank_at(&self, offset: u64) -> bool {
         let within = (offset - self.base) as usize;
         // SAFETY: inside the mapping, which is inside the file; read as memory that another thread may write meanwhile.
@@ -66,7 +66,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which no code looks at any more.
+        // SAFETY: this value's own mapping, which no code reads any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES as usize) };
     }
 }

@@ -1,4 +1,4 @@
-//! How calls run: on the main loop or by executors, with waits polled first, and callbacks of drivers.
+//! Runs calls on the main loop or on executors: polling before waits, and callbacks of drivers.
 
 pub(crate) mod arguments;
 pub(crate) mod busy_poll;

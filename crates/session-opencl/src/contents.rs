@@ -1,5 +1,4 @@
-//! Contents of memory: copied aside while the program is paused ([`capture`]), brought to the image behind its back, and
-//! put back.
+//! Contents of memory: copied while the program is paused ([`capture`]), written to the image while it runs, and restored.
 //!
 //! | kind | what | object |
 //! |---|---|---|
@@ -8,8 +7,8 @@
 //! | `svm` | shared virtual memory | its address |
 //! | `read` | what a command read and the program has not fetched | its number |
 //!
-//! Parts of buffers, images of buffers and buffers in shared virtual memory lie in these. Memory that the host may not
-//! read or write is copied through a buffer of ours.
+//! Sub-buffers, images of buffers and buffers in shared virtual memory lie in these. If the host may not read or write memory, it
+//! is copied through a temporary buffer.
 
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
@@ -47,19 +46,19 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 impl Session {
-    /// All memory with contents.
+    /// Returns all memory with contents.
     fn areas(&self) -> Result<Vec<Area>, ContentsError> {
         let mut areas = Vec::new();
         for (id, entry) in self.journal.of(kind::MEMORY) {
             let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { continue };
-            // What lies in memory of the program's is kept with the program.
+            // Memory of the program is saved with the program.
             if !self.is_in_host.contains(&id) {
                 areas.extend(self.area_of(id, entry, &object)?);
             }
         }
         for (address, frame) in self.journal.svm() {
             let Ok(message) = kdclSvmAlloc::decode(frame.payload()) else { continue };
-            // So is what is fine-grained.
+            // Fine-grained memory is saved with the program too.
             if message.host_address != 0 {
                 continue;
             }
@@ -81,7 +80,7 @@ impl Session {
         Ok(areas)
     }
 
-    /// The area of a memory object; none of one that lies in another.
+    /// Returns the area of a memory object; `None` if it lies in another one.
     fn area_of(
         &self,
         id: u32,
@@ -110,7 +109,7 @@ impl Session {
         Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, location }))
     }
 
-    /// A queue in every context that areas need.
+    /// Makes a queue in every context that areas need.
     fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Arc<Copier>>, ContentsError> {
         let mut copiers = HashMap::new();
         for context in areas.iter().map(|area| area.context).filter(|context| *context != 0) {
@@ -121,7 +120,7 @@ impl Session {
         Ok(copiers)
     }
 
-    /// A queue in a context.
+    /// Makes a queue in a context.
     pub(crate) fn copier(&self, id: u32) -> Result<Copier, Code> {
         let context: Object<cl_context> = self.shared.objects.get(id)?;
         let device = *self.devices_of(id).first().ok_or(Code::INVALID_CONTEXT)?;
@@ -131,21 +130,21 @@ impl Session {
         Ok(Copier { queue, context, device, api, is_host, reading, _context })
     }
 
-    /// The driver's devices of a context; none if it has one that is gone.
+    /// Returns the driver's devices of a context; none if one of them is gone.
     pub(crate) fn devices_of(&self, context: u32) -> Vec<cl_device_id> {
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         let of = self.shared.objects.get::<cl_context>(context);
         of.and_then(|context| self.shared.objects.all_of(context.api, &devices)).unwrap_or_default()
     }
 
-    /// Whether a context has processors of the machine's own alone.
+    /// Returns whether all devices of a context are the machine's own processors.
     pub(crate) fn is_of_processors(&self, context: u32) -> bool {
         let (devices, object) = (self.devices_of(context), self.shared.objects.get::<cl_context>(context));
         let are = |context: Object<cl_context>| devices.iter().all(|device| self.is_processor(*device, context.api));
         !devices.is_empty() && object.is_ok_and(are)
     }
 
-    /// Whether a device is one of the machine's own processors, or a part of one, which its driver is asked for.
+    /// Returns whether a device is one of the machine's own processors, or a part of one; asks the driver about parts.
     fn is_processor(&self, device: cl_device_id, api: &Dispatch) -> bool {
         let mut known = self.platforms.iter().flat_map(|platform| &platform.devices);
         let kind = known.find(|(other, _)| *other == device).map(|(_, kind)| *kind);
@@ -156,7 +155,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The first thing that does not go together, or cannot be read.
+    /// The first region that does not match or cannot be read.
     pub(crate) fn put_back(
         &self,
         state: &JournalState,
@@ -187,7 +186,7 @@ impl Session {
             };
             if let Some(direct) = area.direct_range(copier, false) {
                 let start = ptr::with_exposed_provenance_mut::<u8>(direct.address as usize);
-                // SAFETY: the area's bytes, the driver's or ours, which no code uses before the session is rebuilt.
+                // SAFETY: the area's bytes, the driver's or the worker's, which no code uses before the session is rebuilt.
                 fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
                 continue;
             }
@@ -198,14 +197,15 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the contents of an area come with the program: it lay in its memory, and there is another device now.
+    /// Returns whether the program's image holds the contents of an area: it lay in program memory, and the device is another one
+    /// now.
     fn is_in_program_memory(&self, area: &Area) -> bool {
         matches!(area.kind, "buffer" | "image")
             && self.host_address(area.object as u32).is_some()
             && !self.replay.has(area.object)
     }
 
-    /// Where a buffer or an image is mapped in the memory of both.
+    /// Returns the address of a buffer or an image in the memory that program and worker share.
     fn host_address(&self, id: u32) -> Option<u64> {
         let entry = self.journal.get(id)?;
         let payload = entry.creation.frame.payload();
@@ -217,11 +217,11 @@ impl Session {
         self.is_in_host(pointer).then_some(pointer)
     }
 
-    /// Fills buffers and images with what the program, which is there now, has kept of them.
+    /// Fills buffers and images with the contents that the restored program has kept.
     ///
     /// # Errors
     ///
-    /// The driver's answer.
+    /// The driver's code.
     pub(crate) fn take_from_program(&self) -> Result<(), ContentsError> {
         let areas: Vec<Area> = self.areas()?.into_iter().filter(|area| self.is_in_program_memory(area)).collect();
         let copiers = self.copiers(&areas)?;
@@ -234,7 +234,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the pending reads anew, with memory for bytes that the program has not fetched.
+    /// Makes the pending reads again, with memory for bytes that the program has not fetched.
     fn restore_pending_reads(&self, state: &JournalState) -> Result<(), ContentsError> {
         for journal::PendingRead { number, status, bytes, address } in state.pending_reads.iter().copied() {
             let location = match address {
@@ -252,11 +252,11 @@ impl Session {
         Ok(())
     }
 
-    /// Maps shared virtual memory for the host that was mapped before.
+    /// Maps the shared virtual memory again that was mapped for the host.
     ///
     /// # Errors
     ///
-    /// The driver's answer.
+    /// The driver's code.
     pub(crate) fn map_again(&mut self, mapped: &[SvmMapping]) -> Result<(), ContentsError> {
         for SvmMapping { address, size, flags } in mapped.iter().copied() {
             let failed = |code| ContentsError::Copy { kind: "svm", object: address, code };

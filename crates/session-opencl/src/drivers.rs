@@ -1,4 +1,4 @@
-//! The OpenCL drivers of this machine: where they lie, how they are opened, which devices they have.
+//! The OpenCL drivers of this machine: where they lie, how they are opened, and their devices.
 
 pub(crate) mod call;
 pub(crate) mod devices;

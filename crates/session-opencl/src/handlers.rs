@@ -1,7 +1,7 @@
-//! What each message does, by subject. The generated dispatch names these functions.
+//! Handlers of all messages, by subject. The generated dispatch calls these functions.
 //!
-//! Handles come out of the session's table, so they are a driver's own and alive; every pointer given to a driver is to
-//! a local or to bytes that outlive the call, or the command by [`crate::objects::held_events`].
+//! Handles come from the session's table, so they belong to a driver and are alive. Every pointer given to a driver is to a local
+//! or to bytes that outlive the call. [`crate::objects::held_events`] keeps bytes until a command ends.
 
 mod command;
 mod device;
@@ -27,7 +27,7 @@ pub(crate) use program::*;
 pub(crate) use svm::*;
 pub(crate) use transfer::*;
 
-/// A list as drivers take it: null when it is empty.
+/// Returns the pointer that drivers expect for a list: null if it is empty.
 fn pointer<T>(list: &[T]) -> *const T {
     if list.is_empty() { std::ptr::null() } else { list.as_ptr() }
 }

@@ -1,9 +1,9 @@
-//! The journal: for every live object the frame that made it, and the last frame that set each of its properties.
+//! The journal: for every live object, the frame that made it and the last frame that set each of its properties.
 //!
-//! A restore replays these frames in their order through the dispatch that executed them (`rebuild.rs`), so that objects
-//! come back under the ids that the program knows. The size follows what is alive. Nothing is copied that memory holds:
-//! what a buffer began with is left out, because its contents are saved. Events have no entry: what is left of them at
-//! rest, their state and times, the driver is asked (`save.rs`).
+//! A restore replays these frames in their order through the dispatch that executed them (`rebuild.rs`), so objects come back
+//! under the ids that the program knows. The journal's size follows the number of live objects. It copies nothing that memory
+//! holds: initial contents of buffers are left out, because contents are saved. Events have no entry: `save.rs` asks the driver
+//! for what remains of them at rest, their state and times.
 //!
 //! | kept for | what |
 //! |---|---|

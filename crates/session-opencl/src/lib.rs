@@ -1,14 +1,14 @@
-//! One OpenCL program's state in the worker: what its messages mean to the OpenCL drivers of this machine.
+//! State of one OpenCL program in the worker: executes its messages with the OpenCL drivers of this machine.
 //!
 //! ```text
 //! frame ── Session::serve ── dispatch (generated) ── handlers ─┬─ main loop
 //!                                                              └─ executor of the program's thread (what may wait)
 //! ```
 //!
-//! Rules kept in this crate: the main loop never waits for a device; everything the program sends is bounded and
-//! checked before it is used; a code goes back to the program, a breach of protocol ends the session
-//! ([`SessionError`]); nothing panics. Every message but `kdclInfo` and its like names its objects by ids that the
-//! program's side chose, so the frames that made what is alive, run again, make it again under the same ids.
+//! Rules of this crate: the main loop never waits for a device. Everything that the program sends is bounded and checked before
+//! use. An error of the driver returns to the program as its code; a breach of protocol ends the session ([`SessionError`]).
+//! Nothing panics. Every message except `kdclInfo` and its like names its objects by ids that the shim chose. So replaying the
+//! frames of live objects makes them again under the same ids.
 
 mod calls;
 mod contents;

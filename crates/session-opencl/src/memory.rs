@@ -1,4 +1,4 @@
-//! Memory that both sides have: staged pieces, zero-copy buffers, shared virtual memory, pinned buffers.
+//! Memory that program and worker share: staged pieces, zero-copy buffers, shared virtual memory, pinned buffers.
 
 pub(crate) mod address;
 pub(crate) mod charge;

@@ -1,4 +1,4 @@
-//! Objects of drivers by the session's ids, and which must outlive which.
+//! Objects of drivers by the session's ids, and their lifetimes.
 
 pub(crate) mod held_events;
 pub(crate) mod lifetimes;

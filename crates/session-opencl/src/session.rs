@@ -1,6 +1,6 @@
-//! What a session is made of, and how its calls are answered.
+//! Creates sessions, and answers their calls.
 //!
-//! What goes wrong with a message is either a code for the program or the end of the session ([`Fault`]).
+//! A failing message returns a code to the program or ends the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::memory::zero_copy_area::ZeroCopyArea;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
+/// Most bytes of one message's data; the shim refuses larger commands.
 const MAX_MESSAGE_DATA_BYTES: u64 = 16 << 30;
-/// Bytes that all unfinished data of a session may take together.
+/// Most bytes that all unfinished uploads of a session may take together.
 const MAX_PENDING_BYTES: u64 = 24 << 30;
 
 impl Session {
-    /// A session over the machine's platforms. They and their devices have the first numbers, in their order.
+    /// Makes a session over the machine's platforms. They and their devices have the first numbers, in their order.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Session {
         Ok(session)
     }
 
-    /// A session that is to be rebuilt, and whose program comes later. `requested` are devices to use in place of those that
-    /// it had: lines of `NEW` or `OLD=NEW`.
+    /// Makes a session to be rebuilt, whose program connects later. `requested` are devices to use in place of the saved ones:
+    /// lines of `NEW` or `OLD=NEW`.
     pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, requested: String) -> Self {
         Self {
             shared: Arc::new(OpenclSessionShared::new(usage, capture)),
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// The memory that the program's link shares with it.
+    /// Attaches the memory that the program's link shares.
     pub fn attach(&mut self, link: &dyn WorkerLink) {
         self.staging_states.clear();
         self.staging = link.staging().map(StagingArea::new);
@@ -107,12 +107,12 @@ impl Session {
         self.zero_copy = link.zero_copy().map(ZeroCopyArea::new);
     }
 
-    /// Memory at addresses that the program knows: its own, or to become its own when it attaches.
+    /// Sets the memory at addresses that the program knows: its own, or to become its own when it attaches.
     pub fn share(&mut self, host: Option<HostMemory>) {
         self.host = host;
     }
 
-    /// A call succeeded. No thread may be sent a reply who does not wait: it would be taken for that of the next call.
+    /// Answers a successful call. A thread that does not wait gets no reply: it would take it for that of its next call.
     pub(crate) fn answer(&mut self, head: &FrameHead, reply: &impl Reply) -> Result<(), Fault> {
         if head.wants_reply && !self.replay.is_on {
             self.shared.answer(head, Code::SUCCESS, reply, false).map_err(SessionError::Link)?;
@@ -120,10 +120,10 @@ impl Session {
         Ok(())
     }
 
-    /// Has a call that may wait executed elsewhere, and answered from there.
+    /// Runs a call that may wait on an executor, which also answers it.
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: ExecutorCall<R>) -> Result<(), Fault> {
         if let Err(error) = expect_reply(head, &OpenCl::MESSAGES) {
-            // The driver may have begun to use what it holds.
+            // The driver may already use what the job holds.
             std::mem::forget(job);
             return Err(error.into());
         }

@@ -1,11 +1,11 @@
-//! A whole session in an image, and out of it.
+//! Saves a whole session to an image, and restores it.
 //!
 //! | in the image | what |
 //! |---|---|
-//! | state `NAME.journal` | how what is alive was made, and what was under way (`journal/state.rs`) |
+//! | state `NAME.journal` | how live objects were made, and what was in flight (`journal/state.rs`) |
 //! | regions | contents (`contents.rs`) |
-//! | note `api` | that this is a session of OpenCL |
-//! | note `outline` | that this is how its objects were made, and nothing else: whether they can be made elsewhere shows in that |
+//! | note `api` | that this is an OpenCL session |
+//! | note `outline` | that only the creation of objects is saved, to test whether they can be made elsewhere |
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,66 +21,66 @@ use crate::state::Session;
 
 /// Note that tells which API a session speaks.
 const API_NOTE: &str = "api";
-/// The name of the API in an image's part of a session.
+/// The value of [`API_NOTE`] for OpenCL.
 const OPENCL_API: &str = "opencl";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
 pub const MEMORY_LIMIT_NOTE: &str = "quota";
-/// Note of the address at which the session has memory that its program has too; absent where it has none.
+/// Note of the address of the session's memory that is shared with its program; absent if there is none.
 const HOST_NOTE: &str = "host";
-/// Note of an outline.
+/// Note that marks an outline.
 const OUTLINE_NOTE: &str = "outline";
 
-/// Whether what an image has is a session of OpenCL.
+/// Returns whether this part of an image is an OpenCL session.
 #[must_use]
 pub fn is_kept_in(part: &SessionPart) -> bool {
     part.notes.get(API_NOTE).and_then(serde_json::Value::as_str) == Some(OPENCL_API)
 }
 
-/// Where the session of an image had memory that its program has too; none if it had none.
+/// Returns the address of the session's memory that is shared with its program; `None` if it has none.
 #[must_use]
 pub fn host_base(part: &SessionPart) -> Option<u64> {
     part.notes.get(HOST_NOTE).and_then(serde_json::Value::as_u64)
 }
 
-/// Reads bytes as the saved state of a session, and tells how many frames would be executed again; what fuzzing drives.
+/// Decodes bytes as the saved state of a session, and returns how many frames a restore would replay; for fuzzing.
 ///
 /// # Errors
 ///
-/// Why they are none.
+/// Why the bytes are no valid state.
 pub fn parse_state(bytes: &[u8]) -> Result<usize, StateError> {
     JournalState::decode(bytes).map(|state| state.records.len())
 }
 
-/// Whether that is the outline of a session: what is made of it has no contents, and becomes a session by an image.
+/// Returns whether this is an outline: a session rebuilt from it has no contents, and an image must complete it.
 #[must_use]
 pub fn is_outline(part: &SessionPart) -> bool {
     part.notes.contains_key(OUTLINE_NOTE)
 }
 
-/// A session that was rebuilt from an outline has no contents, so no program can go on with it.
+/// Refuses an outline: a session that was rebuilt from it has no contents, so no program can continue with it.
 ///
 /// # Errors
 ///
-/// It is one.
+/// The part is an outline.
 pub(crate) fn refuse_outline(part: &SessionPart) -> Result<(), Failure> {
     if is_outline(part) { Err("the image has the outline of a session alone, without contents".into()) } else { Ok(()) }
 }
 
-/// A session as it was at one moment.
+/// A snapshot of a session.
 struct Snapshot {
     part: SessionPart,
     state: Vec<u8>,
     captured: CapturedContents,
-    /// Until all is written; the last field, so that whatever reads there is gone before.
+    /// Held until everything is written; the last field, so that every reader of the pages is dropped before.
     _zero_copy: Option<RetainedPages>,
 }
 
 impl Session {
-    /// Takes a snapshot of the session, which is at rest; the program may go on afterwards.
+    /// Takes a snapshot of the session, which is at rest. The program may continue afterwards.
     ///
     /// # Errors
     ///
-    /// What cannot be kept. The session is as it was.
+    /// What cannot be saved. The session is unchanged.
     pub(crate) fn take_snapshot(
         &mut self,
         name: &str,
@@ -94,11 +94,11 @@ impl Session {
         Ok(Snapshot { part, state: state.encode(), captured, _zero_copy: zero_copy })
     }
 
-    /// How what is alive was made, at any moment between two frames.
+    /// Returns how live objects were made, at any moment between two frames.
     ///
     /// # Errors
     ///
-    /// What can be no part of a checkpoint.
+    /// What a checkpoint cannot include.
     pub(crate) fn outline(
         &mut self,
         name: &str,
@@ -109,7 +109,7 @@ impl Session {
         Ok(Snapshot { part, state: state.encode(), captured: CapturedContents::default(), _zero_copy: None })
     }
 
-    /// What a manifest says of the session, without contents.
+    /// Returns the manifest's entry for the session, without contents.
     fn part(&self, name: &str, platforms: &[Platform]) -> SessionPart {
         let mut notes = BTreeMap::from([
             (API_NOTE.to_owned(), OPENCL_API.into()),
@@ -124,11 +124,11 @@ impl Session {
         SessionPart { name, protocol: PROTOCOL_VERSION, devices, notes, ..SessionPart::default() }
     }
 
-    /// Makes what an image has of this session, in which nothing has happened, but for contents: whether it would come back.
+    /// Rebuilds an image's session in this new session, without contents, to test whether a restore would succeed.
     ///
     /// # Errors
     ///
-    /// As [`Session::restore_snapshot`] says it.
+    /// As for [`Session::restore_snapshot`].
     pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn ImageSource) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
         let requested = std::mem::take(&mut self.requested);
@@ -136,12 +136,13 @@ impl Session {
         Ok(self.rebuild(&mut state, &requested)?)
     }
 
-    /// Makes this session, in which nothing has happened, the one of an image; or of an outline, and then, the next time, of an
-    /// image.
+    /// Restores the session of an image in this new session. Given an outline, it prepares the session, and the next call
+    /// completes it from an image.
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use. [`AddressMismatch`]: what was made of the outline is not what the image has.
+    /// Why it cannot be restored; the session is then unusable. [`AddressMismatch`]: the session prepared from the outline
+    /// differs from the image.
     pub(crate) fn restore_snapshot(
         &mut self,
         part: &SessionPart,
@@ -165,13 +166,13 @@ impl Session {
     }
 }
 
-/// The journal of a session in an image.
+/// Returns the journal of a session in an image.
 fn state_of(part: &SessionPart, source: &dyn ImageSource) -> Result<JournalState, Failure> {
     let journal = read_journal(part, source)?;
     Ok(JournalState::decode(&journal.ok_or(StateError::Damaged { what: "a session without a journal" })?)?)
 }
 
-/// The ids of the buffers and images whose contents an image of a session has.
+/// Returns the ids of the buffers and images with contents in an image of a session.
 fn filled_objects(part: &SessionPart) -> HashSet<u32> {
     let objects = part.regions.iter().filter(|region| matches!(region.kind.as_str(), "buffer" | "image"));
     objects.filter_map(|region| u32::try_from(region.object?).ok()).collect()
@@ -179,7 +180,7 @@ fn filled_objects(part: &SessionPart) -> HashSet<u32> {
 
 fn elsewhere(error: RebuildError) -> Failure {
     match error {
-        // A worker in which nothing has happened may be given the address.
+        // A new worker may be given the address.
         RebuildError::Another | RebuildError::Moved { .. } => AddressMismatch(error.to_string()).into(),
         other => other.into(),
     }
@@ -191,7 +192,7 @@ impl katydid_session_core::PendingSnapshot for Snapshot {
     }
 
     fn changed(&self) -> u64 {
-        // What differs is found when chunks are named.
+        // An upper bound: deduplication finds equal chunks only later.
         self.captured.bytes()
     }
 

@@ -31,55 +31,55 @@ pub struct Session {
     /// Long answers, by program thread, until the next one.
     pub(crate) blobs: HashMap<u32, Vec<u8>>,
     pub(crate) svm: Svm,
-    /// Callbacks of the ends of memory objects, by id, in the order in which they were registered.
+    /// Destructor callbacks of memory objects, by id, in the order of registration.
     pub(crate) destructors: HashMap<u32, Vec<u64>>,
-    /// Receivers of errors of contexts, by id.
+    /// Receivers of context errors, by id.
     pub(crate) listeners: HashMap<u32, Listener>,
-    /// How what is alive was made.
+    /// How live objects were made.
     pub(crate) journal: Journal,
     pub(crate) replay: Replay,
-    /// What was made of the outline, if it was made of one.
+    /// The session prepared from an outline, if there was one.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// Answers about platforms and devices that the program received, by object and parameter.
     pub(crate) device_answers: BTreeMap<(u32, u32), Vec<u8>>,
-    /// When commands came to their states, by event, for those that ended before a restore.
+    /// Times of events that ended before a restore: when each command reached its states.
     pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,
     pub(crate) main_loop: MainLoop,
-    /// Markers behind everything that queues have, while the session comes to rest.
+    /// Markers after everything in the queues, while the session comes to rest.
     pub(crate) markers: Option<Vec<Marker>>,
-    /// Markers behind everything in queues that the program has released.
+    /// Markers after everything in queues that the program has released.
     pub(crate) ending: Vec<Marker>,
-    /// Events of commands of our own that had not ended when no thread waited for them any more ([`Session::outlast`]).
+    /// Events of the worker's own commands that had not ended when the last wait for them ended ([`Session::outlast`]).
     pub(crate) outlasting: Vec<HeldEvent>,
     /// The last write of each context that the program took for done when it was enqueued.
     pub(crate) taken_for_done: HashMap<u32, HeldEvent>,
-    /// Devices to use in place of those that the session had, if it is rebuilt.
+    /// Devices to use in place of the saved ones if the session is rebuilt.
     pub(crate) requested: String,
-    /// None on a stream.
+    /// The staging area; `None` on a stream.
     pub(crate) staging: Option<StagingArea>,
-    /// What contexts know of it.
+    /// State of the staging area in each context.
     pub(crate) staging_states: HashMap<u32, StagingState>,
-    /// Memory that the program may read; none on a stream, and before the program is there.
+    /// Memory that the program may read; `None` on a stream, and before the program is connected.
     pub(crate) zero_copy: Option<Arc<ZeroCopyArea>>,
-    /// Whether buffers of contexts may lie there.
+    /// Whether buffers of a context may lie in the zero-copy area.
     pub(crate) zero_copy_known: HashMap<u32, bool>,
-    /// Where buffers are that do.
+    /// Offsets of the buffers in the zero-copy area.
     pub(crate) in_zero_copy: HashMap<u32, u64>,
-    /// Memory that the program has too; none on a stream.
+    /// Memory shared with the program; `None` on a stream.
     pub(crate) host: Option<HostMemory>,
-    /// Whether images may lie in it, by their layout.
+    /// Whether images may lie in shared memory, by their layout.
     pub(crate) images_in_place: HashMap<ImageLayout, bool>,
-    /// Memory objects that lie in it.
+    /// Memory objects that lie in shared memory.
     pub(crate) is_in_host: HashSet<u32>,
-    /// Those that the driver maps there, whether or not they lie there.
+    /// Memory objects that the driver maps in shared memory, whether or not they lie there.
     pub(crate) mapped_in_host: HashSet<u32>,
-    /// Those that lay there before this worker came: which of their parts the program has mapped is not known.
+    /// Memory objects that lay there before this worker started; it is not known which of their parts the program has mapped.
     pub(crate) was_in_host: HashSet<u32>,
-    /// Their regions that are mapped in the driver, by object and address: how often.
+    /// Number of maps of their regions in the driver, by object and address.
     pub(crate) host_maps: HashMap<(u32, u64), u32>,
-    /// Pages for those that a snapshot is to part from the program.
+    /// Prepared pages for buffers that a snapshot will unshare.
     pub(crate) ready: Arc<ReadyPages>,
-    /// Pipes that were arguments of kernels, and so may have something in them.
+    /// Pipes that were kernel arguments, and so may hold packets.
     pub(crate) given_pipes: HashSet<u32>,
     pub(crate) event_poller: EventPoller,
 }

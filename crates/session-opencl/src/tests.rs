@@ -1,5 +1,5 @@
-//! A session under fire: frames of every opcode with bytes that no honest program sends, without a driver and with one that
-//! has no function.
+//! A session under attack: frames of every opcode with bytes that no honest program sends, without a driver and with one that
+//! lacks all functions.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ use crate::objects::object::Object;
 use crate::snapshot::parse_state;
 use crate::state::Session;
 
-/// Notes the codes of replies.
+/// Records the codes of replies.
 #[derive(Default)]
 pub(crate) struct Notes(Mutex<Vec<(u64, i32)>>);
 
@@ -38,7 +38,7 @@ impl Replier for Notes {
     }
 }
 
-/// The functions of a driver that has none.
+/// Returns the table of a driver that has no functions.
 pub(crate) fn empty_table() -> Dispatch {
     // SAFETY: every entry of a table of zeros is `None`.
     #[expect(unsafe_code, reason = "an empty table")]
@@ -47,7 +47,7 @@ pub(crate) fn empty_table() -> Dispatch {
     }
 }
 
-/// A platform of one device, whose driver has no function at all.
+/// Returns a platform of one device, whose driver has no functions.
 fn mute() -> Platform {
     let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
     let pointer = std::ptr::without_provenance_mut;
@@ -59,7 +59,7 @@ fn mute() -> Platform {
     }
 }
 
-/// An event of a driver that only answers questions about it, so.
+/// Returns an event of a driver that answers only queries about it.
 pub(crate) fn event(
     handle: cl_event,
     info: unsafe extern "C" fn(cl_event, u32, usize, *mut void, *mut usize) -> i32,
@@ -87,7 +87,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Every opcode with random bytes, many of which are ids of what is there, small counts, or nothing.
+/// Sends every opcode with random bytes, many of which are ids of existing objects, small counts, or zero.
 #[test]
 fn no_frame_makes_a_session_panic() {
     let mut state = 0x2545_f491_4f6c_dd1d;
@@ -96,7 +96,7 @@ fn no_frame_makes_a_session_panic() {
     let (mut session, _) = session();
     for sequence in 0..20_000 {
         let opcode = opcodes[random(&mut state) as usize % opcodes.len()];
-        // Would wait for a callback that never comes, on a thread that this test would leave behind.
+        // Would wait for a callback that never comes, on a thread that outlives this test.
         if opcode == message::kdclUpcallNext::OPCODE {
             continue;
         }
@@ -136,7 +136,7 @@ fn unawaited_failure_is_reported_with_the_next_reply() {
     assert_eq!(session.shared.replies.take_deferred(), Code::INVALID_DEVICE.0.cast_unsigned());
 }
 
-/// The driver's word of the end of a memory object, and whom to give it to.
+/// Destructor callbacks that the driver received, with their user data.
 static DESTROYED: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -197,7 +197,7 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
     ));
 }
 
-/// A pipe that the driver of [`with_pipes`] makes, and nothing else.
+/// The handle of the pipe that the driver of [`with_pipes`] makes.
 const PIPE: usize = 512;
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn release(_: cl_mem) -> i32 {
     0
 }
 
-/// A session with a context and a kernel, whose driver has pipes.
+/// Returns a session with a context and a kernel, whose driver has pipes.
 fn with_pipes() -> (Session, Arc<Notes>) {
     let mut api = empty_table();
     api.clCreatePipe = Some(create_pipe);
@@ -251,7 +251,7 @@ fn a_pipe_is_saved_until_a_kernel_has_it() {
     assert!(session.state().unwrap().records.is_empty());
 }
 
-/// A descriptor among them would be one of the worker's.
+/// A descriptor among the properties would be one of the worker's.
 #[test]
 fn properties_of_a_buffer_reach_no_driver() {
     let (mut session, notes) = with_pipes();
@@ -272,7 +272,7 @@ fn properties_of_a_buffer_reach_no_driver() {
     assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
 }
 
-/// Without memory that both sides have, nothing can lie there.
+/// Without shared memory, no address is valid.
 #[test]
 fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
     let (mut session, _) = with_pipes();
@@ -293,7 +293,7 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
     assert!(matches!(refused, Err(SessionError::BadPart { part: "host address", .. })));
 }
 
-/// What the driver of [`with_svm`] got back, and the arguments and texts that it received.
+/// What the driver of [`with_svm`] got back.
 static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -308,7 +308,7 @@ unsafe extern "C" fn create_buffer(_: cl_context, _: u64, _: usize, _: *mut void
     cl_mem(std::ptr::without_provenance_mut(576))
 }
 
-/// A session with a context and 4096 bytes of shared virtual memory; returns its address.
+/// Returns a session with a context and 4096 bytes of shared virtual memory, and its address.
 fn with_svm() -> (Session, Arc<Notes>, u64) {
     let mut api = empty_table();
     api.clSVMFree = Some(free_svm);
@@ -359,7 +359,7 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     assert_eq!(notes.0.lock().unwrap().last(), Some(&(4, Code::INVALID_VALUE.0)));
 }
 
-/// What the driver of [`with_memory`] is to call when it has nothing left of a memory object.
+/// Callbacks of the driver of [`with_memory`] for when nothing of a memory object is left.
 static KEPT: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -383,7 +383,7 @@ unsafe extern "C" fn allocate_svm(_: cl_context, _: u64, size: usize, _: u32) ->
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn leave_svm(_: cl_context, _: *mut void) {}
 
-/// A session with a context, whose driver has buffers and shared virtual memory.
+/// Returns a session with a context, whose driver has buffers and shared virtual memory.
 fn with_memory() -> Session {
     let mut api = empty_table();
     api.clCreateBuffer = Some(create_buffer);
@@ -399,13 +399,13 @@ fn with_memory() -> Session {
     session
 }
 
-/// A buffer of 1000 bytes, which lie at `host_address` unless that is 0.
+/// Returns a buffer of 1000 bytes, at `host_address` unless that is 0.
 fn buffer(memory: u32, host_address: u64) -> message::kdclBuffer<'static> {
     let (context, size, data) = (id(kind::CONTEXT, 1), 1000, &[][..]);
     message::kdclBuffer { memory, context, flags: 0, size, host_address, staged: 0, properties: 0, data }
 }
 
-/// Has the driver tell the end of this many memory objects.
+/// Makes the driver report the end of this many memory objects.
 fn tell_ends(count: usize) {
     let callbacks: Vec<_> = KEPT.lock().unwrap().drain(..).collect();
     assert_eq!(callbacks.len(), count);
@@ -418,7 +418,7 @@ fn tell_ends(count: usize) {
     }
 }
 
-/// What a GPU takes at a time.
+/// The unit in which a GPU allocates.
 const PIECE_BYTES: u64 = 2 << 20;
 
 #[test]
@@ -480,7 +480,7 @@ unsafe extern "C" fn note_text(
     lengths: *const usize,
     code: *mut i32,
 ) -> cl_program {
-    // SAFETY: one text and its length; one without a length ends with a zero, as the standard has it.
+    // SAFETY: one text and its length; a text of length 0 ends with a zero byte, by the standard.
     unsafe {
         TOLD.lock().unwrap().push((lengths.read(), Some(texts.read().cast::<u8>().read())));
         code.write(0);
@@ -488,7 +488,7 @@ unsafe extern "C" fn note_text(
     cl_program(std::ptr::without_provenance_mut(640))
 }
 
-/// A driver reads as much as the size says: a handle is one, and an empty text ends where it begins.
+/// A driver reads as much as the size says: a handle has its own size, and an empty text ends where it begins.
 #[test]
 fn drivers_get_sizes_within_the_payload() {
     let mut api = empty_table();
@@ -514,7 +514,7 @@ fn drivers_get_sizes_within_the_payload() {
     assert_eq!(TOLD.lock().unwrap()[..], [(8, None), (0, Some(0))]);
 }
 
-/// Such a one would name an object of another interface, or a place, in the worker.
+/// Such a property would name an object of another API, or an address, in the worker.
 #[test]
 fn properties_of_a_context_that_are_no_numbers_reach_no_driver() {
     let (mut session, notes) = session();
@@ -545,7 +545,7 @@ unsafe extern "C" fn place_marker(_: cl_command_queue, _: u32, _: *const cl_even
 
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn event_state(_: cl_event, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
-    // SAFETY: the place of a state.
+    // SAFETY: room for a state.
     unsafe { value.cast::<i32>().write(MARKER.load(Ordering::Acquire)) };
     0
 }
@@ -590,8 +590,8 @@ fn breaches_end_the_session() {
     assert!(matches!(session.execute(&head(output, 0, false), &payload), Err(SessionError::NoReplyWanted { .. })));
 }
 
-/// The saved state of a session with bytes changed, cut off and put in: all of it is refused or read, and what was read is
-/// written as it was.
+/// The saved state of a session with bytes changed, removed and inserted: all of it is refused or read, and what was read is
+/// written back unchanged.
 #[test]
 fn no_state_makes_a_restore_panic() {
     let (mut session, _) = session();

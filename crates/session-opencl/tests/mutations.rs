@@ -1,6 +1,6 @@
-//! Made-up frames, executed by a session: the short run of the fuzz target `dispatch_opencl` that needs no fuzzer.
+//! Executes random frames in a session: a short run of the fuzz target `dispatch_opencl` without a fuzzer.
 //!
-//! They come from a fixed seed, so that a failure repeats; `KATYDID_MUTATIONS` sets how many scripts are made.
+//! The frames come from a fixed seed, so a failure repeats; `KATYDID_MUTATIONS` sets the number of scripts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -14,12 +14,12 @@ use std::panic::catch_unwind;
 
 use random::Random;
 
-/// Scripts that are made unless the environment says otherwise: some seconds' work.
+/// Default number of scripts: some seconds' work.
 const MUTATION_COUNT: u64 = 2000;
 /// Most bytes of a script.
 const MAX_MADE_UP_FRAME_BYTES: u64 = 600;
 
-/// Bytes of a script. A field in a hundred is any number.
+/// Returns the bytes of a script. About one field in a hundred may have any value.
 fn script(random: &mut Random) -> Vec<u8> {
     let has_svm = u8::from(random.below(16) == 0);
     let length = random.below(MAX_MADE_UP_FRAME_BYTES);

@@ -1,4 +1,4 @@
-//! How calls run: on the main loop or by executors, with waits polled first, and at rest for a checkpoint.
+//! How calls run: on the main loop or on executors, with a busy poll before a wait, and brought to rest for a checkpoint.
 
 pub(crate) mod busy_poll;
 pub(crate) mod context;

@@ -1,4 +1,4 @@
-//! Images of code that programs load: pieces that arrive, images of live modules, the store of the server.
+//! Images of code that programs load: uploaded pieces, images of live modules, the server's store.
 
 pub(crate) mod module_images;
 pub(crate) mod store;

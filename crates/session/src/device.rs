@@ -1,4 +1,4 @@
-//! What a driver says of its devices, asked once.
+//! The driver's facts about its devices, asked once.
 
 pub(crate) mod ask;
 pub mod gather;

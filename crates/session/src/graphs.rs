@@ -1,8 +1,8 @@
 //! Executable graphs of a session, by the program's numbers.
 //!
-//! A graph comes as a description and is built here with the driver's own nodes, so that the driver runs it as it runs
-//! any. A node that copies between the GPU and memory that only the program reaches becomes two: the copy, from or to
-//! memory of the worker's (a staging block), and a host function in which the program fills or empties that.
+//! A graph comes as a description and is built here with the driver's own nodes, so that the driver runs it like any other.
+//! A node that copies between the GPU and memory that only the program reaches becomes two: the copy, from or to the
+//! worker's memory (a staging block), and a host function in which the program fills or empties that.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -29,7 +29,7 @@ pub(crate) use staging::StagingBlocks;
 const MAX_GRAPHS: usize = 1 << 20;
 
 impl Session {
-    /// The driver graph that holds the conditional handles of a graph of the program's.
+    /// Returns the driver graph that holds the conditional handles of a graph of the program, and makes it if needed.
     pub(crate) fn draft(&mut self, graph: u32) -> Result<CUgraph, Fault> {
         if let Some(draft) = self.graphs.drafts.get(&graph) {
             return Ok(*draft);
@@ -43,20 +43,20 @@ impl Session {
         Ok(draft)
     }
 
-    /// The program's graph is gone.
+    /// Destroys the draft of a graph that the program destroyed.
     pub(crate) fn forget_draft(&mut self, graph: u32) -> Result<CUresult, Fault> {
         let draft = self.graphs.drafts.remove(&graph);
         // SAFETY: the driver made it, and no code names it any more.
         Ok(draft.map_or(CUresult::SUCCESS, |draft| unsafe { self.driver().cuGraphDestroy(draft) }))
     }
 
-    /// An empty driver graph, which is ours alone.
+    /// Makes an empty driver graph, which its user owns.
     fn new_graph(&self) -> Result<(CUgraph, bool), Fault> {
         // SAFETY: the output is a local.
         Ok((ask(|out| unsafe { self.driver().cuGraphCreate(out, 0) })?, true))
     }
 
-    /// The driver graph to build in: an empty one, or the draft, emptied.
+    /// Returns the driver graph to build in: an empty one, or the draft, emptied.
     fn blank(&mut self, graph: u32) -> Result<(CUgraph, bool), Fault> {
         let Some(draft) = self.graphs.drafts.get(&graph).copied() else {
             return self.new_graph();
@@ -64,15 +64,15 @@ impl Session {
         let mut count = 0;
         // SAFETY: without a list the driver only counts.
         unsafe { self.driver().cuGraphGetNodes(draft, std::ptr::null_mut(), &raw mut count) }.ok()?;
-        // A list without room is a wrong argument to the driver.
+        // The driver refuses a list of length 0.
         if count == 0 {
             return Ok((draft, false));
         }
         let mut nodes = vec![CUgraphNode::NULL; count];
-        // SAFETY: the list has as much room as is said.
+        // SAFETY: the list has as many entries as `count` says.
         unsafe { self.driver().cuGraphGetNodes(draft, nodes.as_mut_ptr(), &raw mut count) }.ok()?;
         for node in nodes {
-            // SAFETY: a node that the driver has just named.
+            // SAFETY: the driver has just returned this node.
             unsafe { self.driver().cuGraphDestroyNode(node) }.ok()?;
         }
         Ok((draft, false))
@@ -96,12 +96,13 @@ impl Session {
         Ok(())
     }
 
-    /// Has the driver take the room that it took for an executable graph: it gives the first ones memory between that of
-    /// modules, and keeps it (driver 580.159.04; empty steps need none). Steps that cannot be made are empty ones.
+    /// Has the driver allocate the memory of an executable graph at its first place: the driver puts memory for the first
+    /// graphs between that of modules, and keeps it (driver 580.159.04; empty steps need none). Steps that cannot be made
+    /// become empty ones.
     ///
     /// # Errors
     ///
-    /// The driver's; nothing has changed then.
+    /// The driver's code; nothing has changed then.
     pub(crate) fn sketch_graph(&mut self, head: &FrameHead, id: u32, facts: &GraphFacts) -> Result<(), Fault> {
         if self.graphs.sketches.len() >= MAX_GRAPHS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
@@ -143,7 +144,7 @@ impl Session {
         Ok(Exec { handle, template, steps, contexts, is_orphan: false, keep })
     }
 
-    /// The room is the graph's own from here on; false where nothing takes any.
+    /// Ends a sketch, whose memory the graph itself then takes; false without one.
     pub(crate) fn end_sketch(&mut self, id: u32) -> bool {
         let sketch = self.graphs.sketches.remove(&id);
         sketch.map(|sketch| self.end(sketch)).is_some()
@@ -179,7 +180,7 @@ impl Session {
         Ok(launched)
     }
 
-    /// The event for launches of a graph in a context, which takes none of another one's.
+    /// Returns the event for launches of a graph in a context: events of other contexts cannot be recorded there.
     fn end_of(&mut self, id: u32, context: u32) -> Result<CUevent, Fault> {
         if let Some(end) = self.graphs.exec(id)?.keep.ends.iter().find(|end| end.context == context) {
             return Ok(end.event);
@@ -191,8 +192,8 @@ impl Session {
         Ok(event)
     }
 
-    /// Ends an executable graph; what launches that still run need is kept for them. What an ended context has left of one is the
-    /// driver's.
+    /// Ends an executable graph, and keeps what running launches still need. If one of its contexts has ended, the driver
+    /// keeps the rest of it.
     pub(crate) fn destroy_graph(&mut self, id: u32) -> Result<CUresult, Fault> {
         let Some(exec) = self.graphs.execs.remove(&id) else {
             let is_sketch = self.end_sketch(id);
@@ -217,7 +218,7 @@ impl Session {
         status
     }
 
-    /// Frees what no launch needs any more.
+    /// Frees memory of ended graphs that no launch needs any more.
     pub(crate) fn sweep_graphs(&mut self) {
         let shared = Arc::clone(&self.shared);
         self.graphs.retired.retain_mut(|keep| {

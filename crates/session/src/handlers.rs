@@ -1,7 +1,7 @@
-//! What the worker does with messages of our own (`spec/session.api`): one file a concept, one function a message.
+//! Handlers of Katydid's own messages (`spec/session.api`): one file a concept, one function a message.
 //!
-//! A handler of an enqueued message returns the code of the call; of a call, code and reply; of a blocking call, the
-//! job that an executor runs. An error is the call's code or the end of the session.
+//! A handler of an enqueued message returns the code of the call; of a call, code and reply; of a blocking call, the job for
+//! an executor. An error is the call's code or the end of the session.
 
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
@@ -37,7 +37,7 @@ pub(crate) use stream_attribute::*;
 pub(crate) use textures::*;
 pub(crate) use upcall::*;
 
-/// Most bytes of data in one reply: the length of the data goes before them, in 4 bytes.
+/// Most bytes of data in one reply, after the 4 bytes of their length.
 const MAX_REPLY_DATA_BYTES: usize = MAX_PAYLOAD_BYTES - 4;
 
 /// What a handler of an enqueued message returns.

@@ -1,9 +1,9 @@
-//! The journal: for every live object the frame that made it, and the last frame that set each of its properties.
+//! The journal: for every live object, the frame that made it, and the last frame that set each of its properties.
 //!
-//! A restore replays these frames, in the order of their numbers, through the very dispatch that executed them: ids are
-//! the program's, so objects come back under the ids that it knows. The size follows what is alive, never what was done:
-//! an entry goes when its object does. Nothing here hashes, asks the driver or copies an image while the program runs;
-//! events and streams, which come and go by the million, are a few words each in vectors by id ([`compact`]).
+//! A restore replays these frames, in the order of their numbers, through the same dispatch that executed them. Ids are the
+//! program's, so objects come back under the ids that it knows. The size depends on live objects, not on history: an entry
+//! goes with its object. Nothing here hashes, asks the driver or copies an image while the program runs. Programs make and
+//! end millions of events and streams, so these are a few words each in vectors by id ([`compact`]).
 //!
 //! | kept for | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! One program's state in the worker: what its messages mean to a driver.
+//! One program's state in the worker, and the execution of its messages with a driver.
 //!
 //! ```text
 //! frame ── Session::serve ── dispatch (generated) ─┬─ the driver's function
@@ -6,9 +6,9 @@
 //!                                                                              └─ executor of the thread
 //! ```
 //!
-//! Rules kept in this crate: the main loop never waits for the GPU; everything the program sends is bounded and
-//! checked before it is used; a code goes back to the program, a breach of protocol ends the session
-//! ([`SessionError`]); nothing panics.
+//! Rules kept in this crate: the main loop never waits for the GPU; all data from the program is bounded and checked before
+//! it is used; a code goes back to the program, a breach of the protocol ends the session ([`SessionError`]); nothing
+//! panics.
 
 mod calls;
 mod code;

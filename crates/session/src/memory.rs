@@ -1,4 +1,4 @@
-//! Memory that a session holds or names: device memory, pinned memory, virtual memory, and what is shared with others.
+//! Memory of a session: device memory, pinned memory, virtual memory, and memory shared with other sessions.
 
 pub(crate) mod address;
 pub(crate) mod address_check;

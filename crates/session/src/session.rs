@@ -1,6 +1,6 @@
-//! What a session is made of, and how its calls are answered.
+//! The setup of a session, and the replies to its calls.
 //!
-//! What goes wrong with a message is either a code for the program or the end of the session ([`Fault`]).
+//! A failed message gives either a code for the program or the end of the session ([`Fault`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -38,50 +38,50 @@ use crate::snapshot::{CopyContext, Snapshots};
 use crate::state::{Session, WarmContext};
 use crate::transfer::staged::StagingArea;
 
-/// What a session is made of.
+/// The parts of a new session.
 pub struct Setup {
     /// Driver library, after `cuInit`.
     pub driver: Arc<Driver>,
     /// The facts of the devices that the session sends the program.
     pub facts: Facts,
-    /// Where the arenas lie.
+    /// The map of the arenas.
     pub map: AddressMap,
     /// Device memory, its addresses reserved.
     pub device: DeviceMemory,
     /// Pinned memory, its addresses mapped; none if the two sides found no common range.
     pub host: Option<HostMemory>,
-    /// Where the driver prints to.
+    /// The driver's printed output.
     pub capture: Capture,
     /// Contexts that the worker retained before it had a program.
     pub warm: Vec<WarmContext>,
-    /// What carries contents of memory in and out, where the driver let it be made.
+    /// Streams and kernel for contents of memory, if the driver could make them.
     pub copy_context: Option<CopyContext>,
     /// Read by the worker's monitor.
     pub usage: Arc<Usage>,
 }
 
 impl Session {
-    /// A session that nothing has happened in yet.
+    /// Makes a new session.
     pub fn new(setup: Setup, link: &dyn WorkerLink) -> Self {
         let mut session = Self::without_program(setup);
         session.connect(link);
         session
     }
 
-    /// The program's link; once a session.
+    /// Connects the program's link; once a session.
     pub fn connect(&mut self, link: &dyn WorkerLink) {
         self.shared.replies.connect(link.replier());
         self.staging = link.staging().map(StagingArea::new);
         self.use_buffers(link.buffers());
     }
 
-    /// Memory for bulk of the link.
+    /// Sets the buffers for bulk of the link.
     pub(crate) fn use_buffers(&mut self, buffers: Option<&Arc<Buffers>>) {
         self.buffers = buffers.cloned();
         self.buffered = buffers.map(|buffers| StagingArea::of_buffers(buffers));
     }
 
-    /// A session over whatever carries replies.
+    /// Makes a session over any replier.
     #[cfg(test)]
     pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
         let mut session = Self::without_program(setup);
@@ -90,7 +90,7 @@ impl Session {
         session
     }
 
-    /// A session that is to be rebuilt, and whose program comes later.
+    /// Makes a session that is to be rebuilt, and whose program comes later.
     pub fn without_program(setup: Setup) -> Self {
         let mut address_check = AddressCheck::new(&setup.map);
         if setup.host.as_ref().is_some_and(HostMemory::is_shared) {
@@ -136,27 +136,27 @@ impl Session {
         }
     }
 
-    /// What the session and others of its server want of each other.
+    /// Returns the reclaim state of the session.
     pub fn reclaim(&self) -> Arc<Reclaim> {
         Arc::clone(&self.shared.reclaim)
     }
 
-    /// Has the session look for images in `store` before they are sent.
+    /// Has the session look for images in `store` before programs send them.
     pub fn use_store(&mut self, store: ImageStore) {
         self.store = Some(store);
     }
 
-    /// The session of an image will export to, and import from, programs that live in the first of these generations of its job
-    /// (8 bytes each).
+    /// Sets the generations of its job (8 bytes each): the session exports to, and imports from, programs that live in the
+    /// first of them.
     pub fn live_in(&mut self, generations: &[u8]) {
         self.shares.live_in(generations);
     }
 
-    /// The program of a rebuilt session is there, with its pinned memory if that is its own.
+    /// Joins the program of a rebuilt session, with its pinned memory if that is the program's own.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// The system's error.
     pub fn join_host(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
         if shared.is_some() {
             self.address_check.share_pinned();
@@ -169,7 +169,7 @@ impl Session {
         &self.shared.driver
     }
 
-    /// The driver's handle of wire id `id`.
+    /// Returns the driver's handle of wire id `id`.
     pub(crate) fn handle<H: Resolve>(&mut self, head: &FrameHead, id: u32) -> Result<H, Fault> {
         H::resolve(self, head, id)
     }
@@ -179,18 +179,18 @@ impl Session {
         let context = if H::IS_OF_GREEN { self.entered } else { self.current };
         let table = H::table(&mut self.tables);
         if self.replay.is_on {
-            // The program minted the id before: nothing says how far from the others.
+            // The program assigned the id before: there is no rule for its distance from the others.
             table.resume(id);
         }
         table.set(id, handle, context)
     }
 
-    /// The object behind `id` was ended.
+    /// Forgets the ended object of `id`.
     pub(crate) fn forget<H: Resolve>(&mut self, id: u32) {
         H::ended(self, id);
     }
 
-    /// An enqueued call came to `status`.
+    /// Notes the status of an enqueued call.
     pub(crate) fn enqueued(&mut self, _name: &'static str, status: CUresult) {
         if self.replay.is_on {
             self.replay.outcome = status;
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// A call came to `status`.
+    /// Answers a call with its status and reply.
     pub(crate) fn answer(&mut self, head: &FrameHead, status: CUresult, reply: &impl Reply) -> Result<(), Fault> {
         expect_reply(head, &Cuda::MESSAGES)?;
         self.scratch.clear();
@@ -220,10 +220,10 @@ impl Session {
         Ok(self.main_loop.run(&self.shared, head.thread, context, task)?)
     }
 
-    /// The current context, for an executor.
+    /// Returns the current context, for an executor.
     fn task_context(&self) -> Result<TaskContext, Fault> {
         if self.entered == 0 {
-            // What needs a context is refused by the driver.
+            // The driver refuses calls that need a context.
             return Ok(Cuda::NO_CONTEXT);
         }
         Ok(TaskContext { context: self.tables.contexts.get(self.entered)?, epoch: self.epoch })

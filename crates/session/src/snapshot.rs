@@ -1,9 +1,9 @@
-//! The contents of a session: kept in an image, and put back.
+//! The contents of a session: saved in an image, and restored.
 //!
-//! The rule kept here: what a snapshot says is whole is whole. Memory that cannot be read, code whose variables cannot be
-//! found, arrays that no copy reaches are named in an error; nothing is left out. And nothing here changes where a driver
-//! will put the program's next object: what is needed on a device was made before the program came ([`CopyContext`]), or lies
-//! at addresses of the worker's own (`scratch.rs`).
+//! A snapshot is complete or fails. If memory cannot be read, variables of code cannot be found, or copies do not reach an
+//! array, an error names it; nothing is left out. And nothing here changes where a driver will place the program's next
+//! object. Everything needed on a device was made before the program came ([`CopyContext`]), or lies at addresses of the
+//! worker's own (`scratch.rs`).
 
 mod area;
 mod areas;

@@ -47,27 +47,27 @@ pub struct Session {
     pub(crate) shares: Shares,
     pub(crate) host: Option<HostMemory>,
     pub(crate) staging: Option<StagingArea>,
-    /// Memory for bulk of a link that shares none, and the same as the driver knows it.
+    /// Buffers for bulk of a link without shared memory, and their registration with the driver.
     pub(crate) buffers: Option<Arc<Buffers>>,
     pub(crate) buffered: Option<StagingArea>,
-    /// The buffer that the payload of the current frame lies in.
+    /// Number of the buffer with the payload of the current frame.
     pub(crate) payload_buffer: Option<usize>,
-    /// What packing bulk for the program takes.
+    /// The policy for compressing bulk for the program.
     pub(crate) packer: Arc<CompressionPolicy>,
     pub(crate) uploads: Uploads,
     pub(crate) images: ModuleImages,
-    /// Images that programs have sent to servers like this one, where it keeps them.
+    /// Images that programs have sent to servers like this one, if it stores them.
     pub(crate) store: Option<ImageStore>,
     /// Threads whose next image is to be stored.
     pub(crate) unstored: HashSet<u32>,
     pub(crate) graphs: Graphs,
-    /// What program threads linked last, until they have fetched it.
+    /// Images that program threads have linked and not fetched yet.
     pub(crate) linked: HashMap<u32, Vec<u8>>,
     pub(crate) warm: Vec<WarmContext>,
-    /// Wire id of the context that is current on the main loop; 0: none.
+    /// Wire id of the current context of the main loop; 0: none.
     pub(crate) current: u32,
-    /// Wire id of the context that is entered. It differs from `current` where it is green: then `current` is the primary
-    /// context, to which all but streams belongs.
+    /// Wire id of the entered context. If that is green, it differs from `current`, which is then the primary context, the
+    /// owner of everything except streams.
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, GreenContext>,
@@ -75,19 +75,19 @@ pub struct Session {
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
-    /// Whether the answer of the current call carries the driver's output.
+    /// Whether the reply to the current call carries the driver's output.
     pub(crate) synchronised: bool,
-    /// How what is alive was made.
+    /// How live objects were made.
     pub(crate) journal: Journal,
     /// Times of events that were recorded before a restore.
     pub(crate) event_times: EventTimes,
     pub(crate) replay: Replay,
     pub(crate) snapshots: Snapshots,
-    /// The link is read by a thread of its own.
+    /// Whether a separate thread reads the link.
     pub(crate) is_relayed: bool,
     pub(crate) main_loop: MainLoop,
     /// Attributes of the current launch.
     pub(crate) attributes: Vec<CUlaunchAttribute>,
-    /// The payload of the last answer of the main loop.
+    /// The payload of the main loop's last reply.
     pub(crate) scratch: Vec<u8>,
 }

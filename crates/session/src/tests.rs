@@ -1,4 +1,4 @@
-//! A session driven frame by frame against a driver that only remembers what it was asked.
+//! A session driven frame by frame against a driver that only records its calls.
 
 mod bulk;
 mod busy_poll;

@@ -1,7 +1,7 @@
-//! Made-up frames, executed by a session: the short run of the fuzz target `dispatch` that needs no fuzzer.
+//! Made-up frames, executed by a session: the short run of the fuzz target `dispatch`, without a fuzzer.
 //!
-//! Numbers are small, or one of those that are borders, since ids and sizes of other kinds end a session at once. They come from
-//! a fixed seed, so that a failure repeats; `KATYDID_MUTATIONS` sets how many scripts are made.
+//! Numbers are small or boundary values, since other ids and sizes end a session at once. They come from a fixed seed, so
+//! that a failure repeats; `KATYDID_MUTATIONS` sets the number of scripts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -15,13 +15,13 @@ use std::panic::catch_unwind;
 
 use random::Random;
 
-/// Scripts that are made unless the environment says otherwise: some seconds' work.
+/// Number of scripts unless the environment sets it: some seconds of work.
 const MUTATION_COUNT: u64 = 4000;
-/// Most frames of a script.
+/// The most frames in a script.
 const MAX_MADE_UP_FRAMES: u64 = 24;
 
 impl Random {
-    /// Eight bytes as a field could have them.
+    /// Returns eight bytes, as a field could hold them.
     fn number(&mut self) -> [u8; 8] {
         let borders = [0x2000_0000_0000, 0x3000_0000_0000, 0x3000_0010_0000, 4096, 2 << 20, u64::MAX, 1 << 31, 1 << 63];
         let number = match self.below(8) {
@@ -38,7 +38,7 @@ impl Random {
         for _ in 0..=self.below(MAX_MADE_UP_FRAMES) {
             let (opcode, more) =
                 (self.below(1 << 16) as u16, if self.below(3) == 0 { self.below(64) as u8 } else { 0 });
-            // In the first context, nearly always.
+            // Mostly in the first context.
             let context = if self.below(8) == 0 { self.below(4) as u8 } else { 1 };
             let mut frame = opcode.to_le_bytes().to_vec();
             frame.extend([self.below(4) as u8 | context << 2, self.below(256) as u8, more]);

@@ -1,4 +1,4 @@
-//! The edge to C callers: the exported symbols, the checks that each of them passes, and refused functions.
+//! The FFI edge: the exported symbols, the checks that each of them passes, and refused functions.
 
 pub(crate) mod arguments;
 pub(crate) mod export_table;
@@ -10,7 +10,7 @@ pub(crate) mod proc_address;
 mod releases;
 pub(crate) mod symbols;
 
-// What the generated symbols call.
+// Used by the generated symbols.
 pub(crate) use crate::process::tracing::CallDetail;
 pub(crate) use crate::sync::stream::with_per_thread_default;
 #[allow(unused_imports, reason = "which of them are called depends on the lines of the spec")]

@@ -1,8 +1,8 @@
-//! Graphs and stream capture: kept here, by the shared model, and sent to the worker when they are instantiated.
+//! Graphs and stream capture: the shared model keeps them, and an instantiation sends them to the worker.
 //!
-//! So a capture never reaches the driver: what a captured stream is given becomes a node of the model, and the
-//! worker's own work cannot spoil anything. Copies from and to memory that only the program reaches run as two parts
-//! (`host_work`): the driver's, and the program's, in an upcall.
+//! So a capture never reaches the driver: work for a captured stream becomes a node of the model, and the worker's own work
+//! cannot spoil anything. Copies from and to memory that only the program reaches run in two parts (`host_work`): the
+//! driver's, and the program's in an upcall.
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 mod backend;

@@ -1,9 +1,9 @@
 //! `libcuda.so.1` for programs under Katydid: every symbol of the driver API, answered here or by the worker.
 //!
-//! The exported symbols are generated from `spec/cuda.api` (`ffi::symbols`); each passes `ffi::guard`, which stops panics
-//! and refuses calls that come too early or too late. Lines of the spec name the functions of the other modules. The rule
-//! they keep: arguments are validated here, with the codes that NVIDIA's driver gives, so that what is queued can only
-//! fail for reasons that CUDA reports late as well.
+//! The exported symbols are generated from `spec/cuda.api` (`ffi::symbols`). Each passes `ffi::guard`, which stops panics
+//! and refuses calls that come too early or too late. Lines of the spec name the functions of the other modules. These
+//! validate all arguments, with the codes of NVIDIA's driver. So queued work can only fail for reasons that CUDA also
+//! reports late.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -18,9 +18,9 @@
 //! | `sync` | streams and events |
 //! | `graph` | graphs and stream capture |
 //!
-//! Modules use each other in one direction. Lowest are the arguments and tables of `ffi`, and the session. Above them lie the
-//! records of objects, each with its own table; then the tables of memory; then waiting. The functions that lines name come
-//! last, below `ffi::guard` and `process::start`.
+//! Modules use each other in one direction. Lowest are the arguments and tables of `ffi`, and the session. Above them are
+//! the records of objects, each with its own table; then the tables of memory; then waiting. Functions named by lines of the
+//! spec come last, below `ffi::guard` and `process::start`.
 
 mod code;
 mod context;

@@ -1,4 +1,4 @@
-//! The session of this process, its errors, and what tools ask of it.
+//! The session of this process, its errors, and its answers to tools.
 
 pub(crate) mod checkpoint;
 pub(crate) mod coredump;

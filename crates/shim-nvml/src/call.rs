@@ -1,4 +1,4 @@
-//! From C's arguments to a call, and from its answer to what they point to.
+//! Encodes C's arguments into a call, and writes its answer to C's outputs.
 
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
@@ -8,12 +8,12 @@ use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_NVML_TEXT_BYTES
 
 use crate::link;
 
-/// Devices that a handle can name.
+/// Most devices that handles can name.
 const MAX_NVML_DEVICES: usize = 256;
-/// Structures that say their own size are no longer than this, in bytes.
+/// Largest structure that tells its own size, in bytes.
 const MAX_STRUCT_BYTES: usize = 1 << 16;
 
-/// A handle is the address of an entry: anything else is recognised.
+/// A handle is the address of an entry, so that anything else is recognized.
 static HANDLE_TARGETS: [u64; MAX_NVML_DEVICES] = [0; MAX_NVML_DEVICES];
 
 pub(crate) fn handle(number: u32) -> Option<usize> {
@@ -26,7 +26,7 @@ pub(crate) fn number(handle: usize) -> Option<u32> {
     (offset.is_multiple_of(size) && offset / size < MAX_NVML_DEVICES).then_some((offset / size) as u32)
 }
 
-/// Where a part of the answer goes.
+/// The target of a part of the answer.
 enum AnswerTarget {
     /// So many bytes.
     Bytes(*mut u8, usize),
@@ -38,7 +38,7 @@ enum AnswerTarget {
     Handle(*mut usize),
 }
 
-/// A function with its arguments.
+/// A call of a function with its arguments.
 struct NvmlCall {
     request: Vec<u8>,
     targets: Vec<AnswerTarget>,
@@ -53,11 +53,11 @@ impl NvmlCall {
         self.request.extend_from_slice(bytes);
     }
 
-    /// Adds the argument of a kind, for which `next` gives C's words.
+    /// Adds an argument of a kind, for which `next` returns C's words.
     ///
     /// # Safety
     ///
-    /// The words are what C passes for this kind.
+    /// The words are C's for this kind.
     unsafe fn add(&mut self, kind: ArgumentKind, next: &mut impl FnMut() -> usize) -> Result<(), u32> {
         let wrong = code::INVALID_ARGUMENT;
         match kind {
@@ -65,7 +65,7 @@ impl NvmlCall {
                 let number = number(next()).ok_or(wrong)?;
                 self.put(&number.to_le_bytes());
             }
-            // Of a register only the lower half is the number.
+            // Only the lower half of the register is the number.
             ArgumentKind::Value => self.put(&u64::from(next() as u32).to_le_bytes()),
             ArgumentKind::Wide => self.put(&(next() as u64).to_le_bytes()),
             ArgumentKind::Text => {
@@ -73,7 +73,7 @@ impl NvmlCall {
                 if text.is_null() {
                     return Err(wrong);
                 }
-                // SAFETY: not null, so a string of the caller's.
+                // SAFETY: not null, so a string of the caller.
                 let text = unsafe { CStr::from_ptr(text) }.to_bytes();
                 let text = text.get(..text.len().min(MAX_NVML_TEXT_BYTES)).unwrap_or_default();
                 self.put(&(text.len() as u32).to_le_bytes());
@@ -146,7 +146,7 @@ impl NvmlCall {
         Ok(())
     }
 
-    /// Adds a list whose length the library knows.
+    /// Adds a list whose length the library determines.
     ///
     /// # Safety
     ///
@@ -163,11 +163,11 @@ impl NvmlCall {
         Ok(())
     }
 
-    /// Adds a list whose length the caller knows.
+    /// Adds a list whose length the caller determines.
     ///
     /// # Safety
     ///
-    /// `elements` is null or has `count` of them.
+    /// `elements` is null or has `count` elements.
     unsafe fn add_words(&mut self, count: u32, elements: *mut u8, size: usize) -> Result<(), u32> {
         let wrong = code::INVALID_ARGUMENT;
         let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_NVML_TEXT_BYTES).ok_or(wrong)?;
@@ -181,11 +181,11 @@ impl NvmlCall {
         Ok(())
     }
 
-    /// Writes what came; of a call that failed only counts.
+    /// Writes the answer; of a failed call only the counts.
     ///
     /// # Safety
     ///
-    /// The targets are what C passed.
+    /// The targets are C's outputs.
     unsafe fn take(&self, status: u32, answer: &[u8]) -> Option<()> {
         let (mut parts, good) = (ByteReader(answer), status == code::SUCCESS);
         for target in &self.targets {
@@ -203,7 +203,7 @@ impl NvmlCall {
                     unsafe { count.write_unaligned(length) };
                     if good && !elements.is_null() {
                         let bytes = parts.bytes(length.min(capacity) as usize * size)?;
-                        // SAFETY: the caller has room for `room` elements.
+                        // SAFETY: the caller's list has `capacity` elements.
                         unsafe { elements.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                     }
                 }
@@ -213,14 +213,14 @@ impl NvmlCall {
                     unsafe { count.write_unaligned(length) };
                     for at in 0..if good && !devices.is_null() { length.min(capacity) } else { 0 } {
                         let device = handle(parts.word()?)?;
-                        // SAFETY: the caller has room for `room` handles.
+                        // SAFETY: the caller's list has `capacity` handles.
                         unsafe { devices.add(at as usize).write_unaligned(device) };
                     }
                 }
                 AnswerTarget::Handle(target) => {
                     let number = parts.word()?;
                     if good {
-                        // SAFETY: the caller's place for a handle.
+                        // SAFETY: the caller's output for a handle.
                         unsafe { target.write_unaligned(handle(number)?) };
                     }
                 }
@@ -230,11 +230,11 @@ impl NvmlCall {
     }
 }
 
-/// Passes a call on.
+/// Sends a call to the server and writes its answer.
 ///
 /// # Safety
 ///
-/// The words are the arguments that C passed to the function.
+/// The words are C's arguments of the function.
 pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, arguments: [usize; 6]) -> u32 {
     let mut call = NvmlCall { request: Vec::new(), targets: Vec::new() };
     let mut arguments = arguments.into_iter();
@@ -247,7 +247,7 @@ pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, arguments: [usize
     }
     let mut answer = Vec::new();
     let status = link::ask(opcode, &call.request, &mut answer);
-    // What comes behind a code that the server gives by itself may be nothing.
+    // After a code that the server itself returns, the answer may be empty.
     // SAFETY: handed on.
     let result = unsafe { call.take(status, &answer) };
     if status == code::SUCCESS && result.is_none() { code::UNKNOWN } else { status }
@@ -295,7 +295,7 @@ mod tests {
     fn wrong_arguments_are_refused_before_a_process_is_asked() {
         let ask = |name: &str, arguments: [usize; 6]| {
             let opcode = nvml::opcode(name).unwrap();
-            // SAFETY: null, or refused before it is looked at.
+            // SAFETY: null, or refused before it is read.
             unsafe { pass_on(opcode, nvml::function(opcode).unwrap(), arguments) }
         };
         assert_eq!(ask("nvmlDeviceGetName", [1, 0, 0, 0, 0, 0]), code::INVALID_ARGUMENT);

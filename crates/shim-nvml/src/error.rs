@@ -1,10 +1,10 @@
-//! What codes say.
+//! Texts of NVML's codes.
 
 #![expect(unsafe_code, reason = "exports a C symbol")]
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// Texts of the codes from 0 on, as the library has them.
+/// Texts of the codes from 0 on, as in NVIDIA's library.
 const NVML_ERROR_TEXTS: [&CStr; 28] = [
     c"Success",
     c"Uninitialized",
@@ -36,7 +36,7 @@ const NVML_ERROR_TEXTS: [&CStr; 28] = [
     c"Not Ready",
 ];
 
-/// What a code says; a text that stays.
+/// Returns the text of a code, which lives forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
     let text = usize::try_from(code).ok().and_then(|code| NVML_ERROR_TEXTS.get(code));

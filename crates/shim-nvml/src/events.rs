@@ -1,7 +1,7 @@
-//! Sets of events, which programs make and wait for: none ever comes here, so that every wait runs out.
+//! Event sets, which programs make and wait for: no event ever comes here, so that every wait times out.
 //!
-//! Events (a fault of a device, a change of its clocks) are the server's; a program that waits for them goes on
-//! as on a machine where nothing happens.
+//! Events (a fault of a device, a change of its clocks) belong to the server; a program that waits for them goes on as on a
+//! machine where nothing happens.
 
 #![expect(unsafe_code, reason = "exports C symbols")]
 
@@ -14,11 +14,11 @@ use katydid_wire::nvml::code;
 
 use crate::call;
 
-/// Sets that there are, by handle.
+/// The existing sets, by handle.
 static EVENT_SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() });
 /// Handles are numbers that no other handle of this library has.
 const FIRST_EVENT_SET_HANDLE: usize = 0x4b44_0000;
-/// Sets that a program may have at a time.
+/// Most sets of a program at a time.
 const MAX_EVENT_SETS: usize = 1 << 16;
 
 struct Sets {
@@ -30,7 +30,7 @@ fn sets() -> MutexGuard<'static, Sets> {
     EVENT_SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a handle is a set's.
+/// Returns whether a handle is a set's.
 fn is_set(set: usize) -> bool {
     sets().living.contains(&set)
 }
@@ -39,7 +39,7 @@ fn is_set(set: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `target` is null or a place for a handle.
+/// `target` is null or an output for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
     if target.is_null() {
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
     sets.last += 1;
     let handle = FIRST_EVENT_SET_HANDLE + sets.last;
     sets.living.insert(handle);
-    // SAFETY: not null, so the caller's place for a handle.
+    // SAFETY: not null, so the caller's output for a handle.
     unsafe { target.write_unaligned(handle) };
     code::SUCCESS
 }
@@ -63,14 +63,14 @@ pub extern "C" fn nvmlEventSetFree(set: usize) -> u32 {
     if sets().living.remove(&set) { code::SUCCESS } else { code::INVALID_ARGUMENT }
 }
 
-/// Takes note of nothing: none of the wanted events will come.
+/// Only checks its arguments: none of the events will come.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceRegisterEvents(device: usize, _kinds: u64, set: usize) -> u32 {
     let is_valid = is_set(set) && call::number(device).is_some();
     if is_valid { code::SUCCESS } else { code::INVALID_ARGUMENT }
 }
 
-/// Waits until the time, in milliseconds, has run out.
+/// Waits until the timeout, in milliseconds.
 fn wait(set: usize, data: usize, milliseconds: u32) -> u32 {
     if data == 0 || !is_set(set) {
         return code::INVALID_ARGUMENT;

@@ -1,7 +1,7 @@
 //! The exported symbols that ask the server.
 //!
-//! C passes numbers and pointers in the same places, so that each symbol takes six words, of which its function means the
-//! first ones.
+//! C passes numbers and pointers in the same registers, so each symbol takes six words, of which its function uses the first
+//! ones.
 
 #![expect(unsafe_code, reason = "exports C symbols")]
 
@@ -9,13 +9,13 @@ use katydid_wire::nvml::{FUNCTIONS, code};
 
 use crate::{call, link};
 
-/// What the worker's side knows this library by, so that it never takes it for the machine's own.
+/// Marks this library for the worker, which never takes it for the machine's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn katydid_nvml_marker() -> u32 {
     1
 }
 
-/// Names the build of this library to supervisors, whose images carry the file.
+/// Tells the build of this library to supervisors, whose images carry the file.
 #[used]
 #[unsafe(link_section = ".note.katydid")]
 static BUILD_NOTE: katydid_wire::build_note::BuildNote = katydid_wire::build_note::BuildNote::current();
@@ -32,7 +32,7 @@ pub extern "C" fn nvmlInit_v2() -> u32 {
     link::start()
 }
 
-/// Starts NVML, also without GPUs or without touching them; neither makes a difference here.
+/// Starts NVML, optionally without GPUs or without attaching to them; neither makes a difference here.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInitWithFlags(_flags: u32) -> u32 {
     link::start()
@@ -57,7 +57,7 @@ unsafe fn pass_on(at: usize, arguments: [usize; 6]) -> u32 {
 
 macro_rules! exports {
     ($($name:ident: $($kind:ident $(($bytes:literal))?)*;)*) => {
-        /// Places in the table, in its order.
+        /// Indices in the table, in its order.
         #[allow(non_camel_case_types, reason = "the vendor's names")]
         #[derive(Clone, Copy)]
         enum At { $($name),* }
@@ -67,7 +67,7 @@ macro_rules! exports {
             ///
             /// # Safety
             ///
-            /// Pointers are null or valid as NVML demands of its callers.
+            /// Pointers are null or valid as NVML requires.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> u32 {
                 // SAFETY: the caller's promise is handed on.

@@ -1,11 +1,11 @@
-//! The connection to the server: made when a question comes, and closed soon after, however many follow.
+//! The connection to the server: made for a query, and closed soon after, however many follow.
 //!
-//! So a program that asks has nothing open for long that would keep it from being checkpointed, and the answers are as
-//! new. While it has, it has announced itself to the supervisor of its job, which waits with a dump until it is done.
+//! So a program that queries NVML has nothing open for long that would block its checkpoint, and answers are current.
+//! Meanwhile it is announced to the supervisor of its job, which delays a dump until the connection is closed.
 //!
-//! It connects, forks and announces itself by the functions of `client`, and is no `Session` of that crate. A session keeps one link for
-//! life, leaves it for a checkpoint, takes typed messages and reports errors of earlier calls; this link is made anew, carries raw
-//! bytes, and has no earlier calls.
+//! It connects, forks and announces itself by the functions of `client`, but is not a `Session` of that crate. A session
+//! keeps one link for life, leaves it for a checkpoint, takes typed messages and reports errors of earlier calls. This link
+//! is made anew, carries raw bytes, and has no earlier calls.
 
 use std::ops::{Deref, DerefMut};
 use std::process;
@@ -23,30 +23,30 @@ use katydid_wire::nvml::code;
 /// How long a connection is used.
 const CONNECTION_LINGER: Duration = Duration::from_millis(100);
 
-/// A connection, and what it was made for.
+/// A connection, and its process.
 struct OpenConnection {
     link: Box<dyn ProgramLink>,
-    /// Announced as long as this is there.
+    /// Announces the connection as long as this lives.
     _job: Option<JobMembership>,
     since: Instant,
-    /// Whose it is: a child of a fork must not use its parent's.
+    /// Its process: a child of a fork must not use its parent's.
     process: u32,
 }
 
-/// What is known of the library's use.
+/// The state of the library.
 struct LibraryState {
-    /// How often it was started and not yet ended.
+    /// Number of starts that were not ended yet.
     starts: u32,
     open: Option<OpenConnection>,
-    /// Why there is no server, as it was said.
+    /// The reported reason for a missing server.
     reported_error: Option<String>,
 }
 
-/// Children of a fork get the error.
+/// Makes children of a fork get the error.
 static FORK_WATCH: Once = Once::new();
 static LIBRARY_STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, reported_error: None });
 
-/// The state, while no thread forks: a child finds it whole.
+/// The locked state, while no thread forks, so that a child finds it consistent.
 struct LockedState {
     state: MutexGuard<'static, LibraryState>,
     _forks: NoFork,
@@ -71,7 +71,7 @@ fn state() -> LockedState {
     LockedState { state: LIBRARY_STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
 }
 
-/// In the child of a fork: the connection is the parent's, and ends with the parent's.
+/// Abandons the connection in the child of a fork: it is the parent's, and ends with the parent's.
 fn after_fork() {
     if let Ok(state) = LIBRARY_STATE.try_lock()
         && let Some(open) = &state.open
@@ -80,7 +80,7 @@ fn after_fork() {
     }
 }
 
-/// Starts the library: there must be a server that answers.
+/// Starts the library: a server must answer.
 pub(crate) fn start() -> u32 {
     let mut state = state();
     if state.starts == 0
@@ -92,7 +92,7 @@ pub(crate) fn start() -> u32 {
     code::SUCCESS
 }
 
-/// Ends one start.
+/// Ends one start of the library.
 pub(crate) fn end() -> u32 {
     let mut state = state();
     if state.starts == 0 {
@@ -102,7 +102,7 @@ pub(crate) fn end() -> u32 {
     code::SUCCESS
 }
 
-/// Asks, and gets NVML's code; what was written replaces `reply`. A connection that has ended meanwhile is made anew once.
+/// Sends a query; returns NVML's code, and the answer in `reply`. A connection that has ended meanwhile is made once more.
 pub(crate) fn ask(opcode: u16, request: &[u8], reply: &mut Vec<u8>) -> u32 {
     let mut state = state();
     if state.starts == 0 {
@@ -123,7 +123,7 @@ pub(crate) fn ask(opcode: u16, request: &[u8], reply: &mut Vec<u8>) -> u32 {
 }
 
 impl LibraryState {
-    /// The connection; a new one where there is none.
+    /// Returns the connection, and makes it if there is none.
     fn connected(&mut self) -> Result<&mut OpenConnection, u32> {
         if let Some(open) = self.open.take_if(|open| open.process != process::id()) {
             open.link.abandon();
@@ -144,14 +144,14 @@ impl LibraryState {
                 code::DRIVER_NOT_LOADED
             })?;
             self.open = Some(OpenConnection { link, _job: job, since: Instant::now(), process: process::id() });
-            // Without a thread it stays open, which hinders nothing but checkpoints.
+            // Without the thread it stays open, which only blocks checkpoints.
             let _ = thread::Builder::new().name("katydid-nvml".into()).spawn(close_later);
         }
         self.open.as_mut().ok_or(code::UNKNOWN)
     }
 }
 
-/// Closes the connection when its time is over; a newer one has a thread of its own.
+/// Closes the connection after its time; a newer one has its own thread.
 fn close_later() {
     thread::sleep(CONNECTION_LINGER);
     state().open.take_if(|open| open.since.elapsed() >= CONNECTION_LINGER);

@@ -1,5 +1,5 @@
-//! Functions that are not supported: those that change a device, those about virtual GPUs and units, and those
-//! whose arguments are not known here. Each says its name once.
+//! Unsupported functions: those that change a device, those about virtual GPUs and units, and those with unknown arguments.
+//! Each reports its name once.
 
 #![expect(unsafe_code, reason = "exports C symbols")]
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use katydid_client::output::report;
 use katydid_wire::nvml::code;
 
-/// Says a name, the first time.
+/// Reports a name, the first time.
 fn refuse(was_reported: &AtomicBool, name: &str) -> u32 {
     if !was_reported.swap(true, Ordering::Relaxed) {
         report(format_args!("{name} is not supported"));

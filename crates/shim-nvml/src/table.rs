@@ -1,10 +1,9 @@
-//! The private table that `nvidia-smi` takes from the library before anything else.
+//! The private table that `nvidia-smi` gets from the library before anything else.
 //!
-//! `nvidia-smi` finds it through `nvmlInternalGetExportTable`, and says that its version and the library's do not match
-//! when there is none. A table begins with its size in bytes; each word behind it is a function. What some of them do is
-//! known from NVIDIA's own stand-in for the library (`NVIDIA/k8s-test-infra`, `pkg/gpu/mocknvml/bridge/internal.go`, seen
-//! with `nvidia-smi` 580.65.06). The others are not supported, said once with `KATYDID_LOG`, which `nvidia-smi` shows as
-//! "N/A".
+//! `nvidia-smi` gets it through `nvmlInternalGetExportTable`; without one it reports that its version and the library's do
+//! not match. A table begins with its size in bytes; each word after it is a function. Some of them are known from NVIDIA's
+//! own mock of the library (`NVIDIA/k8s-test-infra`, `pkg/gpu/mocknvml/bridge/internal.go`, seen with `nvidia-smi`
+//! 580.65.06). The others are not supported, reported once with `KATYDID_LOG`; `nvidia-smi` shows them as "N/A".
 
 #![expect(unsafe_code, reason = "exports a C symbol, and writes what C callers point to")]
 
@@ -15,28 +14,28 @@ use katydid_wire::nvml::{code, function, opcode};
 
 use crate::call;
 
-/// Which table: `6c3efec4-8fc9-4e6c-a327-ee696e12f7c4`, its first three groups lowest byte first.
+/// The table's id: `6c3efec4-8fc9-4e6c-a327-ee696e12f7c4`, its first three groups lowest byte first.
 const TABLE_ID: [u8; 16] =
     [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
-/// Words of the table, its size included.
+/// Words of the table, including its size.
 const TABLE_WORDS: usize = 256;
-/// Takes an index and a place for a handle.
+/// The slot that takes an index and an output for a handle.
 const HANDLE_BY_INDEX_SLOT: usize = 81;
-/// Take a device, a count and entries: processes that compute, that draw, and those behind MPS.
+/// The slots that take a device, a count and entries: compute processes, graphics processes, and those under MPS.
 const PROCESS_SLOTS: [(usize, &str); 3] = [
     (213, "nvmlDeviceGetComputeRunningProcesses_v3"),
     (214, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
     (215, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
 ];
-/// Drivers whose lists of processes are known. Of another one neither place nor layout is certain.
+/// Drivers with known process lists. Of other drivers neither slots nor layout are certain.
 const KNOWN_DRIVER: &[u8] = b"580.";
-/// An entry is a process's number, memory, instances and protected memory, as in `nvmlProcessDetail_v1_t`, and its name.
+/// An entry is a process's id, memory, instances and protected memory, as in `nvmlProcessDetail_v1_t`, and its name.
 const PROCESS_ENTRY_BYTES: usize = PROCESS_NAME_OFFSET + PROCESS_NAME_BYTES;
 const PROCESS_NAME_OFFSET: usize = 32;
 const PROCESS_NAME_BYTES: usize = 4096;
-/// `nvmlProcessInfo_t`, which is how an entry begins.
+/// `nvmlProcessInfo_t`, the start of an entry.
 const PROCESS_INFO_BYTES: usize = 24;
-/// No list is longer.
+/// Most entries of a list.
 const MAX_NVML_PROCESSES: u32 = 4096;
 
 type TableFunction = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
@@ -99,36 +98,36 @@ static FUNCTION_TABLE: FunctionTable = FunctionTable {
     ],
 };
 
-/// Gives the table.
+/// Returns the table.
 ///
 /// # Safety
 ///
-/// `id` is null or has 16 bytes; `table` is null or a place for a pointer.
+/// `id` is null or has 16 bytes; `table` is null or an output for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *const [u8; 16]) -> u32 {
     if table.is_null() || id.is_null() {
         return code::INVALID_ARGUMENT;
     }
-    // SAFETY: not null, so 16 bytes of the caller's.
+    // SAFETY: not null, so 16 bytes of the caller.
     let requested_id = unsafe { id.read_unaligned() };
     if requested_id != TABLE_ID {
         report(format_args!("NVML's private table {requested_id:02x?} is not supported"));
         return code::NOT_SUPPORTED;
     }
-    // SAFETY: not null, so the caller's place for a pointer.
+    // SAFETY: not null, so the caller's output for a pointer.
     unsafe { table.write(std::ptr::from_ref(&FUNCTION_TABLE).cast()) };
     code::SUCCESS
 }
 
-/// The function at a place of the table.
+/// The function in a slot of the table.
 ///
 /// # Safety
 ///
-/// The words are what `nvidia-smi` passes there.
+/// The words are those that `nvidia-smi` passes there.
 unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usize) -> u32 {
     static SAID: [AtomicBool; TABLE_WORDS] = [const { AtomicBool::new(false) }; TABLE_WORDS];
     if AT == HANDLE_BY_INDEX_SLOT {
-        // SAFETY: a number and a place for a handle, as this function takes.
+        // SAFETY: a number and an output for a handle, as this function takes.
         return unsafe { ask("nvmlDeviceGetHandleByIndex_v2", [a, b, 0, 0, 0, 0]) };
     }
     if let Some((_, list)) = PROCESS_SLOTS.iter().find(|(at, _)| *at == AT)
@@ -144,12 +143,12 @@ unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usi
     code::NOT_SUPPORTED
 }
 
-/// Whether the user wants to know what is asked for and not there.
+/// Returns whether the user wants to see refused queries.
 fn is_logging() -> bool {
     std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty())
 }
 
-/// Asks by a function's public name.
+/// Calls a function by its public name.
 ///
 /// # Safety
 ///
@@ -160,7 +159,7 @@ unsafe fn ask(name: &str, arguments: [usize; 6]) -> u32 {
     entry.map_or(code::UNKNOWN, |(opcode, function)| unsafe { call::pass_on(opcode, function, arguments) })
 }
 
-/// Whether the server's driver is one whose lists are known.
+/// Returns whether the server's driver has known lists.
 fn is_known_driver() -> bool {
     let mut version = [0_u8; 80];
     // SAFETY: the buffer is as long as said.
@@ -174,7 +173,7 @@ fn is_known_driver() -> bool {
 ///
 /// # Safety
 ///
-/// `count` is null or says how many entries fit at `entries`.
+/// `count` is null or the number of entries that fit at `entries`.
 unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) -> u32 {
     if count.is_null() || entries == 0 {
         return code::INVALID_ARGUMENT;
@@ -193,7 +192,7 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
     let target = std::ptr::with_exposed_provenance_mut::<u8>(entries);
     for (at, process) in processes.iter().take(listed as usize).enumerate() {
         let entry = entry(process, &name_of(process));
-        // SAFETY: the caller has room for as many entries as it said, and no more were found.
+        // SAFETY: the caller's list has as many entries as it said, and no more were found.
         unsafe { target.add(at * PROCESS_ENTRY_BYTES).copy_from_nonoverlapping(entry.as_ptr(), PROCESS_ENTRY_BYTES) };
     }
     // SAFETY: as above.
@@ -201,7 +200,7 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
     code::SUCCESS
 }
 
-/// A process's name on its server; none where it has ended.
+/// Returns a process's name on its server; empty if it has ended.
 fn name_of(process: &[u8; PROCESS_INFO_BYTES]) -> Vec<u8> {
     let number = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let mut name = vec![0; PROCESS_NAME_BYTES];
@@ -215,7 +214,7 @@ fn name_of(process: &[u8; PROCESS_INFO_BYTES]) -> Vec<u8> {
     name
 }
 
-/// An entry: what the public list says of a process, no protected memory, and its name.
+/// Makes an entry: the process in the public list, no protected memory, and its name.
 fn entry(process: &[u8; PROCESS_INFO_BYTES], name: &[u8]) -> Vec<u8> {
     let mut entry = process.to_vec();
     entry.resize(PROCESS_NAME_OFFSET, 0);
@@ -246,8 +245,8 @@ mod tests {
     fn slots_stand_at_their_places() {
         let mut handle = 0_usize;
         let address = std::ptr::from_mut(&mut handle).expose_provenance();
-        // Row 5 begins with slot 80. Without a server nothing is started.
-        // SAFETY: a number and a place for a handle; the other takes nothing.
+        // SAFETY: a number and an output for a handle; the other slot takes nothing. Row 5 begins with slot 80, and nothing
+        // starts without a server.
         let answers = unsafe {
             [
                 FUNCTION_TABLE.rows[4][1](0, address, 0x22, 0),

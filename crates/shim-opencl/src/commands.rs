@@ -1,4 +1,4 @@
-//! Commands that programs enqueue, and how each becomes a message.
+//! The commands that programs enqueue, and the message for each.
 
 pub(crate) mod command;
 pub(crate) mod launch;

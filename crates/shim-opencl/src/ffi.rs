@@ -1,4 +1,4 @@
-//! The exported symbols: generated entries, what they return, and the loader's table.
+//! The exported symbols: generated entries, their return values, and the loader's table.
 
 pub(crate) mod arguments;
 pub(crate) mod entry;

@@ -1,4 +1,4 @@
-//! The program's side of memory: pages that the worker shares, and bytes on their way to places that the program named.
+//! The program's side of memory: pages shared with the worker, and data on its way to the program's targets.
 
 pub(crate) mod arena;
 pub(crate) mod bulk;

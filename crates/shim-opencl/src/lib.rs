@@ -6,12 +6,12 @@
 //!
 //! Rules of this crate:
 //!
-//! - An object is a record whose address is its handle. So a handle that a program passes is recognised before anything is
-//!   read through it.
-//! - What an object is made of stays alive with it. Its last reference ends it on both sides.
-//! - What a driver has accepted once (an argument's size, a launch's shape) is accepted again, so repeating it waits for no
-//!   thread.
-//! - Data of the program moves inside the calls that OpenCL makes wait for it.
+//! - An object is a record whose address is its handle. So a handle from a program is recognized before anything is read through
+//!   it.
+//! - An object keeps alive the objects that it is made of. Dropping its last reference ends it on both sides.
+//! - A driver accepts again what it has accepted once (an argument's size, a launch's shape). So a repeated call waits for no
+//!   reply.
+//! - Data of the program moves inside the calls that OpenCL allows to wait for it.
 
 mod commands;
 mod ffi;

@@ -1,4 +1,4 @@
-//! Objects of the program: handles, and one module a kind.
+//! Objects of the program: handles, and one module per kind.
 
 pub(crate) mod context;
 pub(crate) mod device;

@@ -1,4 +1,4 @@
-//! What the process has once: its session, and the thread that calls functions of the program.
+//! Process-wide state: the session, and the thread that calls functions of the program.
 
 pub(crate) mod per_worker;
 pub(crate) mod session;

@@ -1,4 +1,4 @@
-//! Bytes between the program and the worker: in frames, in staged pieces, in shared blocks, or left where they are.
+//! Transfers between program and worker: in frames, in staged pieces, in shared blocks, or in place.
 
 pub(crate) mod blocks;
 pub(crate) mod images_in_place;

@@ -1,5 +1,5 @@
-//! The functions of the driver API that are implemented, as the generated symbols call them: a few lines each, over the
-//! core. A function that is declared here is exported: `katydid_api_codegen` reads these modules.
+//! The implemented functions of the driver API, a few lines each over the core. The generated symbols call them. Each function
+//! declared here is exported: `katydid_api_codegen` reads these modules.
 
 mod code;
 mod context;

@@ -1,7 +1,7 @@
-//! Behaviour of the driver as a program meets it, through the functions of the API.
+//! Behaviour of the driver as a program sees it, through the functions of the API.
 //!
-//! One process holds all of these tests at once, so each works in a context of its own on its own thread. They share
-//! the device's addresses: what is free may be another allocation's a moment later, so no test touches freed memory.
+//! All these tests share a process, so each works in its own context on its own thread. They also share the device's addresses.
+//! Freed memory may become another test's allocation a moment later, so no test touches it.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -71,7 +71,7 @@ fn device_memory(size: usize) -> u64 {
     address
 }
 
-/// A host function that holds its stream until the test releases it, and reports when the stream has reached it.
+/// A host function that holds its stream until the test releases it, and reports when the stream reaches it.
 struct StreamGate {
     go: Sender<()>,
     reached: Receiver<()>,
@@ -115,7 +115,7 @@ extern "C" fn leave(number: *mut c_void) {
     trace.lock().unwrap().push(number);
 }
 
-/// Has `stream` leave `number` in `trace` when it gets there.
+/// Makes `stream` append `number` to `trace` when it gets there.
 fn trace(stream: CUstream, trace: &Trace, number: u32) {
     let inside = Box::new((Arc::clone(trace), number));
     // SAFETY: the function gets the box back and frees it.

@@ -1,4 +1,4 @@
-//! Modules, libraries, kernels and launches, and what is known of them.
+//! Modules, libraries, kernels, launches and their properties.
 
 pub(crate) mod clusters;
 pub(crate) mod function;

@@ -1,4 +1,4 @@
-//! Contexts, and which of them each thread is in.
+//! Contexts, and the current context of each thread.
 
 pub(crate) mod contexts;
 pub(crate) mod green;

@@ -1,7 +1,7 @@
-//! The C interface: panics stop here, errors become `CUresult`, and C arguments become safe ones.
+//! The C interface: stops panics, turns errors into `CUresult`, and C arguments into safe ones.
 //!
-//! The generated symbols call [`entry`]; a function of `crate::api` is declared with the [`api`] macro, whose parameter
-//! types ([`Out`], [`MaybeOut`], [`Text`], plain numbers and handles) check what can be checked before its body runs.
+//! The generated symbols call [`entry`]. The [`api`] macro declares the functions of `crate::api`. Its parameter types ([`Out`],
+//! [`MaybeOut`], [`Text`], plain numbers and handles) check arguments as far as possible before a body runs.
 
 #![expect(unsafe_code, reason = "wraps the raw pointers of C callers")]
 
@@ -16,13 +16,13 @@ use std::sync::{Mutex, PoisonError};
 use katydid_cuda_sys as sys;
 use sys::CUresult;
 
-// What the generated symbols call beside `entry` and `refused`.
+// The generated symbols call this beside `entry` and `refused`.
 pub(crate) use crate::sync::default_stream::with_per_thread_default;
 
-/// What every function of the core gives.
+/// Result of every function of the core.
 pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 
-/// Runs one exported function. A panic is a defect of softcuda: the library reports it, and the caller gets `UNKNOWN`.
+/// Runs one exported function. A panic is a bug of softcuda: the library reports it, and the caller gets `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
     let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         report(&format!("{}: internal error (please report it)", function.name()));
@@ -35,12 +35,12 @@ pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) ->
     code
 }
 
-/// Writes a line to stderr. A program may have closed it, and that is no reason to fail.
+/// Writes a line to stderr. Ignores errors: a program may have closed it.
 pub(crate) fn report(text: &str) {
     let _ = writeln!(std::io::stderr(), "katydid softcuda: {text}");
 }
 
-/// The answer of a function that is not implemented: its name once on stderr, and `NOT_SUPPORTED`.
+/// Refuses a function that is not implemented: reports its name once on stderr, and returns `NOT_SUPPORTED`.
 pub(crate) fn refused(function: sys::Function) -> CUresult {
     static SAID: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
     let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ pub(crate) fn refused(function: sys::Function) -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
 }
 
-/// Says once for each `what` that a launch or call asked for something the software device does not have.
+/// Reports once for each `what` that a call asked for something that the software device lacks.
 pub(crate) fn unsupported(what: &str) -> CUresult {
     static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ pub(crate) fn unsupported(what: &str) -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
 }
 
-/// A C argument that becomes a value of this type, or the code that refuses it.
+/// A C argument that converts to this type, or is refused with a code.
 pub(crate) trait Argument: Sized {
     /// The type in the C signature.
     type C;
@@ -71,7 +71,7 @@ pub(crate) trait Argument: Sized {
     unsafe fn from_c(raw: Self::C) -> Outcome<Self>;
 }
 
-/// A place the caller wants an answer in. Null has been refused.
+/// A non-null output of a call.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
@@ -90,11 +90,11 @@ impl<T> Argument for Out<T> {
     }
 }
 
-/// A place for an answer that the caller may leave out.
+/// An output that the caller may omit.
 pub(crate) struct MaybeOut<T>(Option<Out<T>>);
 
 impl<T> MaybeOut<T> {
-    /// Whether there is a place for it.
+    /// Returns whether the caller wants the answer.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -115,7 +115,7 @@ impl<T> Argument for MaybeOut<T> {
     }
 }
 
-/// A structure that the caller lends; copied out.
+/// A structure of the caller, copied.
 pub(crate) struct In<T>(pub(crate) T);
 
 impl<T: sys::Pod> Argument for In<T> {
@@ -132,8 +132,8 @@ impl<T: sys::Pod> Argument for In<T> {
 pub(crate) struct Text<'call>(&'call CStr);
 
 impl<'call> Text<'call> {
-    /// The text as a name: an empty one gives `INVALID_VALUE`; names of PTX are ASCII, so one that is not UTF-8 names
-    /// nothing.
+    /// Returns the text as a name. An empty one fails with `INVALID_VALUE`. Names of PTX are ASCII, so one that is not UTF-8
+    /// names nothing.
     pub(crate) fn name(&self) -> Outcome<&'call str> {
         match self.0.to_str() {
             Ok("") => Err(CUresult::ERROR_INVALID_VALUE),
@@ -160,11 +160,11 @@ impl Argument for Text<'_> {
     }
 }
 
-/// A buffer for `length` elements, whose length is another argument.
+/// An output of several elements, whose capacity is another argument.
 pub(crate) struct Buffer<T>(*mut T, PhantomData<T>);
 
 impl<T> Buffer<T> {
-    /// Writes as many of `values` as `room` holds, in order.
+    /// Writes as many of `values` as fit `capacity`, in order.
     pub(crate) fn fill(&self, capacity: usize, values: impl IntoIterator<Item = T>) -> Outcome {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -185,7 +185,7 @@ impl<T> Argument for Buffer<T> {
     }
 }
 
-/// Arguments that are what they are: numbers, callbacks, and pointers that the body looks at itself.
+/// Arguments without conversion: numbers, callbacks, and pointers that the body checks itself.
 macro_rules! plain {
     ($($ty:ty),* $(,)?) => {$(
         impl Argument for $ty {
@@ -216,7 +216,7 @@ plain!(
     sys::CUlogsCallback,
 );
 
-/// So are handles.
+/// Handles need no conversion either.
 macro_rules! handles {
     ($($ty:ident)*) => {
         plain!($(sys::$ty),*);
@@ -241,13 +241,13 @@ impl<T> Argument for *mut T {
     }
 }
 
-/// The address in a pointer, without its provenance: what ranges are looked up by.
+/// Returns the address of a pointer without its provenance, for look-ups of ranges.
 pub(crate) fn address(pointer: *const c_void) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// Declares functions of the driver API: `fn name(parameter: Argument, …) { body }`. The body may use `?` with a
-/// `CUresult` and runs with converted arguments; reaching its end is success.
+/// Declares functions of the driver API: `fn name(parameter: Argument, …) { body }`. The body runs with converted arguments and
+/// may use `?` with a `CUresult`. Its end means success.
 macro_rules! api {
     ($($(#[$meta:meta])* fn $name:ident($($param:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*

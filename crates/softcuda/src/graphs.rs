@@ -1,8 +1,7 @@
-//! Graphs and stream capture: the shared model over the objects of this library, and its graphs run on the CPU.
+//! Graphs and stream capture: the shared model over this library's objects, and execution of graphs on the CPU.
 //!
-//! An executable graph is a plan and nothing more: each launch makes tasks of it (`tasks`), which one job of the stream
-//! runs (`run`), branches side by side. Launches of the same executable graph come one after the other, in whatever
-//! streams they are.
+//! An executable graph is only a plan. Each launch makes tasks of it (`tasks`), and one job of the stream runs these (`run`),
+//! branches in parallel. Launches of the same executable graph run one after the other, in whatever streams they are.
 
 mod backend;
 pub(crate) mod capture;
@@ -27,7 +26,7 @@ pub(crate) fn of_process() -> &'static Graphs<SoftBackend> {
     &GRAPHS
 }
 
-/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
+/// Refuses calls that might wait, or change what others rely on, while a stream capture forbids them.
 pub(crate) fn forbid() -> Outcome {
     of_process().forbid(UncapturedCall::Unsafe)
 }

@@ -1,4 +1,4 @@
-//! The process, its settings, its devices, and what Katydid asks of it.
+//! The process, its settings, its devices, and Katydid's interface beyond CUDA.
 
 pub(crate) mod attributes;
 pub(crate) mod checkpoint_api;

@@ -8,6 +8,6 @@ use katydid_cuda_sys as sys;
 
 include!(concat!(env!("OUT_DIR"), "/soft_entry.rs"));
 
-/// Present in this library only: `katydid doctor` says by it which driver a worker runs on.
+/// Exists only in this library. `katydid doctor` uses it to tell which driver a worker has.
 #[unsafe(no_mangle)]
 pub static katydid_softcuda_marker: u32 = 1;

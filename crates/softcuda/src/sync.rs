@@ -1,4 +1,4 @@
-//! Streams, events and the executor of what is queued.
+//! Streams, events, and the executor of queued work.
 
 pub(crate) mod default_stream;
 pub(crate) mod event;

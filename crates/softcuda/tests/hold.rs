@@ -1,6 +1,6 @@
-//! Kernels stopped in the middle through the library's private symbols, as a checkpoint of a session does it.
+//! Kernels stopped in the middle by the library's private symbols, as for a checkpoint of a session.
 //!
-//! What these functions do concerns all kernels of a process, so the tests here take turns, in a binary of their own.
+//! These functions affect all kernels of a process, so the tests here take turns, in a separate binary.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
 use katydid_tests::deadline::hang::until;
 
-/// A kernel that counts in `words[1]` that it has begun, waits until `words[0]` is set, and leaves 7 in `words[2]`.
+/// A kernel that sets `words[1]` when it has begun, waits until `words[0]` is set, and leaves 7 in `words[2]`.
 const PTX: &CStr = c".version 7.0
 .target sm_75
 .address_size 64
@@ -24,7 +24,7 @@ const PTX: &CStr = c".version 7.0
     mov.u32 %r1, 7; st.global.u32 [%d1+8], %r1; ret;
 }";
 
-/// A symbol of the library, as a function.
+/// Returns a symbol of the library as a function.
 fn function<F: Copy>(name: &str) -> F {
     let path = std::env::current_exe().unwrap().with_file_name("libkatydid_softcuda.so");
     let (path, name) = (CString::new(path.to_str().unwrap()).unwrap(), CString::new(name).unwrap());
@@ -60,7 +60,7 @@ fn plain(name: &str) {
     assert_eq!(unsafe { call() }, CUresult::SUCCESS, "{name}");
 }
 
-/// What `katydid_softcuda_save` gave: context, stream and bytes of each launch.
+/// Returns the output of `katydid_softcuda_save`: context, stream and bytes of each launch.
 type Saved = Vec<(usize, usize, Vec<u8>)>;
 
 unsafe extern "C" fn keep(
@@ -84,12 +84,12 @@ fn saved() -> Saved {
     all
 }
 
-/// A context with the kernel, and pinned memory that both sides see.
+/// A context with the kernel, and pinned memory that host and kernel can see.
 struct Fixture {
     context: CUcontext,
     kernel: *mut c_void,
     words: *mut u32,
-    /// The only test that runs.
+    /// Guard that lets only one test run at a time.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -150,7 +150,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // A context finishes its work first: a test that failed in the middle must not keep it from that.
+        // A context finishes its work first, which must not wait for a kernel of a failed test.
         self.set(0, 1);
         plain("katydid_softcuda_release");
         let destroy: unsafe extern "C" fn(CUcontext) -> CUresult = function("cuCtxDestroy_v2");

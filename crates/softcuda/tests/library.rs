@@ -1,6 +1,6 @@
-//! The library as a program opens it: its symbols, its life before `cuInit`, in a forked child, and when it ends.
+//! The library as a program opens it: its symbols, and its state before `cuInit`, in a forked child, and at its end.
 //!
-//! A binary of its own: the tests fork, and begin where no test has called `cuInit`.
+//! This is a separate binary, since the tests fork, and need a process in which no test has called `cuInit`.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -11,20 +11,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUresult, Function};
 
-/// Held while libraries are opened, and by who forks: a child has the loader as it was just then.
+/// Lock that is held while libraries are opened and while a test forks: a child gets the loader in its current state.
 static LOADER: Mutex<()> = Mutex::new(());
 
 fn loader() -> MutexGuard<'static, ()> {
     LOADER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library, which cargo builds beside the tests.
+/// Opens the library, which cargo builds beside the tests.
 fn path() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.with_file_name("libkatydid_softcuda.so")
 }
 
-/// A symbol of the library; null if there is none.
+/// Returns a symbol of the library; null if it does not exist.
 fn symbol(name: &str) -> *mut c_void {
     let (path, name) = (CString::new(path().to_str().unwrap()).unwrap(), CString::new(name).unwrap());
     let _loader = loader();
@@ -36,7 +36,7 @@ fn symbol(name: &str) -> *mut c_void {
     }
 }
 
-/// A function of the library.
+/// Returns a function of the library.
 fn function<F: Copy>(name: &str) -> F {
     let found = symbol(name);
     assert!(!found.is_null(), "{name}");
@@ -47,7 +47,7 @@ fn function<F: Copy>(name: &str) -> F {
 type Init = unsafe extern "C" fn(u32) -> CUresult;
 type Number = unsafe extern "C" fn(*mut i32) -> CUresult;
 
-/// Runs `body` in a child process; true if it returned true there.
+/// Runs `body` in a child process; returns true if it returned true there.
 fn in_child(body: impl FnOnce() -> bool) -> bool {
     let loader = loader();
     // SAFETY: the child only calls functions of the library and ends without running handlers of the test.

@@ -1,6 +1,6 @@
-//! `KATYDID_SOFT_RACES`: a program whose blocks add to the same words hears of it by name, and only if it asks.
+//! `KATYDID_SOFT_RACES`: a program whose blocks add to the same words gets a report of the race by name, only on request.
 //!
-//! A binary of its own: it is also that program, with kernels that `hold` would stop.
+//! This is a separate binary, since it is also that program, with kernels that `hold` would stop.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 use katydid_cuda_sys::CUresult;
 
-/// Each thread of each block adds 1 to the word of its number, not atomically: line 6 loads, line 8 stores.
+/// A kernel in which each thread of each block adds 1 to the word of its number, not atomically: line 6 loads, line 8 stores.
 const PTX: &CStr = c".version 7.0
 .target sm_75
 .visible .entry count(.param .u64 words) {
@@ -23,7 +23,7 @@ const PTX: &CStr = c".version 7.0
     ret;
 }";
 
-/// A symbol of the library, as a function.
+/// Returns a symbol of the library as a function.
 fn function<F: Copy>(name: &str) -> F {
     let path = std::env::current_exe().unwrap().with_file_name("libkatydid_softcuda.so");
     let (path, name) = (CString::new(path.to_str().unwrap()).unwrap(), CString::new(name).unwrap());
@@ -72,7 +72,7 @@ fn a_program_with_a_race() {
     }
 }
 
-/// What the program says on standard error.
+/// Returns the program's standard error.
 fn standard_error(seed: &str) -> String {
     let program = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_program_with_a_race", "--ignored", "--nocapture"])

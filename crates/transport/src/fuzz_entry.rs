@@ -1,7 +1,7 @@
-//! Untrusted peers of a link: the entry points of fuzzing.
+//! Fuzzing entry points for untrusted peers of a link.
 //!
-//! A script says what the peer does, and what is done with it is what a link does, without its waits. Where a script only keeps
-//! to the rules, what comes out is what went in; whatever else it says, the worst that comes of it is the link's end.
+//! A script says what the peer does; the link under test does what links do, without its waits. A script that keeps to the rules
+//! must get out what it put in. Any other script can at worst end the link.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,17 +25,17 @@ const SCRIPT_STEP_BYTES: usize = 8;
 /// Bytes of an honest frame's payload are fewer.
 const MAX_HONEST_PAYLOAD_BYTES: usize = 1 << 12;
 
-/// Reads the ring of a program that does what `script` says; gives how many frames were handed out.
+/// Reads the ring of a program that does what `script` says. Returns how many frames were handed out.
 ///
-/// A step is a byte that says what the program does, another byte, and three numbers of 2 bytes. It writes an honest frame; bytes
-/// anywhere in the ring; either side's counter; any word in front of the ring; or the head of a frame. Or it waits until the
-/// worker has taken a frame and answered it.
+/// A step is a byte that says what the program does, another byte, and three numbers of 2 bytes. The program writes an honest
+/// frame, bytes anywhere in the ring, either side's counter, any word in front of the ring, or the head of a frame. Or it waits
+/// until the worker has taken a frame and answered it.
 ///
-/// Frames that were written before the first dishonest step come as they were written.
+/// Frames written before the first dishonest step arrive as they were written.
 ///
 /// # Errors
 ///
-/// The system refuses memory.
+/// [`io::Error`]: the system refuses memory.
 pub fn ring(script: &[u8]) -> io::Result<usize> {
     let channel = create("katydid-fuzzed", CHANNEL_BYTES as u64)?;
     let (_local, remote) = UnixStream::pair()?;
@@ -67,7 +67,7 @@ enum WorkerFinding {
 struct Peer {
     shared: SharedMapping,
     worker: ShmWorker,
-    /// The program's counter, as it was published last.
+    /// The program's counter, as last published.
     tail: u64,
     /// Valid frames so far.
     sent: usize,
@@ -100,7 +100,7 @@ impl Peer {
         WorkerFinding::Nothing
     }
 
-    /// The worker takes a frame, if there is one, and answers it.
+    /// Lets the worker take a frame, if there is one, and answer it.
     fn take(&mut self) -> WorkerFinding {
         let replier = self.worker.replier();
         let frame = match self.worker.next_ready() {
@@ -126,7 +126,7 @@ impl Peer {
         WorkerFinding::Frame
     }
 
-    /// Writes at an offset of the ring, and around its end.
+    /// Writes at an offset of the ring, wrapping around its end.
     fn put(&self, offset_in_ring: u64, bytes: &[u8]) {
         let offset_in_ring = (offset_in_ring % RING_BYTES as u64) as usize;
         let (first, second) = bytes.split_at(bytes.len().min(RING_BYTES - offset_in_ring));
@@ -163,10 +163,10 @@ impl Peer {
         }
     }
 
-    /// Writes a head that says what the numbers say, and publishes some bytes.
+    /// Writes a head with these numbers as its fields, and publishes some bytes.
     fn write_head(&mut self, byte: u8, [length, thread, published]: [u16; 3]) {
         let mut head = [0; HEAD_BYTES];
-        // Lengths up to beyond the limit, and one in four as any.
+        // Lengths up to beyond the limit; one in four is arbitrary.
         let length = if byte & 3 == 0 { u32::from(length) << 8 } else { u32::from(length) };
         head[..4].copy_from_slice(&length.to_le_bytes());
         head[4..6].copy_from_slice(&u16::from(byte).to_le_bytes());

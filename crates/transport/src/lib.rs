@@ -8,14 +8,14 @@
 //! ProgramLink ◀══════════ shared memory, or frames on the same socket ══════════▶ WorkerLink
 //! ```
 //!
-//! [`connect()`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
-//! server reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
-//! connection. The worker checks the shared memory, chooses the arenas, and answers, with the memory of the staging
-//! pieces, which no dump of the program is to hold. From then on the socket of a
-//! shared-memory link stays silent: it only tells each side when the other one is gone.
+//! [`connect()`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The server
+//! reads the hello under a deadline, refuses what does not fit, and passes the rest on. It keeps nothing of the connection. The
+//! worker checks the shared memory, chooses the arenas, and answers. With the answer comes the memory of the staging pieces,
+//! which no dump of the program may contain. From then on the socket of a shared-memory link stays silent: it only tells each
+//! side when the other one is gone.
 //!
 //! Rules of this crate:
-//! - no thread is made in the program, and no signal can reach it from here (no `SIGPIPE`);
+//! - the program gets no thread and no signal (no `SIGPIPE`) from this crate;
 //! - whatever a peer may write is bounded, copied out, and checked before it means anything ([`LinkError::Protocol`]);
 //! - memory shared with a peer is touched in the module `shm/shared_mapping` alone, by atomics and by copies, never by reference.
 //!

@@ -1,4 +1,4 @@
-//! What both sides of a link have in common, and how one begins, pauses and comes back.
+//! What both sides of a link share, and how a link begins, pauses and resumes.
 
 pub(crate) mod address;
 pub(crate) mod batch;

@@ -1,4 +1,4 @@
-//! The link through shared memory: frames in a ring, each thread's replies in its slot.
+//! The link through shared memory: frames go into a ring, each thread's replies into its slot.
 
 pub(crate) mod channel;
 pub(crate) mod layout;

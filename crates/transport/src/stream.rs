@@ -1,7 +1,7 @@
 //! The link over a connected socket, TCP or unix: frames one way, replies the other.
 //!
-//! A frame is written whole, under one lock, when it is queued, so nothing lingers. Replies are read by whichever
-//! waiting thread comes first; it hands the others theirs, and the task on when it has its own.
+//! A frame is written whole, under one lock, when it is queued, so nothing lingers. The first waiting thread reads replies for
+//! all. It hands the others theirs, and passes the task on when it has its own.
 
 pub(crate) mod bulk;
 pub(crate) mod bulk_connections;

@@ -1,4 +1,4 @@
-//! A program that forks: the child lets go, the parent's session goes on, and ends with the parent alone.
+//! A program that forks: the child abandons the session, which continues in the parent and ends with the parent alone.
 //!
 //! A binary of its own: the test forks, and counts the mappings of its process.
 
@@ -9,7 +9,7 @@ mod common;
 use common::{ECHO, Path, link, work};
 use katydid_transport::LinkError;
 
-/// In the child, where nothing may panic: 0 if all is as it should be, else the number of the step.
+/// Runs in the child, where nothing may panic. Returns 0 if all is as expected, else the number of the step.
 fn child(link: &dyn katydid_transport::ProgramLink) -> i32 {
     link.abandon();
     if !matches!(link.call(ECHO, 0, &[], &mut Vec::new()), Err(LinkError::Forked)) {
@@ -45,7 +45,7 @@ fn a_child_lets_go_and_the_parent_goes_on() {
         drop(end);
         connection.link.call(ECHO, 0, &[b"after"], &mut Vec::new()).unwrap();
         drop(connection);
-        // The child is still there, and holds nothing that would keep the session alive.
+        // The child still lives, and holds nothing that would keep the session alive.
         hangup.wait();
         worker.join().unwrap();
         drop(kept_end);

@@ -1,4 +1,4 @@
-//! What every link does, on every path.
+//! The behavior of all links, on every path.
 //!
 //! A binary of its own: a test changes what the process does about faults, another counts how often a thread sleeps.
 
@@ -16,7 +16,7 @@ use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer};
 use katydid_wire::frame::{FrameError, MAX_PAYLOAD_BYTES, ReplyHead};
 use rustix::thread::{Pid, gettid};
 
-/// Makes a test of each path out of each body, which gets the program's end while a worker runs behind it.
+/// Makes a test of each body for each path. The body gets the program's end, while a worker serves the other.
 macro_rules! on_every_path {
     ($($(#[$attribute:meta])* fn $name:ident($link:ident) $body:block)*) => {
         $(mod $name {
@@ -183,7 +183,7 @@ on_every_path! {
     }
 }
 
-/// Calls with a buffer for `size` bytes after the first four; what it holds then is the third value.
+/// Makes a call with a buffer for `size` bytes after the first four. The third value is the buffer's content.
 fn call_into(
     link: &dyn ProgramLink,
     opcode: u16,
@@ -198,8 +198,7 @@ fn call_into(
     (head, landed, data)
 }
 
-/// Memory that the system may not write to is written by the program's own thread, which is where a handler of its
-/// faults expects that.
+/// The program's own thread writes memory that the system may not write to: a handler of its faults expects them in that thread.
 #[test]
 fn data_lands_in_memory_that_a_handler_of_faults_opens() {
     let page = rustix::param::page_size();
@@ -211,7 +210,7 @@ fn data_lands_in_memory_that_a_handler_of_faults_opens() {
         GUARDED.store(at as usize, std::sync::atomic::Ordering::SeqCst);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = open_guarded as *const () as usize;
-        // A fault anywhere else, or a second one, ends the process as ever.
+        // A fault anywhere else, or a second one, ends the process as usual.
         action.sa_flags = libc::SA_RESETHAND;
         libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
     }
@@ -226,7 +225,7 @@ fn data_lands_in_memory_that_a_handler_of_faults_opens() {
     });
 }
 
-/// Where the guarded memory is.
+/// Address of the guarded memory.
 static GUARDED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 extern "C" fn open_guarded(_signal: i32) {
@@ -250,8 +249,8 @@ fn the_worker_reads_everything_before_the_end() {
     }
 }
 
-/// No frame waits for a later one, or for its thread: the worker has each before the program does anything else. A worker that
-/// sleeps in the meantime is woken by the frame itself, or wakes by itself for one that is lazy.
+/// No frame waits for a later one, or for its thread: the worker has each before the program does anything else. The frame itself
+/// wakes a worker that sleeps; for a lazy frame the worker wakes by itself.
 #[test]
 fn an_enqueued_frame_arrives_although_nothing_follows_it() {
     for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
@@ -277,7 +276,7 @@ fn an_enqueued_frame_arrives_although_nothing_follows_it() {
     }
 }
 
-/// Frames that may come later leave a worker asleep: it wakes for some of many, and by itself.
+/// Lazy frames leave a worker asleep: it wakes for some of many, and by itself.
 #[test]
 fn a_worker_sleeps_on_while_lazy_frames_arrive() {
     const FRAMES: u64 = 320;
@@ -312,11 +311,11 @@ fn sleeps(thread: Pid) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The thread that listens for reclaim notices leaves what comes to those who wait for it, hears a reclaim notice among replies all the same,
-/// and one that comes when no thread calls any more.
+/// The thread that listens for reclaim notices leaves replies to the threads that wait for them. It still gets a reclaim notice
+/// among replies, and one that comes when no thread calls any more.
 #[test]
 fn a_thread_that_listens_does_not_wake_for_each_reply() {
-    /// To go to sleep so often a second is not to wake for each reply; with looks every 20 ms it would be 100 times.
+    /// A thread that sleeps this often a second does not wake for each reply; polling every 20 ms would be 100 times.
     const MAX_SLEEPS_PER_SECOND: f64 = 20.0;
     let listens = |worker: LinkControl, link: &dyn ProgramLink| {
         let (sender, receiver) = channel();

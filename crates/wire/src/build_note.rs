@@ -1,6 +1,6 @@
 //! The ELF note that names the build of a library for programs.
 //!
-//! A restored program keeps the library that it was started with, whatever is installed when it is restored. The note tells a
+//! A restored program keeps the library that it was started with, whatever is installed at its restore. The note tells a
 //! supervisor which mapped files are Katydid's, and whether this build understands them. Little-endian:
 //!
 //! | offset | bytes | field |
@@ -33,7 +33,7 @@ const NOTE_BYTES: usize = 12 + NOTE_OWNER.len() + DESCRIPTION_BYTES;
 pub struct BuildNote([u8; NOTE_BYTES]);
 
 impl BuildNote {
-    /// The note of this build.
+    /// Returns the note of this build.
     #[must_use]
     pub const fn current() -> Self {
         let mut note = [0; NOTE_BYTES];
@@ -48,7 +48,7 @@ impl BuildNote {
         Self(note)
     }
 
-    /// The note as it is embedded in the library's file.
+    /// Returns the note as it is embedded in the library's file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -73,7 +73,7 @@ pub struct LibraryBuild {
     pub job_protocol: u32,
     /// Hash of the API description.
     pub spec_hash: [u8; 32],
-    /// Release, for people only.
+    /// Release, for display only.
     pub release: String,
 }
 
@@ -89,14 +89,14 @@ impl LibraryBuild {
         }
     }
 
-    /// Whether supervisors and workers of this build understand a program with that library.
+    /// Returns whether supervisors and workers of this build understand a program with that library.
     #[must_use]
     pub fn is_understood(&self) -> bool {
         let own = Self::current();
         (self.protocol, self.job_protocol, self.spec_hash) == (own.protocol, own.job_protocol, own.spec_hash)
     }
 
-    /// Finds the note among the notes of a library: the contents of one of its `PT_NOTE` segments.
+    /// Finds the note among the notes of a library, given the contents of one of its `PT_NOTE` segments.
     #[must_use]
     pub fn find(mut notes: &[u8]) -> Option<Self> {
         while !notes.is_empty() {
@@ -138,7 +138,7 @@ impl fmt::Display for LibraryBuild {
 mod tests {
     use super::*;
 
-    /// A note of another owner, with a description that is filled up to whole words.
+    /// A note of another owner, whose description is padded to whole words.
     const OTHER: &[u8] = b"\x04\0\0\0\x05\0\0\0\x03\0\0\0GNU\0abcde\0\0\0";
 
     #[test]

@@ -1,9 +1,9 @@
-//! How values become bytes: little-endian, packed, bounded. Bytes in, values out; no I/O.
+//! The encoding of values: little-endian, packed, bounded. Bytes in, values out; no I/O.
 //!
-//! A request is its fields in the order of its spec line; a last field of bytes is the rest of the frame. In a
-//! reply, bytes carry their length in front (`u32`).
+//! A request is its fields in the order of its spec line; a last field of bytes is the rest of the frame. In a reply, a length
+//! precedes bytes (`u32`).
 
-/// Why a payload was refused. The session ends, because the two sides no longer agree on what was said.
+/// Why a payload was refused. The session ends, because the two sides no longer agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
@@ -12,10 +12,10 @@ pub enum CodecError {
     Short {
         /// Name of the message.
         message: &'static str,
-        /// Bytes that were there.
+        /// Bytes of the payload.
         length: usize,
     },
-    /// The payload goes on after the last field.
+    /// The payload continues after the last field.
     #[error("{message}: {extra} bytes follow the last field")]
     Long {
         /// Name of the message.
@@ -31,41 +31,41 @@ pub trait Message {
     const OPCODE: u16;
     /// Name of the message, for logs and errors.
     const NAME: &'static str;
-    /// Whether something of the worker's begins, ends, or is another with it. The process that sends it goes by what became of it, and
-    /// of nothing else.
+    /// Whether the message creates, ends or changes an object of the worker. Its sender relies only on the result for that
+    /// object.
     const CHANGES_OBJECTS: bool = false;
-    /// What the worker answers; `()` when it does not.
+    /// The worker's answer; `()` if it has none.
     type Reply: Reply;
 
-    /// Appends all fields but a last one of bytes.
+    /// Appends all fields except a last one of bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The last field, when it is bytes: sent from where it lies.
+    /// Returns the last field, if it is bytes, to be sent without a copy.
     fn tail(&self) -> &[u8] {
         &[]
     }
 }
 
-/// An answer of the worker.
+/// A reply of the worker.
 pub trait Reply: Sized {
-    /// Appends all fields, but of a last one of bytes only their number.
+    /// Appends all fields; for a last one of bytes, only its length.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Bytes at the end of the reply, which are sent without a copy.
+    /// Returns the bytes at the end of the reply, to be sent without a copy.
     fn tail(&self) -> &[u8] {
         &[]
     }
 
-    /// The bytes at the end of the reply, for the process that uses their memory again.
+    /// Returns the bytes at the end of the reply, for a caller that reuses their memory.
     fn into_tail(self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Reads all fields.
+    /// Decodes all fields.
     ///
     /// # Errors
     ///
-    /// A payload that is too short or too long.
+    /// The payload is too short or too long.
     fn decode(payload: &[u8]) -> Result<Self, CodecError>;
 }
 
@@ -77,12 +77,12 @@ impl Reply for () {
     }
 }
 
-/// A value that has a form in bytes.
+/// A value that can be encoded.
 pub trait Field: Sized {
     /// Appends the value's encoding to `out`.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Takes the value from the front of `bytes`; `None` when they do not suffice.
+    /// Takes the value from the front of `bytes`; `None` if they do not suffice.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
 }
 
@@ -137,12 +137,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of `payload`; `message` names it in errors.
+    /// Creates a reader at the start of `payload`; `message` names it in errors.
     pub fn new(message: &'static str, payload: &'a [u8]) -> Self {
         Self { message, length: payload.len(), unread: payload }
     }
 
-    /// The next field.
+    /// Reads the next field.
     ///
     /// # Errors
     ///
@@ -151,12 +151,12 @@ impl<'a> Reader<'a> {
         T::take(&mut self.unread).ok_or(CodecError::Short { message: self.message, length: self.length })
     }
 
-    /// Takes all bytes that are left.
+    /// Takes all remaining bytes.
     pub fn take_remaining(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.unread)
     }
 
-    /// `value`, if nothing is left.
+    /// Returns `value`, if no bytes are left.
     ///
     /// # Errors
     ///

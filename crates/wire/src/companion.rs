@@ -1,4 +1,4 @@
-//! The companion protocol: what a supervisor and a session's worker say to each other beside the program's frames.
+//! The companion protocol: the messages between a supervisor and a session's worker, beside the program's frames.
 //!
 //! The supervisor connects to the session's server as a program would, with a hello whose role is *companion*. With the
 //! session's key, the server passes the connection to that session's worker. With no key, it passes it to a warm worker
@@ -28,17 +28,16 @@
 //!   │◀── Progress … Restored or AddressMismatch ┤  or what was made of the outline is not of that
 //! ```
 //!
-//! The worker answers `Restore` of a rehearsal (`rehearsal: 1`) in the same way. The supervisor closes the connection then,
-//! and the worker ends. A session that finds no memory for what it had answers `OutOfDeviceMemory`.
+//! The worker answers `Restore` of a rehearsal (`rehearsal: 1`) in the same way. Then the supervisor closes the connection, and
+//! the worker ends. A session without enough device memory answers `OutOfDeviceMemory`.
 //!
-//! Every order has one answer, in the order of the orders. Only `Progress` and the end of a snapshot (`Written` or
-//! `Unwritten`, which answer `Write`) come in between. `Failed` leaves things as they were before the order; but after a
-//! failed `Restore` the worker ends. A session that is paused, and not detached, goes on when its companion is gone; one
-//! that is detached ends with it.
+//! Every order has one answer, in the order of the orders. Only `Progress` and the end of a snapshot (`Written` or `Unwritten`,
+//! which answer `Write`) come in between. After `Failed` nothing has changed; but after a failed `Restore` the worker ends. When
+//! its companion is gone, a paused session resumes, and a detached one ends.
 //!
 //! A session that no replay brings back is kept as the process of its worker. The worker gives up what no image of a process can
-//! have (`Suspend`) and its companion leaves. Another process of its server's, the *keeper* (role *keeper* in the hello), saves the
-//! process, which stands still then:
+//! have (`Suspend`) and its companion leaves. Another process of its server, the *keeper* (role *keeper* in the hello), saves the
+//! worker's process, which is stopped meanwhile:
 //!
 //! ```text
 //! supervisor                                   worker
@@ -60,20 +59,20 @@
 //! ```
 //!
 //! The worker writes an image itself, into a directory whose descriptor comes with the order. Where descriptors cannot pass
-//! (TCP), the supervisor writes it: [`Store::STREAM`]. Then the worker asks for what the image store would answer (`Has`,
-//! `Put`, `PutState`; `Get`, `GetState`). The supervisor answers each question by the message that the question's
-//! description names, in the order of the questions.
+//! (TCP), the supervisor writes it: [`Store::STREAM`]. Then the worker sends requests to the image store (`Has`, `Put`,
+//! `PutState`; `Get`, `GetState`). The supervisor answers each request by the message that its description names, in the order of
+//! the requests.
 
 use crate::codec::{CodecError, Field, Reader};
 use crate::envelope::{self, EnvelopeError, messages};
 
-/// Largest message in bytes: a chunk of 2 MiB and what stands around it.
+/// Largest message in bytes: a chunk of 2 MiB and the fields around it.
 pub const MAX_COMPANION_MESSAGE_BYTES: usize = (2 << 20) + (64 << 10);
 /// Bytes of a chunk's name, a BLAKE3 hash.
 pub const HASH_BYTES: usize = 32;
-/// Most hashes in one question.
+/// Most hashes in one request.
 pub const MAX_HASHES: usize = 4096;
-/// Largest piece of a state file in one message.
+/// Largest piece of a state file in one message, in bytes.
 pub const MAX_STATE_PIECE_BYTES: usize = 1 << 20;
 
 /// Which side writes and reads the image's files.
@@ -83,7 +82,7 @@ pub struct Store(pub u32);
 impl Store {
     /// The worker, in the directory whose descriptor comes with the message.
     pub const DIRECTORY: Self = Self(1);
-    /// The supervisor, asked over this connection.
+    /// The supervisor, by requests over this connection.
     pub const STREAM: Self = Self(2);
 }
 
@@ -100,10 +99,10 @@ impl Field for Store {
 /// Most variables that a worker may report as moved.
 const MAX_MOVED_VARIABLES: u32 = 1 << 16;
 
-/// A variable of a module or library that lies elsewhere in a rebuilt session.
+/// A variable of a module or library that has another address in a rebuilt session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedVariable {
-    /// Its code and name, such as `library 3: variable table`.
+    /// Its module or library, and its name, such as `library 3: variable table`.
     pub name: String,
     /// Address of the variable in the image.
     pub address: u64,
@@ -125,7 +124,7 @@ impl MovedVariable {
         out
     }
 
-    /// What [`MovedVariable::encode`] made.
+    /// Decodes the result of [`MovedVariable::encode`].
     ///
     /// # Errors
     ///
@@ -141,81 +140,81 @@ impl MovedVariable {
 }
 
 messages! {
-    /// An order of the supervisor, or its answer to a question about the image.
+    /// An order of the supervisor, or its answer to a request about the image.
     ToWorker at most MAX_COMPANION_MESSAGE_BYTES;
-    /// Come to rest. Answer: `Paused`, or `Failed` with the stream that does not come to its end.
+    /// Bring the session to rest. Answer: `Paused`, or `Failed` with the stream that does not finish.
     1 Pause {
-        /// Frames that the program has sent: all of them are executed first.
+        /// Frames that the program has sent, all of which are executed first.
         frames: u64,
-        /// How long that may take, in milliseconds.
+        /// Time limit, in milliseconds.
         timeout_ms: u32,
     }
     /// Execute frames again. Answer: `Resumed`.
     2 Resume {}
-    /// The program will close its connection and come back. Answer: `Detached`.
+    /// Expect the program to close its connection and come back. Answer: `Detached`.
     3 Detach {}
-    /// Keep the state of the paused session in the open image, which this closes. Answer: `Captured`.
+    /// Capture the state of the paused session into the open image, which this closes. Answer: `Captured`.
     4 Snapshot {
         /// Name of the session within the checkpoint.
         session: String,
-        /// 1: contents of memory that the program's own image will hold are kept too.
+        /// 1: also keep contents of memory that the program's own image will have.
         device_only: u32,
-        /// 1: nothing is taken to be unchanged since an earlier checkpoint.
+        /// 1: treat nothing as unchanged since an earlier checkpoint.
         full: u32,
-        /// 1: how the session's objects were made alone, without contents, which needs no session at rest. Of OpenCL only.
+        /// 1: keep only how the session's objects were made, without contents; the session need not be at rest. OpenCL only.
         outline: u32,
     }
     /// Rebuild a session from an image, then wait for its program. Answer: `Restored`, `AddressMismatch` or `Reexec`.
     5 Restore {
-        /// Where the image is.
+        /// Location of the image.
         store: Store,
         /// Name of the session within the checkpoint.
         session: String,
         /// Number of the checkpoint.
         checkpoint: u32,
-        /// 1: the program lives on and has its host memory, nothing of it is in the image.
+        /// 1: the program lives and has its host memory, which is not in the image.
         device_only: u32,
-        /// The generations of its job, 8 bytes each, the one in which the session will live first.
+        /// The generations of its job, 8 bytes each; the session's new generation is first.
         generations: Vec<u8>,
-        /// Devices to use in place of those that the session had. For OpenCL: a line each, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
-        /// all devices in hexadecimal, a line each, in the order of the session's.
+        /// Devices to use in place of those that the session had. For OpenCL: one a line, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
+        /// all devices in hexadecimal, one a line, in the order of the session's.
         devices: String,
-        /// 1: only find out whether the session can be rebuilt. Its memory is mapped, with little memory of the device behind it,
-        /// and has no contents; no program comes for it.
+        /// 1: only find out whether the session can be rebuilt. Its memory is mapped, with little device memory behind it and no
+        /// contents; no program comes for it.
         rehearsal: u32,
     }
-    /// Give up the open snapshot. Answer: `Unwritten` in place of `Written`.
+    /// Cancel the open snapshot. Answer: `Unwritten` in place of `Written`.
     6 Cancel {}
     /// Write the open snapshot to the image. Answer: `Written` or `Unwritten`.
     7 Write {}
-    /// Open an image, and do ahead of the snapshot what can be done while the program runs. Answer: `Prepared`.
+    /// Open an image, and do the snapshot's work that can be done while the program runs. Answer: `Prepared`.
     8 Prepare {
-        /// Where the image goes.
+        /// Location of the image.
         store: Store,
         /// Number that the checkpoint will have.
         checkpoint: u32,
-        /// 1: nothing will be taken to be unchanged since an earlier checkpoint.
+        /// 1: the snapshot will treat nothing as unchanged since an earlier checkpoint.
         full: u32,
-        /// zstd level of chunks; 0: as they are.
+        /// zstd level of chunks; 0 is uncompressed.
         level: u32,
     }
-    /// Give up all that the image of a process cannot have: memory of devices in arenas, registrations, the program's memory. Of a
-    /// session that is paused, whose program has left, and whose snapshot is in the image. Answer: `Suspended`.
+    /// Give up everything that the image of a process cannot have: device memory in arenas, registrations, the program's memory.
+    /// The session is paused, its program has left, and its snapshot is in the image. Answer: `Suspended`.
     9 Suspend {}
-    /// Take up again what `Suspend` gave up, with contents of the image. Answer: `Refilled`.
+    /// Take back what `Suspend` gave up, with contents of the image. Answer: `Refilled`.
     10 Refill {
-        /// Where the image is.
+        /// Location of the image.
         store: Store,
         /// Name of the session within the checkpoint.
         session: String,
         /// Number of the checkpoint.
         checkpoint: u32,
-        /// The session's key by now.
+        /// The session's current key.
         key: Vec<u8>,
     }
     /// Keeper: save the process of the session's worker. Answer: `ProcessSaved`.
     11 SaveProcess {}
-    /// Keeper: have the worker go on. Answer: `ProcessResumed`.
+    /// Keeper: resume the worker. Answer: `ProcessResumed`.
     12 ResumeProcess {}
     /// Keeper: end the worker. Answer: `Ended`.
     13 End {}
@@ -223,7 +222,7 @@ messages! {
     14 Revive {
         /// The worker's image, as JSON.
         part: Vec<u8>,
-        /// UUIDs of the session's devices in hexadecimal, a line each.
+        /// UUIDs of the session's devices in hexadecimal, one a line.
         devices: String,
     }
 
@@ -232,7 +231,7 @@ messages! {
         /// A byte for each hash: 1 if the image holds its chunk, else 0.
         held: Vec<u8>,
     }
-    /// Answers `Put`, `PutState`: it is in the image.
+    /// Answers `Put` and `PutState`: the data is in the image.
     17 Stored {}
     /// Carries one chunk; the answer to `Get`.
     18 Chunk {
@@ -241,12 +240,12 @@ messages! {
     }
     /// Carries part of a state file; the answer to `GetState`.
     19 State {
-        /// Bytes of the file in all.
+        /// Bytes of the whole file.
         total: u64,
-        /// From the wanted offset on, at most [`MAX_STATE_PIECE_BYTES`].
+        /// Bytes from the requested offset on, at most [`MAX_STATE_PIECE_BYTES`].
         data: Vec<u8>,
     }
-    /// Answers any question that failed.
+    /// Answers any request that failed.
     20 StoreFailed {
         /// Reason, as text for the user.
         text: String,
@@ -254,24 +253,24 @@ messages! {
 }
 
 messages! {
-    /// A word of the worker, or its question about the image.
+    /// A message of the worker, or its request to the image store.
     FromWorker at most MAX_COMPANION_MESSAGE_BYTES;
-    /// Nothing is in flight but at most a request for the next upcall.
+    /// Nothing is in flight, except perhaps a request for the next upcall.
     1 Paused {
         /// Frames executed in all.
         frames: u64,
     }
     /// Frames are executed again.
     2 Resumed {}
-    /// The end of the program's connection is not the end of the session any more.
+    /// The end of the program's connection no longer ends the session.
     3 Detached {}
     /// Everything that the program could change is copied.
     4 Captured {
         /// Bytes that the session holds.
         bytes: u64,
-        /// Of these, how many may differ from the last checkpoint of this session.
+        /// Of these bytes, how many may differ from the last checkpoint of this session.
         changed: u64,
-        /// What it shares with other sessions, which need not be in the same checkpoint ([`crate::sharing`]).
+        /// What it shares with other sessions, which may be in other checkpoints ([`crate::sharing`]).
         sharing: Vec<u8>,
     }
     /// Progress of the current order.
@@ -283,7 +282,7 @@ messages! {
         /// Bytes that the image took.
         written: u64,
     }
-    /// The snapshot is in the image, though not yet committed: that is the supervisor's to do.
+    /// The snapshot is in the image, but not committed: the supervisor does that.
     6 Written {
         /// The session's part of the manifest, as JSON.
         part: Vec<u8>,
@@ -292,67 +291,67 @@ messages! {
     7 Restored {
         /// Frames that it has executed: the next one it takes has this number.
         frames: u64,
-        /// Variables that lie at other addresses than in the image ([`MovedVariable`]). The program does not know their
-        /// addresses, and no memory of the session holds one; whether the program's own memory does, the supervisor looks.
+        /// Variables with other addresses than in the image ([`MovedVariable`]). The program does not know their addresses, and
+        /// no memory of the session contains one. The supervisor checks whether the program's own memory does.
         moved: Vec<u8>,
     }
-    /// The order was not carried out; things are as before it.
+    /// The order was not carried out. Nothing has changed.
     8 Failed {
         /// Reason, as text for the user.
         text: String,
     }
-    /// The program has come back to the session that was detached. No answer to an order.
+    /// The program has come back to the detached session. Not an answer to an order.
     9 Attached {}
-    /// The snapshot that was captured could not be written. The session is unharmed. No answer to an order.
+    /// The captured snapshot could not be written. The session is unharmed. Not an answer to an order.
     10 Unwritten {
         /// Reason, as text for the user.
         text: String,
     }
     /// The image is open.
     11 Prepared {}
-    /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image, or since the
-    /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
+    /// The session cannot be rebuilt in this worker: the driver chose other addresses than those of the image, or the outline
+    /// rebuilt in it is of another session. Another worker may succeed. Answer to `Restore` in that case.
     12 AddressMismatch {
-        /// What lies at another address than in the image, as text for the user.
+        /// What has another address than in the image, as text for the user.
         text: String,
     }
 
-    /// The device has too little free memory for the session, or for a rehearsal of it. The answer to `Restore` then.
+    /// The device has too little free memory for the session, or for its rehearsal. Answer to `Restore` in that case.
     14 OutOfDeviceMemory {
-        /// What found no memory.
+        /// What found no memory, as text for the user.
         text: String,
     }
 
-    /// The worker's driver has its devices in another order than the session is to have, and learns one when it starts: the
-    /// process begins anew with that, and takes the same order from a companion with the session's key. The answer to `Restore`
-    /// then, and the last word on this connection.
+    /// The worker's driver has its devices in another order than the session needs, and takes a new order only when it starts. So
+    /// the process re-executes itself, and takes the same `Restore` from a companion with the session's key. Answer to `Restore`
+    /// in that case, and the last message on this connection.
     13 Reexec {
         /// The driver's `CUDA_VISIBLE_DEVICES`.
         devices: String,
     }
 
-    /// The worker can be saved as a process. Its companion is to leave.
+    /// The worker can be saved as a process. Its companion should leave.
     21 Suspended {}
     /// The session is as it was before `Suspend`.
     22 Refilled {}
-    /// The worker's process is in the image, though not yet committed, and is stopped.
+    /// The worker's process is in the image, but not committed, and is stopped.
     23 ProcessSaved {
         /// The worker's image, as JSON.
         part: Vec<u8>,
     }
-    /// The worker goes on.
+    /// The worker has resumed.
     24 ProcessResumed {}
     /// The worker is gone.
     25 Ended {}
-    /// The worker waits for a companion with the session's key. The last word on this connection.
+    /// The worker waits for a companion with the session's key. The last message on this connection.
     26 Revived {}
 
-    /// Which of these chunks does the image hold? Answer: `HeldChunks`.
+    /// Ask which of these chunks the image has. Answer: `HeldChunks`.
     16 Has {
         /// Hashes one after the other, at most [`MAX_HASHES`].
         hashes: Vec<u8>,
     }
-    /// Take a chunk. Answer: `Stored`.
+    /// Store a chunk. Answer: `Stored`.
     17 Put {
         /// Bytes of the chunk; the store names it by their hash.
         data: Vec<u8>,
@@ -363,7 +362,7 @@ messages! {
         name: String,
         /// Bytes to append, at most [`MAX_STATE_PIECE_BYTES`].
         data: Vec<u8>,
-        /// 1: that was all of it.
+        /// 1: this is the end of the file.
         last: u32,
     }
     /// Read a chunk. Answer: `Chunk`.
@@ -375,7 +374,7 @@ messages! {
     20 GetState {
         /// Name of the file.
         name: String,
-        /// From this byte on.
+        /// First byte to read.
         offset: u64,
     }
 }

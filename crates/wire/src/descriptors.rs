@@ -1,4 +1,4 @@
-//! What arrays, textures, references, tensor maps and parts of a device are made from.
+//! The descriptors of arrays, textures, references, tensor maps and parts of a device.
 
 pub mod array_map;
 pub mod reference;

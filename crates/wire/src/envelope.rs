@@ -7,18 +7,18 @@
 //! |      6 |     2 | zero                                                       |
 //! |      8 |       | the message's fields, as in frames (`codec`)               |
 //!
-//! The rule: a length is bounded before it sizes anything, nothing is read past it, and bytes left over are refused.
+//! The rule: a length is bounded before it sizes anything, nothing is read past it, and extra bytes are refused.
 
 use crate::codec::CodecError;
 
 /// Bytes before the fields.
 pub const HEAD_BYTES: usize = 8;
 
-/// Why a message was refused. The connection ends, because the two sides no longer agree on what was said.
+/// Why a message was refused. The connection ends, because the two sides no longer agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// The announced length cannot be.
+    /// The announced length is out of bounds.
     #[error("a message of {length} bytes was announced; messages have {HEAD_BYTES} to {limit} bytes")]
     Length {
         /// Length that the message's head announces, in bytes.
@@ -26,10 +26,10 @@ pub enum EnvelopeError {
         /// Most bytes that a message of the protocol has, its head included.
         limit: usize,
     },
-    /// The bytes are not as many as the message says.
+    /// The number of bytes is not the announced length.
     #[error("a message of {announced} bytes has {received}")]
     Cut {
-        /// What its head says.
+        /// Length that the message's head announces, in bytes.
         announced: usize,
         /// Bytes of the message that the caller passed.
         received: usize,
@@ -40,7 +40,7 @@ pub enum EnvelopeError {
         /// Value of the reserved field, which must be 0.
         bits: u16,
     },
-    /// No message of this protocol.
+    /// The message is not part of this protocol.
     #[error("message {kind} is not known here; are both sides of the same release?")]
     Unknown {
         /// Number of the message in its head.
@@ -59,7 +59,7 @@ pub enum EnvelopeError {
     },
 }
 
-/// The length of the message that starts with `head`, at most `most` bytes.
+/// Returns the length of the message that starts with `head`, at most `limit` bytes.
 ///
 /// # Errors
 ///
@@ -70,13 +70,13 @@ pub fn length(head: &[u8; HEAD_BYTES], limit: usize) -> Result<usize, EnvelopeEr
     if fits { Ok(length as usize) } else { Err(EnvelopeError::Length { length, limit }) }
 }
 
-/// Room for a head; the fields follow, then [`seal`].
+/// Begins a message with room for its head. The fields follow, then [`seal`].
 #[must_use]
 pub(crate) fn begin() -> Vec<u8> {
     vec![0; HEAD_BYTES]
 }
 
-/// Writes the head of a message that is complete but for it.
+/// Writes the head of an otherwise complete message.
 pub(crate) fn seal(mut message: Vec<u8>, kind: u16, limit: usize) -> Result<Vec<u8>, EnvelopeError> {
     let length = message.len();
     let announced = u32::try_from(length).ok().filter(|_| length <= limit);
@@ -86,7 +86,7 @@ pub(crate) fn seal(mut message: Vec<u8>, kind: u16, limit: usize) -> Result<Vec<
     Ok(message)
 }
 
-/// Kind and fields of a whole message.
+/// Returns kind and fields of a whole message.
 pub(crate) fn open(message: &[u8], limit: usize) -> Result<(u16, &[u8]), EnvelopeError> {
     let cut = |announced| EnvelopeError::Cut { announced, received: message.len() };
     let (head, fields) = message.split_first_chunk().ok_or_else(|| cut(HEAD_BYTES))?;
@@ -100,8 +100,8 @@ pub(crate) fn open(message: &[u8], limit: usize) -> Result<(u16, &[u8]), Envelop
     }
 }
 
-/// The messages of one direction: an enumeration that knows how to write and read itself. Each line is the message's
-/// number, its name and its fields.
+/// Declares the messages of one direction: an enumeration that encodes and decodes itself. Each line is the message's number, its
+/// name and its fields.
 macro_rules! messages {
     (
         $(#[$doc:meta])* $name:ident at most $limit:expr;
@@ -114,7 +114,7 @@ macro_rules! messages {
         }
 
         impl $name {
-            /// The whole message.
+            /// Encodes the whole message.
             ///
             /// # Errors
             ///
@@ -130,11 +130,11 @@ macro_rules! messages {
                 }
             }
 
-            /// Reads a whole message.
+            /// Decodes a whole message.
             ///
             /// # Errors
             ///
-            /// What is wrong with its bytes.
+            /// [`EnvelopeError`]: the bytes are invalid.
             pub fn decode(message: &[u8]) -> Result<Self, EnvelopeError> {
                 let (kind, fields) = envelope::open(message, $limit)?;
                 match kind {
@@ -155,11 +155,11 @@ pub(crate) use messages;
 
 #[cfg(test)]
 pub(crate) mod mutations {
-    //! What every protocol of this envelope is put through.
+    //! Tests for every protocol of this envelope.
 
     use super::*;
 
-    /// A small generator, so that a failure repeats.
+    /// A small random generator, so that a failure repeats.
     fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -167,7 +167,8 @@ pub(crate) mod mutations {
         *state
     }
 
-    /// No damage of `messages` makes `decode` panic; what it takes survives a round trip; every cut is refused.
+    /// Checks that no damage of `messages` makes `decode` panic, that accepted messages survive a round trip, and that every cut
+    /// is refused.
     pub(crate) fn survive<M: PartialEq + std::fmt::Debug>(
         messages: &[M],
         encode: impl Fn(&M) -> Result<Vec<u8>, EnvelopeError>,
@@ -189,7 +190,7 @@ pub(crate) mod mutations {
                 }
                 if random(&mut state).is_multiple_of(4) {
                     copy.truncate(random(&mut state) as usize % copy.len());
-                    // Half of the cuts are owned up to, so that they reach the fields.
+                    // Half of the cuts adjust the length, so that they reach the fields.
                     if copy.len() >= HEAD_BYTES && copy.len().is_multiple_of(2) {
                         let length = (copy.len() as u32).to_le_bytes();
                         copy[..4].copy_from_slice(&length);

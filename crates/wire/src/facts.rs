@@ -1,4 +1,4 @@
-//! Facts that travel as opaque bytes inside messages: asked of the driver once, answered in the program ever after.
+//! Facts that travel as opaque bytes inside messages: the driver is asked once, and the program's side answers from then on.
 //!
 //! | type | message |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | [`GraphFacts`], [`StepFacts`] | `kdGraphInstantiate` (sent in pieces), `kdGraphChange`, `kdGraphArguments` |
 //! | [`JitOption`] list | `kdModuleLoad`, `kdLibraryLoad` |
 //!
-//! All are little-endian without padding; a text is a u32 length and its bytes. Layouts stand at the top of each file.
-//! A reader takes counts only within their bounds, so hostile bytes cost an error, never memory.
+//! All are little-endian without padding; a text is a u32 length and its bytes. Each file begins with its layouts. A reader
+//! accepts counts only within their bounds, so hostile bytes cause an error, and never cost memory.
 
 mod bytes;
 mod context;
@@ -53,10 +53,10 @@ pub enum FactsError {
     },
 }
 
-/// What the driver answered to one question: its code, and the value, which counts only when the code is 0.
+/// The driver's answer to one query: its code, and the value, which is valid only when the code is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DriverAnswer<T> {
-    /// `CUresult` of the question.
+    /// `CUresult` of the query.
     pub code: u32,
     /// The answer; 0 when `code` is not.
     pub value: T,

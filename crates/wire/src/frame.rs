@@ -1,4 +1,4 @@
-//! Frames: what travels between program and worker once the handshake is over.
+//! Frames: the messages between program and worker after the handshake.
 //!
 //! A frame is a 32-byte head and a payload; the head's first field counts both. Heads are little-endian:
 //!
@@ -13,8 +13,8 @@
 //! |     24 | connection of the payload u16  | `sequence` u64 of the request                     |
 //! |     26 | connection of the reply u16, u32 zero |                                            |
 //!
-//! The rule kept here: a head is checked whole before any field of it is believed, so a length that leaves
-//! this module never exceeds [`MAX_PAYLOAD_BYTES`]'s bound and may size a buffer. Layouts are drawn in `docs/reference/wire-protocol.md`.
+//! The rule kept here: a head is checked completely before any of its fields is used. So a length that this module returns never
+//! exceeds [`MAX_PAYLOAD_BYTES`] and may size a buffer. `docs/reference/wire-protocol.md` shows the layouts.
 
 use thiserror::Error;
 
@@ -22,43 +22,43 @@ use thiserror::Error;
 pub const HEAD_BYTES: usize = 32;
 /// Largest payload of a request, and of payload and output of a reply together.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - HEAD_BYTES;
-/// Largest frame, head included: 1 MiB of bulk data and room for what describes it.
+/// Largest frame, head included: 1 MiB of bulk data and room for its description.
 pub const MAX_FRAME_BYTES: usize = (1 << 20) + 4096;
 /// Largest reply, head included.
 pub const MAX_REPLY_BYTES: usize = MAX_FRAME_BYTES;
-/// Bulk connections that a stream link may have beside its first connection. `--lanes` says how many.
+/// Most bulk connections of a stream link beside its first connection. `--lanes` sets how many.
 pub const MAX_BULK_CONNECTIONS: u16 = 16;
 /// Bit 0 of a request's flags: the program waits for a reply.
 const WANTS_REPLY_FLAG: u16 = 1;
 
-/// Why a head was refused. The peer is at fault, except in [`FrameError::TooLarge`] (the caller is).
+/// Why a head was refused. The peer is at fault, except for [`FrameError::TooLarge`], where the caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The peer's length field is below a head or above the limit.
     #[error("a frame of {length} bytes was announced; frames have {HEAD_BYTES} to {MAX_FRAME_BYTES} bytes")]
     Length {
-        /// What the head said.
+        /// Length that the head announces.
         length: u32,
     },
-    /// A bit or byte that must be zero is not; a peer of another protocol version may have set it.
+    /// A bit or byte that must be zero is set; a peer of another protocol version may have done so.
     #[error("reserved bits {bits:#x} are set in the head of a frame; are both sides of one release?")]
     Reserved {
         /// Bits that are set and must be 0.
         bits: u64,
     },
-    /// A bulk connection that no link has, or one for a reply that no process waits for.
+    /// A bulk connection that no link has, or one for a reply that is not awaited.
     #[error(
         "a frame names bulk connection {number}; they have numbers up to {MAX_BULK_CONNECTIONS}, and carry replies that are awaited"
     )]
     Connection {
-        /// What the head said.
+        /// Number that the head has.
         number: u16,
     },
     /// Threads are numbered from 1, so a frame of thread 0 comes from a damaged peer.
     #[error("a frame claims to come from thread 0; threads count from 1")]
     Thread,
-    /// The reply's output is larger than what follows its head, or does not divide as it says.
+    /// The reply's output is larger than the bytes behind its head, or its parts have impossible lengths.
     #[error("a reply announces {output} bytes of device output within {available}")]
     Output {
         /// Bytes of device output that the reply announces.
@@ -66,7 +66,7 @@ pub enum FrameError {
         /// Bytes behind the reply's head.
         available: usize,
     },
-    /// The caller's payload does not fit a frame: it belongs into pieces, or into the staging area.
+    /// The caller's payload does not fit a frame: it must be split, or use the staging area.
     #[error("{payload} bytes do not fit one frame (at most {MAX_PAYLOAD_BYTES}); split them or stage them")]
     TooLarge {
         /// Length of the payload in bytes.
@@ -83,14 +83,14 @@ pub struct FrameHead {
     pub wants_reply: bool,
     /// The program's thread, from 1.
     pub thread: u32,
-    /// Wire id of the thread's current context; 0: none.
+    /// Wire id of the thread's current context; 0 is none.
     pub context: u32,
     /// Number of this frame in the session, from 0.
     pub sequence: u64,
 }
 
 impl FrameHead {
-    /// The head of a frame with `payload` bytes after it.
+    /// Encodes the head of a frame that `payload` bytes follow.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`].
@@ -99,7 +99,7 @@ impl FrameHead {
         self.encode_over(payload, FrameConnections::default())
     }
 
-    /// The head of a frame whose `payload` bytes and whose reply go over these connections.
+    /// Encodes the head of a frame whose `payload` bytes and whose reply go over these connections.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`].
@@ -107,7 +107,7 @@ impl FrameHead {
     pub fn encode_over(&self, payload: usize, connections: FrameConnections) -> Result<[u8; HEAD_BYTES], FrameError> {
         let length = frame_length(payload)?;
         let flags = if self.wants_reply { WANTS_REPLY_FLAG } else { 0 };
-        // In words, as it is copied on: what is read in larger pieces than it was written in takes longer than writing it.
+        // Built in words, as they are copied later: reading in larger units than were written takes longer than the writing.
         let fields = [
             u64::from(length) | u64::from(self.opcode) << 32 | u64::from(flags) << 48,
             u64::from(self.thread) | u64::from(self.context) << 32,
@@ -121,11 +121,11 @@ impl FrameHead {
         Ok(head)
     }
 
-    /// Reads a head of a link that has no bulk connections; the second value is the number of payload bytes that follow, at most
+    /// Decodes a head of a link without bulk connections. The second value is the number of payload bytes that follow, at most
     /// [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
-    /// A [`FrameError`] that says which field the peer got wrong.
+    /// [`FrameError`] with the field that is wrong.
     pub fn decode(head: &[u8; HEAD_BYTES]) -> Result<(Self, usize), FrameError> {
         match Self::decode_over(head)? {
             (frame, FrameConnections { payload: 0, reply: 0 }, payload) => Ok((frame, payload)),
@@ -133,10 +133,10 @@ impl FrameHead {
         }
     }
 
-    /// Reads a head; the last value is the number of payload bytes, at most [`MAX_PAYLOAD_BYTES`].
+    /// Decodes a head. The last value is the number of payload bytes, at most [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
-    /// A [`FrameError`] that says which field the peer got wrong.
+    /// [`FrameError`] with the field that is wrong.
     pub fn decode_over(head: &[u8; HEAD_BYTES]) -> Result<(Self, FrameConnections, usize), FrameError> {
         let payload = payload_length(u32_at(head, 0))?;
         let flags = u16_at(head, 6);
@@ -160,7 +160,8 @@ impl FrameHead {
     }
 }
 
-/// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are bulk connections.
+/// The connections of a stream link that carry a frame's payload and its reply: 0 is the first connection, other numbers are bulk
+/// connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FrameConnections {
     /// Connection that carries the payload.
@@ -185,29 +186,29 @@ impl FrameConnections {
 /// The head of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHead {
-    /// `CUresult` of the call; 0: success.
+    /// `CUresult` of the call; 0 is success.
     pub status: u32,
-    /// `CUresult` of an earlier enqueued call that failed and was not reported yet; 0: none.
+    /// `CUresult` of an earlier enqueued call that failed and was not reported yet; 0 is none.
     pub deferred: u32,
-    /// Bytes of device output behind the payload, see [`Output`]; 0: none.
+    /// Bytes of device output behind the payload, see [`Output`]; 0 is none.
     pub output: u32,
-    /// The program's thread that waits for this.
+    /// The program's thread that waits for this reply.
     pub thread: u32,
     /// Number of the frame that this answers.
     pub sequence: u64,
 }
 
-/// The thread that heartbeats name; no program has one of this number.
+/// The thread number of heartbeats; no program's thread has it.
 const HEARTBEAT_THREAD: u32 = u32::MAX;
-/// The thread that reclaim notices name; no program has one of this number.
+/// The thread number of reclaim notices; no program's thread has it.
 const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
-/// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.
+/// A worker's sign of life on a stream link: the head of a reply without a request, and without a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The worker does something with a frame; otherwise it waits for the next one, and owes replies.
+    /// Whether the worker is executing a frame. Otherwise it waits for the next one, and owes replies.
     pub is_busy: bool,
-    /// Frames that it has received whole.
+    /// Frames that it has received completely.
     pub frames: u64,
 }
 
@@ -218,10 +219,10 @@ impl From<Heartbeat> for ReplyHead {
     }
 }
 
-/// The worker wants back what its program holds idle of devices: the head of a reply to nothing, with nothing behind it.
+/// The worker's request for its program's idle device memory: the head of a reply without a request, and without a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReclaimNotice {
-    /// What the program says when it has done so.
+    /// Number that the program's answer carries.
     pub number: u32,
 }
 
@@ -232,21 +233,21 @@ impl From<ReclaimNotice> for ReplyHead {
 }
 
 impl ReplyHead {
-    /// The reclaim notice that this head is, if it is one.
+    /// Returns the reclaim notice in this head, if it is exactly one.
     #[must_use]
     pub fn reclaim_notice(&self) -> Option<ReclaimNotice> {
         let reclaim_notice = ReclaimNotice { number: self.status };
         (*self == Self::from(reclaim_notice)).then_some(reclaim_notice)
     }
 
-    /// The beat that this head is, if it is one. What is almost one is none.
+    /// Returns the heartbeat in this head, if it is exactly one.
     #[must_use]
     pub fn heartbeat(&self) -> Option<Heartbeat> {
         let beat = Heartbeat { is_busy: self.status == 1, frames: self.sequence };
         (*self == Self::from(beat)).then_some(beat)
     }
 
-    /// The head of a reply with `body` bytes after it: payload and output.
+    /// Encodes the head of a reply that `body` bytes follow: payload and output.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`].
@@ -261,10 +262,10 @@ impl ReplyHead {
         Ok(head)
     }
 
-    /// Reads a head; the second value is the number of bytes that follow (payload and output), at most [`MAX_PAYLOAD_BYTES`].
+    /// Decodes a head. The second value is the number of bytes that follow (payload and output), at most [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
-    /// A [`FrameError`] that says which field the peer got wrong.
+    /// [`FrameError`] with the field that is wrong.
     pub fn decode(head: &[u8; HEAD_BYTES]) -> Result<(Self, usize), FrameError> {
         let body = payload_length(u32_at(head, 0))?;
         let reserved = u32_at(head, 20);
@@ -282,7 +283,7 @@ impl ReplyHead {
         Ok((Self { status, deferred, output, thread, sequence }, body))
     }
 
-    /// Divides what followed the head into payload and device output.
+    /// Divides the bytes behind the head into payload and device output.
     ///
     /// # Errors
     /// [`FrameError::Output`] if the sizes disagree.
@@ -299,8 +300,8 @@ impl ReplyHead {
     }
 }
 
-/// What device code printed, or the driver said, since the last reply: it follows a reply's payload as
-/// `stdout_len` u32, the bytes for stdout, the bytes for stderr; nothing at all if both are empty.
+/// Output of device code, or of the driver, since the last reply. It follows a reply's payload: `stdout_len` u32, the bytes for
+/// stdout, the bytes for stderr. Nothing is sent if both are empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Output<'a> {
     /// Bytes for the program's standard output.
@@ -310,24 +311,24 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Bytes it takes in a reply; goes into [`ReplyHead::output`].
+    /// Returns its size in a reply, for [`ReplyHead::output`].
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let texts = self.stdout.len() + self.stderr.len();
         if texts == 0 { 0 } else { 4 + texts }
     }
 
-    /// The length that stands before the two texts.
+    /// Returns the encoded length in front of the two texts.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`]: such an output fits no reply.
+    /// [`FrameError::TooLarge`]: the output fits no reply.
     pub fn prefix(&self) -> Result<[u8; 4], FrameError> {
         let length =
             u32::try_from(self.stdout.len()).map_err(|_| FrameError::TooLarge { payload: self.stdout.len() })?;
         Ok(length.to_le_bytes())
     }
 
-    /// As much as fits a reply beside `payload` bytes, and what has to wait for the next one.
+    /// Splits the output: as much as fits a reply beside `payload` bytes, and the rest for the next one.
     #[must_use]
     pub fn cut(self, payload: usize) -> (Self, Self) {
         let capacity = MAX_PAYLOAD_BYTES.saturating_sub(payload).saturating_sub(4);
@@ -337,7 +338,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Bytes a frame with this payload takes in a ring, whose frames start at multiples of 8.
+/// Returns the bytes that a frame takes in a ring, whose frames start at multiples of 8.
 #[must_use]
 pub const fn padded(frame: usize) -> usize {
     frame.next_multiple_of(8)
@@ -383,7 +384,7 @@ mod tests {
         FrameHead { opcode: 0x1234, wants_reply: true, thread: 7, context: 3, sequence: 0x0102_0304_0506_0708 };
     const HEAD_OF_A_REPLY: ReplyHead = ReplyHead { status: 2, deferred: 700, output: 0, thread: 7, sequence: u64::MAX };
 
-    /// A small generator, so that a failure repeats.
+    /// A small random generator, so that a failure repeats.
     fn random(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;

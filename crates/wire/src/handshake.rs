@@ -1,7 +1,7 @@
 //! The handshake: the program's [`Hello`], the worker's [`Ready`], or a [`Refused`] with a reason.
 //!
-//! Every message starts with the same 72 bytes, which no later version may change: that is how two builds that
-//! understand nothing else of each other still tell their users what to install. Little-endian:
+//! Every message starts with the same 72 bytes, which no later version may change. So two builds that understand nothing else of
+//! each other can still tell their users what to install. Little-endian:
 //!
 //! | offset | bytes | field                                                        |
 //! |-------:|------:|--------------------------------------------------------------|
@@ -13,8 +13,8 @@
 //! |     24 |    32 | `spec_hash`, hash of the API description both were made from |
 //! |     56 |    16 | `release`, text padded with zeros                            |
 //!
-//! The bodies are drawn in `docs/reference/wire-protocol.md`. The rule kept here: nothing is read past `length`, no count sizes
-//! a buffer before it is bounded, and a message with bytes left over is refused.
+//! `docs/reference/wire-protocol.md` shows the bodies. The rule kept here: nothing is read past `length`, no count sizes a buffer
+//! before it is bounded, and a message with extra bytes is refused.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use crate::key::SessionKey;
 
 /// First bytes of every handshake message.
 pub const HANDSHAKE_MAGIC: [u8; 8] = *b"KATYDID\0";
-/// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
+/// Version of frames, handshake bodies and shared-memory layout. Any change of them increments it.
 pub const PROTOCOL_VERSION: u32 = 7;
 /// Bytes common to all handshake messages.
 pub const PREFIX_BYTES: usize = 72;
@@ -34,22 +34,22 @@ pub const MAX_HANDSHAKE_BYTES: usize = 64 * 1024;
 pub const MAX_HANDSHAKE_ARENAS: usize = 64;
 /// Longest text in a message, in bytes.
 pub const MAX_HELLO_TEXT_BYTES: usize = 4096;
-/// What softcuda is called in [`Ready::driver`].
+/// Softcuda's name in [`Ready::driver`].
 pub const SOFTCUDA_DRIVER: &str = "softcuda";
-/// Seconds of silence after which a link counts as cut, where a program does not say.
+/// Seconds of silence after which a link counts as broken, unless the program sets another limit.
 pub const LINK_TIMEOUT_SECONDS: u32 = 60;
 
-/// Why a handshake message was refused, sorted by who can do something about it.
+/// Why a handshake message was refused, sorted by who can fix it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer is no Katydid: another process connected to a wrong address.
+    /// The peer is not Katydid: a process connected to a wrong address.
     #[error("the peer does not speak Katydid's protocol (it began with {start:02x?}); is the address right?")]
     NotKatydid {
         /// First eight bytes that the peer sent, where the magic belongs.
         start: [u8; 8],
     },
-    /// Both are Katydid, of builds that do not fit each other.
+    /// Both sides are Katydid, but of incompatible builds.
     #[error("this side is {local}, the peer is {peer}: use the same release on both sides")]
     OtherBuild {
         /// The build that refuses.
@@ -76,19 +76,19 @@ pub enum HandshakeError {
     },
 }
 
-/// What has to be equal on both sides, and what tells people which release a side is.
+/// What must be equal on both sides, and the release for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Build {
     /// Version of frames and layouts.
     pub protocol: u32,
     /// Hash of the API description that messages were generated from.
     pub spec_hash: [u8; 32],
-    /// Release, such as `0.1.0`; for people only.
+    /// Release, such as `0.1.0`; for display only.
     pub release: String,
 }
 
 impl Build {
-    /// This build, given the hash of its API description.
+    /// Returns this build, given the hash of its API description.
     #[must_use]
     pub fn current(spec_hash: [u8; 32]) -> Self {
         Self { protocol: PROTOCOL_VERSION, spec_hash, release: env!("CARGO_PKG_VERSION").to_owned() }
@@ -106,7 +106,7 @@ impl fmt::Display for Build {
     }
 }
 
-/// What a handshake message is; values without a name pass through and are refused by the process that reads on.
+/// The kind of a handshake message. Unknown values pass through; the reader of the message refuses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageKind(pub u32);
 
@@ -119,7 +119,7 @@ impl MessageKind {
     pub const REFUSED: Self = Self(3);
 }
 
-/// How frames will travel.
+/// The kind of link that carries frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkKind(pub u32);
 
@@ -130,7 +130,7 @@ impl LinkKind {
     pub const STREAM: Self = Self(2);
 }
 
-/// What the program wants to be served.
+/// The service that the program requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionKind(pub u32);
 
@@ -139,7 +139,7 @@ impl SessionKind {
     pub const CUDA: Self = Self(1);
     /// The OpenCL API.
     pub const OPENCL: Self = Self(2);
-    /// NVML, of the server's machine.
+    /// NVML of the server's machine.
     pub const NVML: Self = Self(3);
 }
 
@@ -152,15 +152,15 @@ impl ConnectionRole {
     pub const PROGRAM: Self = Self(1);
     /// A supervisor, for the companion protocol ([`companion`](crate::companion)).
     pub const COMPANION: Self = Self(2);
-    /// A program of a stream link, for a bulk connection: its number stands where the frames of one that comes back do.
+    /// A program of a stream link, for a bulk connection. Its number takes the place of a reconnecting program's frames.
     pub const BULK: Self = Self(3);
-    /// The process that wants to know which driver the server has: the answer names it, and begins no session.
+    /// A process that asks for the server's driver. The answer names it, and begins no session.
     pub const INQUIRY: Self = Self(4);
-    /// A supervisor, for the process of its server's that saves a session's worker, or with no key restores one
+    /// A supervisor, for the server's process that saves a session's worker, or with no key restores one
     /// ([`companion`](crate::companion)).
     pub const KEEPER: Self = Self(5);
-    /// The process that is about to start a program: a slot for its session is kept as long as the connection is, and the answer
-    /// has the key of the reservation.
+    /// A process that is about to start a program. A slot for its session is reserved as long as the connection lasts, and the
+    /// answer has the key of the reservation.
     pub const RESERVATION: Self = Self(6);
 }
 
@@ -169,18 +169,18 @@ impl ConnectionRole {
 pub struct SessionClaim {
     /// Purpose of the connection.
     pub role: ConnectionRole,
-    /// The session; [`SessionKey::NONE`]: a new one.
+    /// The session; [`SessionKey::NONE`] is a new one.
     pub key: SessionKey,
-    /// A program that comes back: frames it has sent, which the worker must have executed or find in the ring.
+    /// For a program that reconnects: frames it has sent, which the worker must have executed or find in the ring.
     pub frames: u64,
 }
 
 impl SessionClaim {
-    /// A program that wants a session of its own.
+    /// A program that requests a new session.
     pub const NEW: Self = Self { role: ConnectionRole::PROGRAM, key: SessionKey::NONE, frames: 0 };
 }
 
-/// What an arena of the address map holds.
+/// The kind of memory in an arena of the address map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArenaKind(pub u32);
 
@@ -207,27 +207,27 @@ pub struct ArenaRange {
 /// The program's request for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// API that the session is to speak.
+    /// API of the session.
     pub session: SessionKind,
-    /// Purpose of the connection, and the session that it comes back to.
+    /// Purpose of the connection, and the session that it attaches to.
     pub claim: SessionClaim,
-    /// How frames will travel.
+    /// Kind of link that will carry frames.
     pub link: LinkKind,
-    /// The program's process, as it sees itself.
+    /// The program's process id, in its own namespace.
     pub pid: u32,
-    /// Most device memory of the session, in bytes; none: no limit, which is 0 in the message.
+    /// Most device memory of the session, in bytes; none is no limit, which is 0 in the message.
     pub memory_limit: Option<u64>,
     /// File name of the program.
     pub program: String,
-    /// Name the user gave the session; empty: none.
+    /// Name that the user gave the session; empty if none.
     pub name: String,
     /// Ranges the program could reserve, best first for each kind.
     pub arenas: Vec<ArenaRange>,
-    /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
-    /// it stands for [`LINK_TIMEOUT_SECONDS`].
+    /// Seconds without a sign of life after which either side treats the link as broken; 0 is no limit. A hello that ends before
+    /// this field means [`LINK_TIMEOUT_SECONDS`].
     pub link_timeout: u32,
-    /// The key of a reservation for the session ([`ConnectionRole::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
-    /// before it stands: none. A key that is not known, or not any more, is as none.
+    /// The key of a reservation for the session ([`ConnectionRole::RESERVATION`]). A hello that ends before this field means
+    /// [`SessionKey::NONE`]: none. An unknown or expired key counts as none.
     pub reservation: SessionKey,
 }
 
@@ -236,9 +236,9 @@ pub struct Hello {
 pub struct Ready {
     /// Process id of the session's worker, in the server's namespace.
     pub worker_pid: u32,
-    /// Names the session from now on, to the process that may come back to it.
+    /// Key that names the session for a process that attaches to it later.
     pub key: SessionKey,
-    /// What the driver calls itself, such as `NVIDIA 580.159.04` or `softcuda`.
+    /// The name that the driver reports, such as `NVIDIA 580.159.04` or `softcuda`.
     pub driver: String,
     /// Chosen range of each kind of memory, out of the hello's.
     pub arenas: Vec<ArenaRange>,
@@ -249,11 +249,11 @@ pub struct Ready {
 pub struct RefusalCode(pub u32);
 
 impl RefusalCode {
-    /// The builds do not fit each other.
+    /// The builds are incompatible.
     pub const OTHER_BUILD: Self = Self(1);
     /// The hello broke the format.
     pub const BAD_HELLO: Self = Self(2);
-    /// No worker could be had now: a limit of the server.
+    /// No worker is available now: a limit of the server.
     pub const BUSY: Self = Self(3);
     /// The worker could not open its driver.
     pub const DRIVER: Self = Self(4);
@@ -261,11 +261,11 @@ impl RefusalCode {
     pub const NO_ARENA: Self = Self(5);
     /// The peer may not use this server.
     pub const NOT_ALLOWED: Self = Self(6);
-    /// Something went wrong in the server itself.
+    /// The server itself failed.
     pub const INTERNAL: Self = Self(7);
-    /// No session here has that key, or it is not in a state to be taken up by this peer.
+    /// No session here has that key, or its state does not let this peer attach.
     pub const NO_SESSION: Self = Self(8);
-    /// Too many connections at this moment: to be tried again at once, and then less and less often.
+    /// Too many connections at this moment. The peer should try again at once, and then at growing intervals.
     pub const CROWDED: Self = Self(9);
     /// The session takes no connection of that kind now: it has one, or waits for its program.
     pub const IN_USE: Self = Self(10);
@@ -281,7 +281,7 @@ pub struct Refused {
     pub text: String,
 }
 
-/// The common start of a message.
+/// The common prefix of all messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     /// Bytes of the whole message.
@@ -293,7 +293,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Reads the common start of a message of any build.
+    /// Reads the common prefix of a message of any build.
     ///
     /// # Errors
     /// [`HandshakeError::NotKatydid`], or [`HandshakeError::Damaged`] if the length is out of bounds.
@@ -317,7 +317,7 @@ impl Prefix {
 }
 
 impl Hello {
-    /// The message, to be sent with the link's descriptors.
+    /// Encodes the message, to be sent with the link's descriptors.
     ///
     /// # Errors
     /// [`HandshakeError::TooLarge`].
@@ -340,7 +340,7 @@ impl Hello {
         finish(message)
     }
 
-    /// Reads a hello of this very build.
+    /// Decodes a hello of the same build.
     ///
     /// # Errors
     /// [`HandshakeError::OtherBuild`], which is worth sending back, or what is wrong with the bytes.
@@ -362,7 +362,7 @@ impl Hello {
 }
 
 impl Ready {
-    /// The message.
+    /// Encodes the message.
     ///
     /// # Errors
     /// [`HandshakeError::TooLarge`].
@@ -376,7 +376,7 @@ impl Ready {
         finish(message)
     }
 
-    /// Reads the answer to a hello.
+    /// Decodes the answer to a hello.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`] if that was the answer, or what is wrong with the bytes.
@@ -396,7 +396,7 @@ impl Ready {
 }
 
 impl Refused {
-    /// A refusal; a text beyond the limit is cut.
+    /// Creates a refusal. A text beyond the limit is cut.
     #[must_use]
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         let mut text: String = text.into();
@@ -404,10 +404,10 @@ impl Refused {
         Self { code, text }
     }
 
-    /// The message. Its body never changes either, so every build can read it.
+    /// Encodes the message. Its body never changes either, so every build can read it.
     ///
     /// # Errors
-    /// [`HandshakeError::TooLarge`], never for one made by [`Refused::new`].
+    /// [`HandshakeError::TooLarge`], never for a refusal made by [`Refused::new`].
     pub fn encode(&self, build: &Build) -> Result<Vec<u8>, HandshakeError> {
         let mut message = start(MessageKind::REFUSED, build);
         put_u32(&mut message, self.code.0);
@@ -416,7 +416,7 @@ impl Refused {
         finish(message)
     }
 
-    /// Reads a refusal of any build.
+    /// Decodes a refusal of any build.
     ///
     /// # Errors
     /// What is wrong with the bytes.
@@ -431,7 +431,7 @@ impl Refused {
 }
 
 impl From<&HandshakeError> for Refused {
-    /// The answer a peer deserves whose hello failed like this.
+    /// Returns the answer to a peer whose hello failed like this.
     fn from(error: &HandshakeError) -> Self {
         let code = match error {
             HandshakeError::OtherBuild { .. } => RefusalCode::OTHER_BUILD,
@@ -441,7 +441,7 @@ impl From<&HandshakeError> for Refused {
     }
 }
 
-/// What is left to read of a message.
+/// The unread rest of a message.
 struct Fields<'a> {
     unread: &'a [u8],
 }
@@ -513,7 +513,7 @@ fn prefix_of(bytes: &[u8]) -> Result<Prefix, HandshakeError> {
     Prefix::decode(prefix)
 }
 
-/// The body of a message of the wanted kind and build; another build is the first error that it returns.
+/// Returns the body of a message of the given kind and build. Another build is the first error that it reports.
 fn body<'a>(bytes: &'a [u8], kind: MessageKind, local: &Build) -> Result<Fields<'a>, HandshakeError> {
     let prefix = prefix_of(bytes)?;
     if !local.understands(&prefix.build) {
@@ -528,7 +528,7 @@ fn body<'a>(bytes: &'a [u8], kind: MessageKind, local: &Build) -> Result<Fields<
     Ok(Fields { unread: &bytes[PREFIX_BYTES..] })
 }
 
-/// Text of a release; a peer's control characters do not reach a terminal.
+/// Returns the text of a release, without control characters: a peer's must not reach a terminal.
 fn release_text(padded: &[u8; 16]) -> String {
     let text = padded.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
@@ -610,7 +610,7 @@ mod tests {
         Ready { worker_pid: 12, key: SessionKey([0x22; 16]), driver: "softcuda".into(), arenas: hello().arenas }
     }
 
-    /// Damaged in one place; every byte of a message has its turn.
+    /// Damages one place at a time; every byte of a message has its turn.
     fn damaged(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let flips = [0x01, 0x80, 0xff];
         (0..message.len()).flat_map(move |at| {
@@ -696,7 +696,7 @@ mod tests {
     #[test]
     fn a_huge_count_is_refused_before_it_sizes_anything() {
         let mut message = Hello { arenas: vec![], reservation: SessionKey::NONE, ..hello() }.encode(&build()).unwrap();
-        // Behind the count of no arenas there is the link timeout.
+        // The link timeout follows the count of arenas, which is zero.
         let at = message.len() - 8;
         message[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
         let error = Hello::decode(&message, &build()).unwrap_err();

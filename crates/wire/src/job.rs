@@ -1,4 +1,4 @@
-//! The job protocol: what a supervisor and the shim of each program of its job say to each other over the job socket.
+//! The job protocol: the messages between a supervisor and the shim of each program of its job, over the job socket.
 //!
 //! ```text
 //! program's shim                         supervisor
@@ -13,7 +13,7 @@
 //!   ├── Resumed ─────────────────────────▶│  frames flow again
 //! ```
 //!
-//! The process that may open the job socket can also ask for one process of the job to be locked, checkpointed, restored or
+//! A process that may open the job socket can also request that one process of the job is locked, checkpointed, restored or
 //! unlocked, as `cuCheckpointProcess*` does ([`FromProgram::Ask`]):
 //!
 //! ```text
@@ -22,8 +22,8 @@
 //!   │◀───────────────────────────── Answer ─┤  the asker hangs up
 //! ```
 //!
-//! Messages travel in envelopes ([`crate::envelope`]) over a unix socket that only the job's user can reach.
-//! After [`FromProgram::Failed`] everything is as before the order it answers, and the supervisor may try another.
+//! Messages travel in envelopes ([`crate::envelope`]) over a unix socket that only the job's user can reach. After
+//! [`FromProgram::Failed`] everything is as before the order that it answers, and the supervisor may send another one.
 
 use crate::codec::{Field as _, Reader};
 use crate::envelope::{self, EnvelopeError, messages};
@@ -35,29 +35,29 @@ pub const JOB_PROTOCOL_VERSION: u32 = 2;
 pub const MAX_JOB_MESSAGE_BYTES: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
 pub const JOB_VARIABLE: &str = "KATYDID_JOB";
-/// The file beside the job socket with the generations of the job, as hexadecimal numbers, a line each, the present one first.
+/// The file beside the job socket with the generations of the job, as hexadecimal numbers, one a line, the current one first.
 pub const GENERATIONS_FILE: &str = "generations";
-/// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
+/// The extension of the job socket while it is hidden, because the job's processes are being dumped.
 pub const HIDDEN_EXTENSION: &str = "hidden";
 
-/// The name of the memory file that a process with a session has mapped, for its job's supervisor to see.
+/// Name of the memory file that a process with a session has mapped, as a mark for its job's supervisor.
 pub const SESSION_MARK: &str = "katydid-session";
 
-/// What is asked for a process: the numbers of [`FromProgram::Ask`].
+/// Requests about a process: the numbers of [`FromProgram::Ask`].
 pub mod ask {
-    /// Asks for the state of the process, one of [`state`](super::state).
+    /// Get the state of the process, one of [`state`](super::state).
     pub const STATE: u32 = 0;
-    /// Keep it from calling, and wait for what it has submitted.
+    /// Hold its calls, and wait for its submitted work.
     pub const LOCK: u32 = 1;
-    /// Take its device memory aside, and give the device back.
+    /// Save its device memory, and release the device.
     pub const CHECKPOINT: u32 = 2;
-    /// The other way round.
+    /// Restore its device memory.
     pub const RESTORE: u32 = 3;
-    /// Let it call again.
+    /// Release its calls.
     pub const UNLOCK: u32 = 4;
 }
 
-/// How a process stands, with the numbers of `CUprocessState`.
+/// The state of a process, with the numbers of `CUprocessState`.
 pub mod state {
     /// Its calls run (`CU_PROCESS_STATE_RUNNING`).
     pub const RUNNING: u32 = 0;
@@ -74,102 +74,102 @@ messages! {
     ToProgram at most MAX_JOB_MESSAGE_BYTES;
     /// Keep every thread from sending frames. Answer: `Held`.
     1 Hold {}
-    /// Let go of the worker, after `Hold`. Answer: `Left`, and the end of this connection.
+    /// Detach from the worker, after `Hold`. Answer: `Left`, and the end of this connection.
     2 Leave {}
-    /// Take the session up again, after `Left` or `Lost`. Answer: `Resumed`.
+    /// Resume the session, after `Left` or `Lost`. Answer: `Resumed`.
     3 Resume {
-        /// Where the worker's server listens now.
+        /// Address of the worker's server now.
         address: String,
         /// The session's key there.
         key: SessionKey,
     }
-    /// Go on without having left. Answer: `Released`.
+    /// Resume without having left. Answer: `Released`.
     4 Release {}
-    /// The session of a program that left, or lost its worker, will not come back: its calls fail from now on. No answer.
+    /// The session of a program that left, or lost its worker, will not come back: its calls fail from then on. No answer.
     5 GiveUp {
-        /// Why, for the program's user.
+        /// Reason, for the program's user.
         text: String,
     }
-    /// As `Resume`, but no thread sends frames before `Release`. Answer: `Rejoined`.
+    /// Does what `Resume` does, but no thread sends frames before `Release`. Answer: `Rejoined`.
     6 Rejoin {
-        /// Where the worker's server listens now.
+        /// Address of the worker's server now.
         address: String,
         /// The session's key there.
         key: SessionKey,
     }
-    /// The answer to [`FromProgram::Ask`], and the last word on its connection.
+    /// The answer to [`FromProgram::Ask`], and the last message on its connection.
     7 Answer {
-        /// A `CUresult`. `NOT_READY`: not now, but perhaps if it is asked again.
+        /// A `CUresult`. `NOT_READY`: not now, but perhaps at a later request.
         code: u32,
-        /// How the process stands now, as one of [`state`].
+        /// The state of the process now, as one of [`state`].
         state: u32,
-        /// What is in the way, for the asking program's user; empty if nothing is.
+        /// The obstacle, for the requesting program's user; empty if there is none.
         text: String,
     }
 }
 
 messages! {
-    /// A word of the shim.
+    /// A message of the shim.
     FromProgram at most MAX_JOB_MESSAGE_BYTES;
     /// Introduces a process to its supervisor.
     1 Member {
         /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
         protocol: u32,
-        /// Which API its session speaks, as in the handshake's `SessionKind`: a process may have one of each.
+        /// API of its session, as in the handshake's `SessionKind`: a process may have one of each.
         session: u32,
-        /// The process, as it sees itself. Stays what it was after a restore.
+        /// The process id, in its own namespace. It stays the same after a restore.
         pid: u32,
-        /// Its session; what it was, for one that left and comes back.
+        /// Key of its session; the former key, for a detached program that reconnects.
         key: SessionKey,
         /// The server of its session, as `unix:/path` or `tcp://host:port`.
         address: String,
         /// 1 shared memory, 2 stream, as in the handshake's `LinkKind`.
         link: u32,
-        /// 0: connected to its worker, 1: has left it and waits for `Resume`, 2: has lost it, see `Lost`.
+        /// 0: connected to its worker, 1: detached and waiting for `Resume`, 2: has lost it, see `Lost`.
         state: u32,
         /// Frames sent since the session began.
         frames: u64,
         /// File name of the program.
         program: String,
     }
-    /// No thread sends frames; one that runs an upcall may, until that has ended.
+    /// No thread sends frames, except one that runs an upcall, until that has ended.
     2 Held {
-        /// Frames sent so far: what the worker has to execute before it is paused.
+        /// Frames sent so far, which the worker has to execute before it is paused.
         frames: u64,
     }
-    /// The worker was let go of. This connection ends now.
+    /// The program has detached from its worker. This connection ends now.
     3 Left {
         /// Frames sent in all; no others are under way.
         frames: u64,
     }
-    /// The session goes on with the worker that was named.
+    /// The session continues with the worker that the order named.
     4 Resumed {}
     /// The program's threads send frames again.
     5 Released {}
-    /// The order was not carried out; things are as before it.
+    /// The order was not carried out. Nothing has changed.
     6 Failed {
         /// Reason, as text for the user.
         text: String,
     }
-    /// The worker is gone without having been let go of. Calls wait for `Resume` or `GiveUp`.
+    /// The worker is gone without a detach. Calls wait for `Resume` or `GiveUp`.
     7 Lost {
         /// Frames sent in all, whether or not they were executed.
         frames: u64,
     }
-    /// The program has come to the frame at which it has to hold itself, and holds. It waits for `Hold`, which is
-    /// answered at once, or `Release`.
+    /// The program has reached the frame at which it must hold itself, and holds. It waits for `Hold`, which it answers at once,
+    /// or `Release`.
     8 Reached {
         /// The number of that frame, which was not sent yet.
         frames: u64,
     }
-    /// The session goes on with the worker that was named, once it is released.
+    /// The session will continue with the worker that the order named, once it is released.
     9 Rejoined {}
-    /// Asks for something to be done to a process of the job. The first and only word on its connection, from any process of the
-    /// job's user. Answer: `Answer`.
+    /// Request to do something to a process of the job. It is the only message on its connection, from any process of the job's
+    /// user. Answer: `Answer`.
     10 Ask {
         /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
         protocol: u32,
-        /// The process, as it sees itself.
+        /// The process id, in the process's own namespace.
         process: u32,
         /// Requested action, one of the constants in [`ask`].
         what: u32,

@@ -1,4 +1,4 @@
-//! The session key: who knows it may come back to a session, or ask for its snapshot.
+//! The session key: a process that knows it may attach to a session, or request its snapshot.
 //!
 //! It is 128 random bits that the server makes. The rule: keys are compared in a time that does not depend on where
 //! they differ, and never shown whole, so that neither a patient peer nor a log gives one away.
@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::codec::Field;
 
-/// Names one session, and proves that its owner asks.
+/// Names one session, and proves that a request comes from its owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; 16]);
 
@@ -21,21 +21,21 @@ impl SessionKey {
         self.matches(&Self::NONE)
     }
 
-    /// Whether both are the same, found out by looking at every byte of both.
+    /// Returns whether both are equal, by comparing every byte.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
         let different = self.0.iter().zip(&other.0).fold(0, |seen, (left, right)| seen | (left ^ right));
-        // The compiler may not end the loop early once it knows the answer.
+        // Keeps the compiler from ending the loop early once the answer is known.
         std::hint::black_box(different) == 0
     }
 
-    /// All 32 digits, for a note that no other process reads.
+    /// Returns all 32 digits, for a note that no other process reads.
     #[must_use]
     pub fn spelled(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Reads what [`SessionKey::spelled`] wrote.
+    /// Parses the result of [`SessionKey::spelled`].
     #[must_use]
     pub fn from_spelled(text: &str) -> Option<Self> {
         if text.len() != 32 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -45,7 +45,7 @@ impl SessionKey {
     }
 }
 
-/// The first digits alone: enough to tell two sessions apart in a log, too few to be let in.
+/// Shows only the first digits: enough to tell two sessions apart in a log, too few for access.
 impl fmt::Debug for SessionKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, ..] = self.0;

@@ -1,10 +1,9 @@
 //! Messages and frames between program and worker: bytes in, typed values out, no I/O and no `unsafe`.
 //!
-//! [`handshake`] opens a session, [`frame`] carries it, [`message`] is what frames hold (generated from the
-//! spec), [`facts`] what the worker tells about devices,
-//! [`tensor_map`], [`texture`] and [`mod@reference`] the arguments of one family of functions each. Beside the frames there are two smaller
-//! protocols, [`job`] and [`companion`], by which a job is held, kept and resumed. `docs/reference/wire-protocol.md` has all of it
-//! to the byte.
+//! [`handshake`] opens a session, and [`frame`] carries it. [`message`] has the contents of frames (generated from the spec),
+//! [`facts`] the worker's facts about devices, and [`tensor_map`], [`texture`] and [`mod@reference`] the arguments of one family
+//! of functions each. Beside the frames there are two smaller protocols, [`job`] and [`companion`], by which a job is held, saved
+//! and resumed. `docs/reference/wire-protocol.md` describes all of it to the byte.
 
 pub mod build_note;
 pub mod codec;

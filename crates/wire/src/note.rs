@@ -1,4 +1,4 @@
-//! What the server tells a worker beside a program's hello: lines of text, a word and its value each.
+//! The server's note to a worker, sent with a program's hello: lines of text with a word and its value.
 //!
 //! | line           | meaning                                                        |
 //! |----------------|----------------------------------------------------------------|
@@ -6,23 +6,23 @@
 //! | `key DIGITS`   | the session's key; no such line: it cannot be taken up again   |
 //! | `processors 1` | OpenCL may show processors; no such line: it may not           |
 //!
-//! Words of another release are passed over: the server is trusted, and starts workers of its own kind only.
+//! Unknown words are ignored: the server is trusted, and starts only workers of its own kind.
 
 use crate::key::SessionKey;
 
-/// What the server tells a worker about its session: limits and key.
+/// The server's settings for a worker's session: limits and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
     /// Most device memory of the session, in bytes; none: no limit.
     pub memory_limit: Option<u64>,
     /// Key by which a program or a supervisor names the session later.
     pub key: SessionKey,
-    /// OpenCL programs may use processors, on which their code runs as the server's user.
+    /// Whether OpenCL programs may use processors, on which their code runs as the server's user.
     pub processors: bool,
 }
 
 impl Note {
-    /// Encodes the note as text, a line for each field.
+    /// Encodes the note as text, one line for each field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut lines = String::new();
@@ -38,7 +38,7 @@ impl Note {
         lines.into_bytes()
     }
 
-    /// Reads the lines; what cannot be read is as if it were not there.
+    /// Decodes the lines. Unreadable lines are ignored.
     #[must_use]
     pub fn decode(note: &[u8]) -> Self {
         let value = |word: &str| {

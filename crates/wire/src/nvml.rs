@@ -1,8 +1,8 @@
-//! NVML from afar: which functions a program may call on its server's library, and how a call travels.
+//! Remote NVML: the functions that a program may call on its server's library, and the encoding of calls.
 //!
-//! Only functions that ask are in the table: nothing here changes a device. A call is a frame whose opcode is the
-//! function's place in the table, from 1; its payload has the arguments in order, the reply what the function wrote, in
-//! order too. The reply's status is NVML's code.
+//! The table has only queries: no call here changes a device. A call is a frame whose opcode is the function's position in the
+//! table, from 1. Its payload has the arguments in order, and the reply has the function's outputs, also in order. The reply's
+//! status is NVML's code.
 //!
 //! | argument | C | in the call | in the reply |
 //! |---|---|---|---|
@@ -34,33 +34,33 @@ pub enum ArgumentKind {
     Out(usize),
     /// A buffer and its length, which the function fills with text.
     TextBuffer,
-    /// A structure that says its own size.
+    /// A structure that contains its own size.
     Versioned,
-    /// A list whose length the library knows.
+    /// A list whose length the library determines.
     List(usize),
-    /// A list as `List`, whose count stands behind the pointer to its elements.
+    /// A list like `List`, whose count follows the pointer to its elements.
     ListThenCount(usize),
-    /// A list of handles of devices, whose length the library knows.
+    /// A list of device handles, whose length the library determines.
     Devices,
-    /// A list whose length the caller knows.
+    /// A list whose length the caller determines.
     SizedList(usize),
-    /// A device is written.
+    /// An output that is a device.
     DeviceOut,
 }
 
-/// A function that may be called.
+/// A function that programs may call.
 #[derive(Debug)]
 pub struct Function {
-    /// The library's name for it.
+    /// Name of the function in the library.
     pub name: &'static str,
     /// Arguments in their order in the C declaration.
     pub arguments: &'static [ArgumentKind],
 }
 
-/// Longest text or list that travels, in bytes.
+/// Longest text or list in a message, in bytes.
 pub const MAX_NVML_TEXT_BYTES: usize = 1 << 20;
 
-/// NVML's codes, as far as any process but the library gives them.
+/// Codes of NVML that Katydid itself returns.
 pub mod code {
     /// `NVML_SUCCESS`: the call succeeded.
     pub const SUCCESS: u32 = 0;
@@ -88,7 +88,7 @@ pub mod code {
     pub const UNKNOWN: u32 = 999;
 }
 
-/// Hands the table to a macro: `name: argument argument …;` for each function.
+/// Passes the table to a macro: `name: argument argument …;` for each function.
 #[macro_export]
 macro_rules! nvml_functions {
     ($use_them:ident) => {
@@ -310,17 +310,17 @@ macro_rules! table {
 
 nvml_functions!(table);
 
-/// The function with a number.
+/// Returns the function with a number.
 pub fn function(opcode: u16) -> Option<&'static Function> {
     FUNCTIONS.get(usize::from(opcode).checked_sub(1)?)
 }
 
-/// The number of a function.
+/// Returns the number of a function.
 pub fn opcode(name: &str) -> Option<u16> {
     FUNCTIONS.iter().position(|function| function.name == name).map(|at| at as u16 + 1)
 }
 
-/// Reads what one side wrote, and nothing beyond it.
+/// Reads the bytes of one side, never beyond their end.
 #[derive(Debug)]
 pub struct ByteReader<'a>(pub &'a [u8]);
 
@@ -332,17 +332,17 @@ impl<'a> ByteReader<'a> {
         Some(part)
     }
 
-    /// The next 32 bits.
+    /// Reads the next 32 bits.
     pub fn word(&mut self) -> Option<u32> {
         self.bytes(4)?.try_into().ok().map(u32::from_le_bytes)
     }
 
-    /// The next 64 bits.
+    /// Reads the next 64 bits.
     pub fn wide(&mut self) -> Option<u64> {
         self.bytes(8)?.try_into().ok().map(u64::from_le_bytes)
     }
 
-    /// A length that is not too long.
+    /// Reads a length; none if it is above the limit.
     pub fn length(&mut self) -> Option<usize> {
         self.word().map(|length| length as usize).filter(|length| *length <= MAX_NVML_TEXT_BYTES)
     }
@@ -356,7 +356,7 @@ impl<'a> ByteReader<'a> {
         }
     }
 
-    /// Whether all bytes have been taken.
+    /// Returns whether all bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -381,8 +381,8 @@ mod tests {
         assert!(super::function(0).is_none() && opcode("nvmlDeviceSetPersistenceMode").is_none());
     }
 
-    /// Bytes of what functions write, by name. Sources: NVIDIA's own declarations, `nvml.h` of the wheel
-    /// `nvidia-nvml-dev-cu12` 12.9.79 by `sizeof` in C, and the ctypes structures of `nvidia-ml-py` 13.615.71, which agree.
+    /// Bytes that functions write, by name. Sources: NVIDIA's own declarations, `nvml.h` of the wheel `nvidia-nvml-dev-cu12`
+    /// 12.9.79 by `sizeof` in C, and the ctypes structures of `nvidia-ml-py` 13.615.71, which agree.
     const LAYOUTS: &[(&str, &[usize])] = &[
         // nvmlPciInfo_v2_t (the new one without its second address), nvmlPciInfo_t
         ("nvmlDeviceGetPciInfo", &[52]),
@@ -439,7 +439,7 @@ mod tests {
         ("nvmlGetExcludedDeviceInfoByIndex", &[148]),
     ];
 
-    /// Bytes that a function's arguments say it writes, one for each structure.
+    /// Returns the bytes that a function writes according to its arguments, one number for each structure.
     fn written(function: &Function) -> Vec<usize> {
         let size = |kind: &ArgumentKind| match kind {
             ArgumentKind::Out(size)
@@ -457,14 +457,14 @@ mod tests {
             let function = super::function(opcode(name).unwrap()).unwrap();
             assert_eq!(&written(function), sizes, "{name}");
         }
-        // What is not in the table are numbers of 32 or 64 bits.
+        // Functions outside of the table write numbers of 32 or 64 bits.
         for function in FUNCTIONS.iter().filter(|function| !LAYOUTS.iter().any(|(name, _)| *name == function.name)) {
             assert!(written(function).iter().all(|size| matches!(size, 4 | 8)), "{}", function.name);
         }
     }
 
-    /// What NCCL 2.18 to 2.28 looks for by name, among it the first form of what has a second: whatever of it is refused, it
-    /// does without, as on a machine without NVLink.
+    /// Functions that NCCL 2.18 to 2.28 looks up by name, including the first version of those that have a second. NCCL works
+    /// without any that is refused, as on a machine without NVLink.
     const ASKED_BY_NCCL: [&str; 15] = [
         "nvmlDeviceGetCount",
         "nvmlDeviceGetCount_v2",

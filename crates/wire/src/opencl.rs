@@ -1,16 +1,16 @@
-//! What an OpenCL session says: messages, and the layouts inside their bytes.
+//! The messages of an OpenCL session, and the layouts inside their bytes.
 //!
-//! Messages are generated from `spec/opencl-session.api`. Lists are a count and their elements; nothing here trusts a
-//! count that the bytes do not hold.
+//! Messages are generated from `spec/opencl-session.api`. Lists are a count and their elements. No code trusts a count beyond the
+//! bytes that are there.
 
 pub mod list;
 pub mod message;
 pub mod transfer_extent;
 
-/// Ids hold their object's kind above this bit, and below it a number of that kind, from 0.
+/// Ids have their object's kind above this bit, and below it a number within that kind, from 0.
 pub const KIND_SHIFT: u32 = 28;
 
-/// Kinds of objects in ids. Platforms and devices have the numbers of their order in the facts.
+/// Kinds of objects in ids. Platforms and devices are numbered in the order of the facts.
 pub mod kind {
     /// `cl_platform_id`: an OpenCL implementation.
     pub const PLATFORM: u32 = 1;
@@ -32,14 +32,14 @@ pub mod kind {
     pub const EVENT: u32 = 9;
 }
 
-/// The id of the object of a kind with a number.
+/// Returns the id of an object, from its kind and number.
 #[must_use]
 pub fn id(kind: u32, number: u32) -> u32 {
     kind << KIND_SHIFT | number
 }
 
-/// What `kdclInfo` asks for: which of the driver's query functions is meant. `object`, and `second` where one is
-/// named, are the objects asked about.
+/// The queries of `kdclInfo`: each selects one of the driver's query functions. `object`, and `second` where it is mentioned, are
+/// the objects queried.
 pub mod query {
     /// `clGetPlatformInfo` of a platform.
     pub const PLATFORM: u32 = 1;
@@ -73,21 +73,21 @@ pub mod query {
     pub const EVENT: u32 = 15;
     /// `clGetEventProfilingInfo` of an event, for one parameter.
     pub const PROFILING: u32 = 16;
-    /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
-    /// with its value, of those that the driver tells.
+    /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter with its value, of those that the driver
+    /// reports.
     pub const TIMES: u32 = 18;
-    /// `clGetKernelSubGroupInfo` for the sizes of a group, of which the caller's buffer has this many bytes (`u64`, before the
-    /// function's input); `second` is the device.
+    /// `clGetKernelSubGroupInfo` for the sizes of a group. The caller's buffer has this many bytes (`u64`, before the function's
+    /// input); `second` is the device.
     pub const GROUP_SIZES: u32 = 19;
-    /// The binaries of a program: a list of them. (17 once asked for binaries one after the other; it is not used again.)
+    /// The binaries of a program, as a list. (17 once fetched binaries one after the other; it is not used again.)
     pub const BINARIES: u32 = 20;
     /// `clGetDeviceIDs` for a type (`u64`, the input) of which the platform has no device: the driver's code.
     pub const DEVICE_TYPE: u32 = 21;
 }
 
-/// What an argument of a kernel is, as far as the driver says.
+/// The kind of a kernel's argument, as far as the driver reports it.
 pub mod argument {
-    /// The driver does not say.
+    /// The driver does not report it.
     pub const UNKNOWN: u8 = 0;
     /// An object: memory, a sampler, a queue.
     pub const OBJECT: u8 = 1;
@@ -97,7 +97,7 @@ pub mod argument {
     pub const PLAIN: u8 = 3;
 }
 
-/// How `kdclSetArgument` gives its value.
+/// The forms of a value in `kdclSetArgument`.
 pub mod value {
     /// The bytes of the argument themselves.
     pub const BYTES: u32 = 0;
@@ -109,9 +109,9 @@ pub mod value {
     pub const SVM: u32 = 3;
 }
 
-/// How `kdclQueue` and `kdclSampler` give properties.
+/// The forms of properties in `kdclQueue` and `kdclSampler`.
 pub mod properties_form {
-    /// The values that the function without a list takes: of a queue its flags.
+    /// The values of the function without a list: for a queue, its flags.
     pub const VALUES: u32 = 0;
     /// A list of names and values.
     pub const LIST: u32 = 1;
@@ -119,7 +119,7 @@ pub mod properties_form {
     pub const NONE: u32 = 2;
 }
 
-/// How `kdclProgram` gives a program.
+/// The forms of a program in `kdclProgram`.
 pub mod program {
     /// Source text in OpenCL C (`clCreateProgramWithSource`).
     pub const SOURCE: u32 = 0;
@@ -131,24 +131,24 @@ pub mod program {
     pub const BUILT_IN: u32 = 3;
 }
 
-/// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
+/// Longest value in one reply, in bytes; `kdclBlob` fetches the rest.
 pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
-/// What `kdclFetch` does with a read whose bytes lie in the worker.
+/// The action of `kdclFetch` on a read whose bytes are in the worker.
 pub mod fetch_mode {
-    /// Fetches bytes, if the command has ended. The worker forgets the read with its last byte, or with a failure.
+    /// Fetches bytes, if the command has ended. The worker forgets the read after its last byte, or a failure.
     pub const FETCH_NOW: u32 = 0;
-    /// Waits for the command's end, and then does as [`FETCH_NOW`].
+    /// Waits for the command's end, and then acts like [`FETCH_NOW`].
     pub const FETCH_AT_END: u32 = 1;
-    /// Tells the command's state; the read stays as it is.
+    /// Returns the command's state; the read is unchanged.
     pub const QUERY: u32 = 2;
-    /// Waits for the command's end, and then does as [`QUERY`].
+    /// Waits for the command's end, and then acts like [`QUERY`].
     pub const QUERY_AT_END: u32 = 3;
 }
 
-/// Whether an image lies in the memory that its message names.
+/// Whether an image uses the memory that its message names.
 pub mod in_place {
-    /// The image is a copy: the program has the memory back.
+    /// The image is a copy, and the program has its memory back.
     pub const COPIED: u32 = 0;
     /// The image lies in the program's memory, and the driver uses it in place.
     pub const IN_PLACE: u32 = 1;
@@ -156,19 +156,19 @@ pub mod in_place {
     pub const IN_PLACE_ALWAYS: u32 = 2;
 }
 
-/// Arguments that a kernel can have, whatever a driver says.
+/// Most arguments of a kernel, whatever a driver reports.
 pub const MAX_KERNEL_ARGUMENTS: u32 = 4096;
-/// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
+/// Buffers of at least this size, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
-/// Value of `place` when no buffer of the context lies in the zero-copy area.
+/// Value of `position` when no buffer of the context lies in the zero-copy area.
 pub const NO_ZERO_COPY_OFFSET: u64 = u64::MAX;
-/// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
+/// Value of `staged` for a write whose data is in a piece of the staging area: this constant plus the piece's number.
 pub const STAGED_IN_PIECE: u32 = 2;
-/// What `staged` says of a write whose data is in memory that both sides have: behind the extent stand its address and that
-/// of a word which the worker sets to 0 when the data may change, each a `u64`. Of a buffer or an image that begins with
-/// such data stand its address and its length there; it stays until the reply.
+/// Value of `staged` for a write whose data is in memory that both sides have. Behind the extent follow the data's address, and
+/// the address of a word that the worker sets to 0 when the data may change, each a `u64`. For a buffer or an image created from
+/// such data, the data's address and length follow there; the data stays until the reply.
 pub const STAGED_IN_HOST: u32 = u32::MAX;
-/// Value of `staged` for a write whose data the driver takes out of fine-grained shared virtual memory when it is the
-/// command's turn. Behind the extent stand its address, and the bytes from row to row and from slice to slice (0: no gaps),
-/// each a `u64`.
+/// Value of `staged` for a write whose data the driver reads from fine-grained shared virtual memory when the command's turn
+/// comes. Behind the extent follow the data's address, and the bytes from row to row and from slice to slice (0: no gaps), each a
+/// `u64`.
 pub const STAGED_IN_SVM: u32 = u32::MAX - 1;

@@ -1,9 +1,9 @@
-//! Ranges of memory in `kdHostPull`: one record behind the other, an address (8 bytes) and a size (4), little-endian.
+//! Ranges of memory in `kdHostPull`: consecutive records of an address (8 bytes) and a size (4), little-endian.
 
 /// Bytes of a record.
 const RANGE_BYTES: usize = 12;
 
-/// Ranges as they travel: address and size of each.
+/// Encodes ranges, given by address and size.
 pub fn encode(ranges: &[(u64, u32)]) -> Vec<u8> {
     let mut list = Vec::with_capacity(ranges.len() * RANGE_BYTES);
     for (address, size) in ranges {
@@ -13,7 +13,7 @@ pub fn encode(ranges: &[(u64, u32)]) -> Vec<u8> {
     list
 }
 
-/// All ranges of a list; `None` for bytes that are no whole records, or none at all, and for a range without a byte.
+/// Decodes all ranges of a list. Returns `None` if the bytes are not whole records, or empty, and for a range without a byte.
 pub fn decode(list: &[u8]) -> Option<Vec<(u64, u32)>> {
     let (records, rest) = list.as_chunks::<RANGE_BYTES>();
     let ranges: Vec<_> = records.iter().map(range).collect();

@@ -1,38 +1,38 @@
-//! What a session shares with others of its server at a moment: by that a supervisor knows whether a checkpoint has both
+//! What a session shares with other sessions of its server at one moment. With it a supervisor checks that a checkpoint has both
 //! sides of everything.
 
 use crate::codec::{CodecError, Field as _, Reader};
 
-/// Bytes by which an exporter is known.
+/// Bytes of an exporter's id.
 pub const EXPORTER_ID_BYTES: usize = 8;
-/// Bytes by which a thing is known that it exports.
+/// Bytes of the secret that names an export.
 pub const SECRET_BYTES: usize = 16;
-/// Note of a session in an image that had exported something.
+/// Note in an image of a session that has exported something.
 pub const EXPORTS_NOTE: &str = "exports";
 
 /// What a session exports to other sessions, and what it imports from them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// The session's own; none as long as it has exported nothing.
+    /// The session's own id; none if it has exported nothing.
     pub exporter_id: Option<[u8; EXPORTER_ID_BYTES]>,
-    /// What others hold of its.
+    /// Exports of this session that others hold.
     pub held: Vec<SharedHolding>,
     /// Memory and events of other sessions that this one holds.
     pub imported: Vec<Import>,
 }
 
-/// Memory or an event of a session's that others hold.
+/// Memory or an event of a session that others hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedHolding {
     /// Random bytes that name the exported memory or event.
     pub secret: [u8; SECRET_BYTES],
-    /// How many do; one that holds it twice counts twice.
+    /// How many hold it. A session that holds it twice counts twice.
     pub holders: u32,
-    /// The session has it still, and exports it.
+    /// Whether the session still has it, and exports it.
     pub is_exported: bool,
 }
 
-/// Memory or an event of another session's.
+/// Memory or an event of another session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Import {
     /// Id of the session that exports, [`Sharing::exporter_id`] there.
@@ -42,7 +42,7 @@ pub struct Import {
 }
 
 impl Sharing {
-    /// Whether anything of either side is in use.
+    /// Returns whether anything of either side is in use.
     pub fn is_some(&self) -> bool {
         !self.held.is_empty() || !self.imported.is_empty()
     }
@@ -65,11 +65,11 @@ impl Sharing {
         out
     }
 
-    /// Out of bytes.
+    /// Decodes a record.
     ///
     /// # Errors
     ///
-    /// They are cut, or more than that.
+    /// The bytes are too few or too many.
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new("what a session shares", bytes);
         let mut it = Self { exporter_id: exactly(reader.take()?), ..Self::default() };
@@ -85,7 +85,7 @@ impl Sharing {
     }
 }
 
-/// None of another length: there is no such exporter.
+/// Returns none for another length: there is no such exporter.
 fn exactly<const N: usize>(bytes: Vec<u8>) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }

@@ -1,7 +1,8 @@
-//! The way into a session that has begun: the server passes on who knows its key.
+//! Attaching to a running session: the server passes on connections that know its key.
 //!
-//! A program comes back to the link that it left, or adds a bulk connection to it; a supervisor becomes the session's companion.
-//! A process that cannot be let in receives the reason, and the session does not notice. What the server itself says comes here as well.
+//! A program reconnects the link that it left, or adds a bulk connection to it; a supervisor becomes the session's companion. A
+//! process that cannot be admitted receives the reason, and the session is not disturbed. The server's own lines arrive here as
+//! well.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::os::exit::leave;
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
 
-/// A session as connections see it.
+/// What connections need of a session.
 pub(crate) struct AttachPoint {
     /// Socket to the server.
     pub(crate) control: OwnedFd,
@@ -31,11 +32,11 @@ pub(crate) struct AttachPoint {
 }
 
 impl AttachPoint {
-    /// Lets connections in until the process ends.
+    /// Admits connections until the process ends.
     ///
     /// # Errors
     ///
-    /// When the system gives no thread.
+    /// The system refuses a thread.
     pub(crate) fn open(self) -> std::io::Result<()> {
         thread::Builder::new().name("attach".into()).spawn(move || self.serve())?;
         Ok(())
@@ -53,7 +54,7 @@ impl AttachPoint {
                     let (is_over, notify) = (|| link.is_over(), || link.request_reclaim());
                     self.peers.handle_line(&line, self.control.as_fd(), is_over, notify);
                 }
-                // The server is gone, and the session with it.
+                // The server is gone, so the session ends.
                 Ok(None) => leave(0),
                 Err(error) => {
                     control::connection_accepted(self.control.as_fd());
@@ -96,7 +97,7 @@ impl AttachPoint {
         }
     }
 
-    /// The facts that connections receive now.
+    /// Returns the current facts for connections.
     fn ready(&self) -> Ready {
         self.slot.suspension.ready(&self.ready)
     }

@@ -1,9 +1,8 @@
-//! The worker's end of a companion connection: a supervisor brings the session to rest, lets its program leave, and has
-//! it go on.
+//! The worker's end of a companion connection. By it a supervisor brings the session to rest, lets its program leave, and resumes
+//! it.
 //!
-//! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
-//! whose program has left ends, since no other process could bring it back. One that is suspended waits for its next companion, for as
-//! long as that may take.
+//! The rule: a session never stays stopped. When a companion goes away, a paused session resumes. A session whose program has
+//! left ends, since no other process could bring the program back. A suspended session waits two minutes for its next companion.
 
 pub(crate) mod preparation;
 pub(crate) mod snapshot;
@@ -31,26 +30,26 @@ use self::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
 use crate::os::log::Log;
 
-/// Where a session's companion is, while there is one.
+/// The session's companion, while there is one.
 #[derive(Clone, Default)]
 pub(crate) struct CompanionSlot {
     writer: Arc<Mutex<Option<Arc<CompanionWriter>>>>,
-    /// A rebuilt session is its program's from here on, though the program may know that before we do.
+    /// Whether a rebuilt session now belongs to its program. The program may know that before the worker does.
     is_taken_up: Arc<AtomicBool>,
     pub(crate) under_way: PendingSnapshots,
     pub(crate) suspension: Suspension,
 }
 
 impl CompanionSlot {
-    /// Tells the companion that the program is back.
+    /// Tells the companion that the program has reconnected.
     pub(crate) fn program_is_back(&self) {
         if let Some(writer) = &*self.lock() {
-            // A companion that is gone is noticed by its own thread.
+            // Another thread notices a companion that is gone.
             let _ = writer.send(&FromWorker::Attached {});
         }
     }
 
-    /// The program of a rebuilt session is about to be let in.
+    /// Notes that the program of a rebuilt session is about to be admitted.
     pub(crate) fn take_up(&self) {
         self.is_taken_up.store(true, Ordering::Release);
     }
@@ -60,7 +59,7 @@ impl CompanionSlot {
     }
 }
 
-/// Lets a companion in, unless there is one.
+/// Admits a companion, unless there is one.
 pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &CompanionSlot, control: &Control) {
     let mut current = slot.lock();
     if current.is_some() {
@@ -82,19 +81,19 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &Companio
     }
 }
 
-/// A companion, and what it can control once that is there.
+/// A companion, and the session that it controls.
 pub(crate) struct Companion {
     pub(crate) writer: Arc<CompanionWriter>,
     pub(crate) slot: CompanionSlot,
-    /// Not before a session that is rebuilt has its program.
+    /// Set once a rebuilt session has its program.
     pub(crate) session: Arc<OnceLock<Control>>,
-    /// What the driver calls itself.
+    /// The name that the driver reports.
     pub(crate) driver: String,
     pub(crate) asker: Arc<ImageClient>,
 }
 
 impl Companion {
-    /// Serves it in a thread of its own.
+    /// Serves the companion in a thread of its own.
     fn start(self) -> Result<(), String> {
         let serving = CompanionSession {
             companion: self,
@@ -107,7 +106,7 @@ impl Companion {
         thread.spawn(move || serving.serve()).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Serves it in this thread, which has received `first_order`, or the end.
+    /// Serves the companion in this thread, which has received `first_order`, or the connection's end.
     pub(crate) fn serve_from(self, first_order: Option<(ToWorker, Option<OwnedFd>)>) {
         let mut serving = CompanionSession {
             companion: self,
@@ -123,22 +122,22 @@ impl Companion {
         }
     }
 
-    /// A companion that no process serves yet takes its slot.
+    /// Makes a companion that is not served yet the session's companion.
     pub(crate) fn sit_down(&self) {
         *self.slot.lock() = Some(Arc::clone(&self.writer));
     }
 }
 
-/// How often it is tried to give back what no snapshot has used.
+/// How often the worker tries to release memory that no snapshot has used.
 const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A companion that is being served.
 struct CompanionSession {
     companion: Companion,
     is_paused: bool,
-    /// The image for the next snapshot.
+    /// The image opened for the next snapshot.
     preparation: Option<Preparation>,
-    /// Something was done ahead of a snapshot, or one was taken: memory lies aside, or will.
+    /// Whether a precopy or a snapshot has left memory to release, or will.
     has_leftovers: bool,
     at_hand: CurrentSnapshot,
 }
@@ -146,7 +145,7 @@ struct CompanionSession {
 impl CompanionSession {
     fn serve(mut self) {
         if let Some(control) = self.companion.session.get().filter(|_| !self.companion.slot.suspension.is_on()) {
-            // What can be found out for a snapshot while the program runs is.
+            // Gathers what a snapshot needs and can be found while the program runs.
             control.prepare();
         }
         while let Ok((word, folder)) = self.companion.writer.receive() {
@@ -159,7 +158,7 @@ impl CompanionSession {
         self.end();
     }
 
-    /// False when the companion is gone.
+    /// Answers an order. Returns false when the companion is gone.
     fn answer(&mut self, order: ToWorker, folder: Option<OwnedFd>) -> bool {
         let answer = match self.companion.session.get().cloned() {
             Some(control) => self.obey(&control, order, folder),
@@ -168,7 +167,7 @@ impl CompanionSession {
         answer.is_none_or(|answer| self.companion.writer.send(&answer).is_ok())
     }
 
-    /// Carries an order out; the answer says how that went, unless another thread will.
+    /// Carries an order out. Returns the answer, unless another thread will send it.
     fn obey(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
         if self.preparation.as_ref().is_some_and(|preparation| !preparation.is_done()) {
             return Some(failed("the session is being prepared for a snapshot"));
@@ -188,7 +187,7 @@ impl CompanionSession {
                 }
             }
             ToWorker::Resume {} => {
-                // A program that has left is waited for all the same.
+                // A program that has left is still waited for.
                 control.link_control().cancel_detach();
                 self.go_on(control);
                 FromWorker::Resumed {}
@@ -230,7 +229,7 @@ impl CompanionSession {
         })
     }
 
-    /// The only order that a suspended session takes. It was paused before, and stays so.
+    /// Refills a suspended session: the only order that it takes. It was paused before, and stays paused.
     fn refill(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
         let ToWorker::Refill { store, session, checkpoint, key } = order else {
             return Some(failed("the session is suspended"));
@@ -241,21 +240,21 @@ impl CompanionSession {
         result.err().map(failed)
     }
 
-    /// Opens the image of a checkpoint, and does what can be done before the session is paused.
+    /// Opens the image of a checkpoint, and does the work that can precede the pause.
     fn prepare(
         &mut self,
         control: &Control,
         output: katydid_image::Result<RemoteOutput>,
         full: bool,
     ) -> io::Result<()> {
-        // There is no precopy for a session that is paused already, nor without an image.
+        // A session that is paused already, or has no image, gets no precopy.
         let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();
         self.preparation = Some(Preparation::begin(&self.companion.writer, ahead, output)?);
         Ok(())
     }
 
-    /// Has a thread see to it that memory aside is given back.
+    /// Starts a thread that releases memory left by snapshots.
     fn tidy(&mut self, control: &Control) {
         if std::mem::take(&mut self.has_leftovers) {
             let control = control.clone();
@@ -264,12 +263,12 @@ impl CompanionSession {
                     thread::sleep(RELEASE_RETRY_INTERVAL);
                 }
             };
-            // Without a thread the next snapshot has it.
+            // Without a thread the next snapshot uses the memory.
             let _ = thread::Builder::new().name("tidy".into()).spawn(tidy);
         }
     }
 
-    /// Begins a snapshot into the current image.
+    /// Begins a snapshot into the prepared image.
     fn begin(&mut self, control: &Control, session: String, options: CaptureOptions) -> Result<(), String> {
         let output =
             self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;
@@ -286,15 +285,15 @@ impl CompanionSession {
         }
     }
 
-    /// The supervisor is gone.
+    /// Handles the supervisor's end.
     fn end(mut self) {
         self.companion.asker.end();
         drop(self.preparation.take().map(Preparation::end));
         self.at_hand.cancel();
         *self.companion.slot.lock() = None;
-        // A supervisor that parts waits for this: from here on there is room for its next companion.
+        // A supervisor that closes waits for this: from here on its next companion is admitted.
         self.companion.writer.close();
-        // A session that was rebuilt and has no program yet is no process's now.
+        // A rebuilt session without a program now belongs to no process.
         let Some(control) = self.companion.session.get().cloned() else {
             if self.companion.slot.is_taken_up.load(Ordering::Acquire) {
                 return;

@@ -1,4 +1,4 @@
-//! The worker's end of the socket to the server: what it says there, one packet a line.
+//! The worker's end of the socket to the server: its messages, one line in a packet.
 //!
 //! | packet             | when                                                        |
 //! |--------------------|-------------------------------------------------------------|
@@ -22,25 +22,25 @@ use std::os::fd::BorrowedFd;
 use katydid_session::ReclaimRequest;
 use rustix::net::{SendFlags, send};
 
-/// Longest packet the server takes.
+/// Longest packet that the server accepts.
 const MAX_CONTROL_PACKET_BYTES: usize = 4096;
 
-/// Says that a program may come.
+/// Reports that the worker can take a program.
 pub(crate) fn warm(control: BorrowedFd<'_>, driver: &str) {
     send_line(control, &format!("warm {driver}"));
 }
 
-/// Says why `auto` took softcuda.
+/// Reports why `auto` chose softcuda.
 pub(crate) fn gpu_error(control: BorrowedFd<'_>, reason: &str) {
     send_line(control, &format!("passed-over {reason}"));
 }
 
-/// Says why this worker will exit without having served any process.
+/// Reports why this worker will exit without having served a program.
 pub(crate) fn failed(control: BorrowedFd<'_>, reason: &dyn Display) {
     send_line(control, &format!("failed {reason}"));
 }
 
-/// Says why the program was turned away.
+/// Reports why the program was turned away.
 pub(crate) fn refused(control: BorrowedFd<'_>, reason: &dyn Display) {
     send_line(control, &format!("refused {reason}"));
 }
@@ -50,52 +50,51 @@ pub(crate) fn holds(control: BorrowedFd<'_>, bytes: u64) {
     send_line(control, &format!("holds {bytes}"));
 }
 
-/// Tells what the session holds and did: bytes of device memory, and calls so far.
+/// Reports the session's usage: bytes of device memory, and calls so far.
 pub(crate) fn usage(control: BorrowedFd<'_>, device_memory: u64, calls: u64) {
     send_line(control, &format!("usage {device_memory} {calls}"));
 }
 
-/// Says that this worker will exit, because its program is gone.
+/// Reports that this worker will exit, because its program is gone.
 pub(crate) fn ended(control: BorrowedFd<'_>) {
     send_line(control, "ended");
 }
 
-/// Reports that a connection was accepted: the server bounds how many may wait.
+/// Reports an accepted connection: the server bounds how many may wait.
 pub(crate) fn connection_accepted(control: BorrowedFd<'_>) {
     send_line(control, "accepted");
 }
 
-/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the server will
-/// hear of it.
+/// Requests the idle memory of other sessions on a device, given by PCI address. Returns whether the request was sent.
 pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) -> bool {
     send_line(control, &format!("short {number} {device}"))
 }
 
-/// Says that the program of this session lives, and was asked for what another one's reclaim request wants.
+/// Reports that this session's program lives, and was asked for another session's reclaim request.
 pub(crate) fn send_asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
     send_line(control, &format!("asked {} {}", request.session, request.number));
 }
 
-/// Says that this session has done what it could for another one's reclaim request.
+/// Reports that this session has done what it could for another one's reclaim request.
 pub(crate) fn send_reclaim_done(control: BorrowedFd<'_>, request: ReclaimRequest) {
     send_line(control, &format!("given {} {}", request.session, request.number));
 }
 
-/// What the server says to a worker that serves a session.
+/// The server's messages to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ServerMessage {
-    /// `give SESSION N DEVICE`: that session's reclaim request number N.
+    /// `give SESSION N DEVICE`: reclaim request N of that session.
     Give(ReclaimRequest, String),
-    /// `asked N`: only programs that live are waited for any more, for this session's.
+    /// `asked N`: this session's request N waits only for programs that live.
     PeersAsked(u64),
-    /// `wait N MILLISECONDS`: so long other sessions are waited for at most that have not looked yet or are about to end, for this
-    /// session's.
+    /// `wait N MILLISECONDS`: how long this session's request N waits at most for sessions that have not answered yet or are
+    /// about to end.
     Wait(u64, u64),
-    /// `answered N`: the others have done what they could for this session's.
+    /// `answered N`: the others have done what they could for this session's request N.
     Answered(u64),
 }
 
-/// Reads a line of the server's; none if it says nothing that is known here.
+/// Parses a line of the server. Returns none for unknown ones.
 pub(crate) fn parse(line: &[u8]) -> Option<ServerMessage> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let kind = words.next()?;
@@ -112,7 +111,7 @@ pub(crate) fn parse(line: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// Whether it was sent. Where not, the server is gone or busy: no process is left to tell, or it will ask again in a second.
+/// Sends a line. Returns whether it was sent. Otherwise the server is gone, or so busy that a later report must do.
 fn send_line(control: BorrowedFd<'_>, line: &str) -> bool {
     let bytes = line.as_bytes();
     let packet = bytes.get(..MAX_CONTROL_PACKET_BYTES).unwrap_or(bytes);

@@ -1,12 +1,12 @@
-//! Untrusted bytes as lines of the server: what fuzzing drives.
+//! Fuzzing entry point for untrusted lines of the server.
 
 use crate::control::{ServerMessage, parse};
 
-/// Reads a line that the server may have written; whether it says something that is known.
+/// Reads a line that the server may have written. Returns whether it is a known message.
 ///
 /// # Panics
 ///
-/// What it says is no part of what came.
+/// The message contains text that is not in the line.
 pub fn line_of_the_server(bytes: &[u8]) -> bool {
     match parse(bytes) {
         Some(ServerMessage::Give(_, device)) => {

@@ -4,8 +4,8 @@
 //! start ── warm: open a driver ── wait on the control socket ── program handed over ── serve ── exit
 //! ```
 //!
-//! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the server
-//! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
+//! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the server that
+//! started it and the driver it opened. It does not trust the program's bytes (`katydid-session`).
 
 mod attach;
 mod companion;
@@ -48,18 +48,18 @@ pub use crate::opencl::opencl_drivers;
 use crate::os::log::Log;
 use crate::warm::WarmDriver;
 
-/// How long a worker waits before it loads the drivers of OpenCL: the program before, whose coming has it started, needs the
+/// How long a worker waits before it loads the drivers of OpenCL: it was started because another program came, which needs the
 /// processors at first.
 const IDLE_BEFORE_LOADING: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Waits that long; whether the server is there still, which sends nothing before the worker is warm.
+/// Waits that long. Returns whether the server still lives; it sends nothing before the worker is warm.
 fn is_idle(control: BorrowedFd<'_>) -> bool {
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], Some(&IDLE_BEFORE_LOADING)) == Ok(0)
 }
 
-/// Runs a worker to its end: a failure to start its driver, the server's end, or the program's.
+/// Runs a worker to its end: its driver fails to start, or the server or the program ends.
 pub fn run(mut options: WorkerOptions) -> ExitCode {
-    // Before root's capabilities are given up: a process without them cannot take back what one with them has set.
+    // Before root's capabilities are dropped: a process without them cannot undo what one with them has set.
     let serves_tenants = matches!(options.sandbox, Some(Sandbox::Tenants { .. }));
     os::host_memory::bound(options.host_memory, serves_tenants);
     if let Some(Err(error)) = options.sandbox.as_ref().map(Sandbox::enter) {
@@ -82,7 +82,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
             WarmDriver { images, has_journal: options.has_journal, ..warm }
         }
         Err(error) => {
-            // The server says it, or passes it on to the program that waits.
+            // The server reports it, or passes it on to the program that waits.
             control::failed(control, &error);
             return ExitCode::FAILURE;
         }
@@ -91,7 +91,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
         control::gpu_error(control, reason);
     }
     let device_order_note = reexec::inherited_note();
-    // Before the worker is warm: a library that hangs or crashes is a failed start, and costs no program.
+    // Before the worker is warm: a library that hangs or crashes is then a failed start, and costs no program.
     if options.loads_opencl && device_order_note.is_none() && warm.driver.is_soft() && is_idle(control) {
         load_drivers();
     }
@@ -103,7 +103,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {
             if device_order_note.is_some() {
-                // It has come by the session's key.
+                // The companion came back by the session's key.
                 control::connection_accepted(control);
             }
             let (note, control) = (device_order_note.unwrap_or_else(|| Note::decode(&note)), options.control);

@@ -1,4 +1,4 @@
-//! The address map as this process can have it: which offered ranges fit, and what is mapped there.
+//! The address map as this process can have it: which offered ranges fit, and their mappings.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,9 +7,9 @@ use katydid_driver::Driver;
 use katydid_session::{HostMemory, device_memory};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
-/// The agreed ranges, taken.
+/// The agreed ranges, reserved.
 pub(crate) struct Arenas {
-    /// Ranges as the worker reports them to the program.
+    /// The ranges as reported to the program.
     pub(crate) ranges: Vec<ArenaRange>,
     /// The ranges as a map.
     pub(crate) map: AddressMap,
@@ -17,8 +17,8 @@ pub(crate) struct Arenas {
     pub(crate) host: Option<HostMemory>,
 }
 
-/// Tries the program's offers in their order. `pinned` is the memory that it shares; a stream link has none, and the
-/// worker has memory of its own there.
+/// Tries the program's offers in order. `pinned` is the memory that the program shares. On a stream link there is none, and the
+/// worker uses its own memory.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub(crate) fn agree(
     Ok(Arenas { ranges, map, host })
 }
 
-/// Pinned memory at the offered range; none when something else lies there.
+/// Maps pinned memory at the offered range; none when that is occupied.
 fn map(offer: &ArenaRange, pinned: Option<BorrowedFd<'_>>) -> Option<HostMemory> {
     let arena = Reservation::at(offer.base, offer.length).ok()?;
     match pinned {

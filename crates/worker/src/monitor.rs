@@ -1,8 +1,8 @@
-//! Ends the process the moment its program or its server is gone. A program that may leave is no reason to end. On a stream link
-//! the worker sends a program that waits a sign of life every second.
+//! Ends the process as soon as its program or its server is gone. A program that may leave is no reason to end. On a stream link
+//! the worker also sends a waiting program a sign of life every second.
 //!
-//! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so no process is asked:
-//! the process exits without unwinding, and the system takes back device memory, registrations and mappings.
+//! The main loop and the driver's threads may be anywhere then, even in the middle of a kernel, so they are not asked. The
+//! process exits without unwinding, and the system takes back device memory, registrations and mappings.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::os::host_memory;
 
 /// How often usage is reported, when it has changed.
 const USAGE_REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks whether a program that has left is back.
+/// How often the monitor checks whether a program that has left is back.
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Tells bytes of device memory that a session holds, and its calls so far.
+/// Returns the bytes of device memory that a session holds, and its calls so far.
 pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
-/// Tells the server what the session uses.
+/// Reports the session's usage to the server.
 pub(crate) struct UsageReporter {
     control: OwnedFd,
     usage: UsageOf,
@@ -35,7 +35,7 @@ impl UsageReporter {
         Self { control, usage }
     }
 
-    /// Reports the current usage unless it equals `reported`; returns it.
+    /// Reports the current usage unless it equals `reported`. Returns it.
     fn report_change(&self, reported: (u64, u64)) -> (u64, u64) {
         let usage = (self.usage)();
         if usage != reported {
@@ -44,20 +44,20 @@ impl UsageReporter {
         usage
     }
 
-    /// Tells it for the last time: the server's line about the end has the calls of the whole session, and who comes next
-    /// waits until what it holds is there again.
+    /// Reports the usage for the last time. The server's line about the end then has all calls of the session. The next program
+    /// waits until the session's memory is free.
     pub(crate) fn tell_end(&self) {
         self.report_change((0, 0));
         control::ended(self.control.as_fd());
     }
 }
 
-/// Watches the program and the server in a thread of its own until the process ends. `before_report` waits for what may outlive the
-/// program, but not the server.
+/// Watches the program and the server in a thread of its own until the process ends. `before_report` waits for work that may
+/// outlive the program, but not the server.
 ///
 /// # Errors
 ///
-/// When the system gives no thread.
+/// The system refuses a thread.
 pub(crate) fn start(
     program: LinkControl,
     meter: UsageReporter,
@@ -86,14 +86,14 @@ fn watch(program: &LinkControl, meter: &UsageReporter, before_report: impl FnOnc
     leave(0);
 }
 
-/// Who went away for good.
+/// The peer that has gone for good.
 #[derive(PartialEq, Eq)]
 enum Departure {
     Program,
     Server,
 }
 
-/// Waits a period for either peer to go away for good. A program that may leave is let go of.
+/// Waits a period for either peer to go away for good. Ends the connection of a program that may leave.
 fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     let socket = program.socket();
     let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
@@ -101,8 +101,8 @@ fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     if control_gone { Some(Departure::Server) } else { is_over().then_some(Departure::Program) }
 }
 
-/// Waits a period for either peer to go away, and looks at the memory that the process holds meanwhile. Data on a socket is not looked
-/// at: others read it. With no program, the wait is short, so that one that comes back is not long unwatched.
+/// Waits a period for either peer to go away, and checks the process's memory meanwhile. It ignores data on a socket, which
+/// others read. Without a program, the wait is short, so that one that comes back is soon watched.
 fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2] {
     let period = if program.is_some() { USAGE_REPORT_INTERVAL } else { RETURN_POLL_INTERVAL };
     let mut sockets = [control, program.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP));

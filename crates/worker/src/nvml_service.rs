@@ -1,9 +1,8 @@
 //! Answers questions about the machine's devices (NVML), in a process that holds none of them for long.
 //!
-//! The server starts such a process for each program that asks, and ends it with the program's connection. It opens the
-//! NVML of the machine, or tells what softcuda's devices are; it never makes a context. Only functions of the table in
-//! `katydid_wire::nvml` are called, and all of those only ask. It ends when nothing is asked for a while, or has been for long
-//! (`idle.rs`).
+//! The server starts such a process for each program that asks, and ends it with the program's connection. It opens the machine's
+//! NVML, or describes softcuda's devices; it never makes a context. It calls only functions of the table in `katydid_wire::nvml`,
+//! which are all queries. It ends when nothing was asked for a while, or when it has answered for long (`idle.rs`).
 
 mod arguments;
 mod idle;
@@ -31,7 +30,7 @@ use library::Library;
 use soft::Soft;
 use source::{NvmlSource, Processes};
 
-/// Runs a watcher to its end.
+/// Runs the service to its end.
 pub(crate) fn run(options: &WorkerOptions) -> ExitCode {
     let log = Log::early();
     let (control, build) = (options.control.as_fd(), Build::current(SPEC_HASH));
@@ -52,7 +51,7 @@ pub(crate) fn run(options: &WorkerOptions) -> ExitCode {
     }
 }
 
-/// What the server's note says: pairs of a process and bytes.
+/// Parses the server's note: pairs of a process and bytes.
 fn processes(note: &[u8]) -> Processes {
     let (records, _) = note.as_chunks::<12>();
     let read = |record: &[u8; 12]| {
@@ -80,7 +79,7 @@ fn serve(options: &WorkerOptions, program: Pending, processes: &Processes, build
     answer_all(&mut *link, &mut *source)
 }
 
-/// The machine's NVML, unless softcuda is what the server serves.
+/// Opens the machine's NVML, or softcuda if the server serves that.
 fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Result<Box<dyn NvmlSource>, String> {
     let real = || Library::open().map(|library| Box::new(library) as Box<dyn NvmlSource>);
     let software =
@@ -88,12 +87,12 @@ fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Re
     match driver {
         DriverChoice::Soft => software(driver),
         DriverChoice::Auto => real().or_else(|_| software(&DriverChoice::Soft)),
-        // A file may be either.
+        // A file may be a driver of either kind.
         DriverChoice::Path(_) => software(driver).or_else(|_| real()),
     }
 }
 
-/// Answers until the program closes.
+/// Answers until the program closes the connection.
 fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<(), String> {
     let replier = link.replier();
     let activity = idle::start().map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -116,7 +115,7 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<
     }
 }
 
-/// What a source says to one question as it came.
+/// Returns a source's answer to one undecoded question.
 fn ask(source: &mut dyn NvmlSource, function: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
     match arguments::read(function, payload) {
         Some(arguments) => source.call(function, &arguments),
@@ -124,9 +123,9 @@ fn ask(source: &mut dyn NvmlSource, function: &'static Function, payload: &[u8])
     }
 }
 
-/// Asks two made-up devices an untrusted question: NVML's code, and how many bytes were written. What fuzzing drives.
+/// Asks two made-up devices an untrusted question. Returns NVML's code, and how many bytes were written. Entry point of fuzzing.
 pub fn check_call(opcode: u16, payload: &[u8]) -> Option<(u32, usize)> {
-    // This one looks at the processors for a while.
+    // This function samples the processors for a while.
     let nvml_function =
         function(opcode).filter(|nvml_function| nvml_function.name != "nvmlDeviceGetUtilizationRates")?;
     let device = DeviceFacts { name: "a device".to_owned(), total_memory: 1 << 30, ..DeviceFacts::default() };
@@ -148,7 +147,7 @@ mod tests {
         assert!(processes(&[]).is_empty());
     }
 
-    /// The short run of the fuzz target `nvml` that needs no fuzzer.
+    /// A short run of the fuzz target `nvml`, without a fuzzer.
     #[test]
     fn made_up_questions_are_answered_within_their_bounds() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -162,7 +161,7 @@ mod tests {
             (std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()), 0);
         for _ in 0..mutation_count.unwrap_or(100_000) {
             let opcode = random(256) as u16;
-            // Words of small numbers, and now and then another; cut anywhere.
+            // Words of small numbers, and sometimes another one; cut anywhere.
             let mut payload: Vec<u8> = Vec::new();
             for _ in 0..random(8) {
                 let word = if random(4) == 0 {

@@ -1,7 +1,7 @@
 //! One OpenCL program, from the hand-over to its end.
 //!
-//! The worker has warmed up a CUDA driver; what that holds of a device is given back before the machine's OpenCL drivers
-//! are opened.
+//! The worker has warmed up a CUDA driver. It releases that driver's hold of a device before it opens the machine's OpenCL
+//! drivers.
 
 #![expect(unsafe_code, reason = "gives back a context of the CUDA driver")]
 
@@ -41,7 +41,7 @@ enum BeginError {
     /// The handshake failed; the program has received the reason.
     #[error(transparent)]
     Accept(#[from] AcceptError),
-    /// What accompanies a session could not be started.
+    /// The threads beside a session could not be started.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// There is no room for the machine's platforms.
@@ -49,7 +49,7 @@ enum BeginError {
     Session(#[from] SessionError),
 }
 
-/// Serves the program that was handed over, and leaves the process with it.
+/// Serves the handed-over program, and ends the process with it.
 pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
     let platforms = match open(&warm, note) {
@@ -69,20 +69,20 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
     }
 }
 
-/// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why. Processors
-/// are there only for programs that may run code of their own as this user.
+/// Opens the machine's OpenCL drivers, in place of the CUDA driver. The log says why drivers are left out. Processors are offered
+/// only to programs that may run their own code as this user.
 fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, NoDriverError> {
     give_back(warm);
     layout::restore_default_heap();
     let OpenedDrivers { platforms, tried } = driver::open()?;
-    // What no process has named may be missing: a machine need not have every driver that is known.
+    // Drivers that the user did not choose may be missing: a machine need not have every known driver.
     for reason in tried.iter().filter(|_| driver::is_chosen()) {
         Log::early().line(format_args!("an OpenCL driver is left out: {reason}"));
     }
     if note.processors { Ok(platforms) } else { driver::without_processors(platforms) }
 }
 
-/// The CUDA driver's hold of its devices. A failure leaves the device's memory taken, and nothing else.
+/// Releases the CUDA driver's hold of its devices. A failure only leaves the devices' memory taken.
 fn give_back(warm: &WarmDriver) {
     for context in &warm.contexts {
         // SAFETY: retained once by this process, and used by nothing that is still there.
@@ -90,18 +90,18 @@ fn give_back(warm: &WarmDriver) {
     }
 }
 
-/// What the OpenCL drivers of this machine are, for the process that asks without a program: the names of their platforms, and
-/// what was tried in vain.
+/// Finds the OpenCL drivers of this machine, without a program. Returns the names of their platforms, and the libraries that
+/// failed.
 ///
 /// # Errors
 ///
-/// There is no platform; every library that was tried is named, and what was wrong with it.
+/// There is no platform. The text names every library that was tried, and its error.
 pub fn opencl_drivers() -> Result<(Vec<String>, Vec<String>), String> {
     let opened = driver::open().map_err(|error| error.to_string())?;
     Ok((opened.platforms.into_iter().map(|platform| platform.name).collect(), opened.tried))
 }
 
-/// What the drivers call themselves.
+/// Returns the names that the drivers report.
 fn name(platforms: &[Platform]) -> String {
     let names: Vec<&str> = platforms.iter().map(|platform| platform.name.as_str()).collect();
     format!("OpenCL: {}", names.join(", "))
@@ -112,7 +112,7 @@ fn concerns_of(usage: Arc<Usage>) -> ServerView {
     ServerView { usage, peers: SessionPeers::default() }
 }
 
-/// Memory that the program has too, at the first address that suits both; none where there is none.
+/// Maps memory that the program has too, at the first address that suits both; none if there is no such address.
 fn agree(offers: &[ArenaRange], shared: Option<BorrowedFd<'_>>) -> Option<HostMemory> {
     let mut host = None;
     shared?;
@@ -127,7 +127,7 @@ fn ranges(host: Option<&HostMemory>) -> Vec<ArenaRange> {
     host.map(HostMemory::range).into_iter().collect()
 }
 
-/// The range that a session of an image had, which its program has kept.
+/// Reserves the range that a session of an image had, which its program has kept.
 fn restore_host_memory(part: &SessionPart) -> Result<Option<HostMemory>, String> {
     let Some(base) = host_base(part) else { return Ok(None) };
     let offer = pinned_at(base).ok_or("its memory is at addresses that this build does not use")?;
@@ -135,7 +135,7 @@ fn restore_host_memory(part: &SessionPart) -> Result<Option<HostMemory>, String>
     host.map(Some).map_err(|error| format!("its addresses are not to be had here: {error}"))
 }
 
-/// Whether an image has the session of an outline whole: at the same addresses, and with the same limit of memory.
+/// Returns whether an image has the complete session of an outline: at the same addresses, and with the same memory limit.
 pub(crate) fn is_of(part: &SessionPart, outline: &SessionPart) -> bool {
     let is_whole = is_kept_in(part) && !is_outline(part) && part.name == outline.name;
     is_whole
@@ -143,7 +143,7 @@ pub(crate) fn is_of(part: &SessionPart, outline: &SessionPart) -> bool {
         && part.notes.get(MEMORY_LIMIT_NOTE) == outline.notes.get(MEMORY_LIMIT_NOTE)
 }
 
-/// Opens the link and starts what accompanies a session.
+/// Opens the link and starts the threads beside a session.
 fn begin(
     platforms: Vec<Platform>,
     program: Pending,
@@ -166,7 +166,7 @@ fn begin(
     Ok(running::accompany(session, link, ready, build, control, CompanionSlot::default(), log, concerns)?)
 }
 
-/// A session that is to become the one of an image. `devices` are those to use in place of its own.
+/// Creates a session that will become the one of an image. `devices` are used in place of that one's.
 pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices: &str) -> Result<EmptySession, String> {
     let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;

@@ -13,24 +13,25 @@ use crate::os::sandbox::Sandbox;
 pub struct WorkerOptions {
     /// The socket pair to the server, of type `SOCK_SEQPACKET`.
     pub control: OwnedFd,
-    /// Where the server makes sockets for exporting memory; none: this process makes them itself.
+    /// Where the server makes sockets for exporting memory; none if this process makes them itself.
     pub socket_broker: Option<OwnedFd>,
     /// Driver library that the worker opens.
     pub driver: DriverChoice,
-    /// Where softcuda is installed, when that is known.
+    /// Where softcuda is installed, if known.
     pub soft: Option<PathBuf>,
-    /// Softcuda is no driver to open.
+    /// Softcuda must not be opened.
     pub requires_gpu: bool,
-    /// Images that programs have sent, where the server keeps them.
+    /// The server's store of module images that programs have sent; none without one.
     pub images: Option<ImageStore>,
-    /// Most bytes of the machine's own memory that it may hold.
+    /// Most bytes of the machine's own memory that the worker may hold.
     pub host_memory: u64,
-    /// Only to answer questions about the devices.
+    /// The process only answers questions about the devices.
     pub watches: bool,
-    /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
+    /// Whether sessions keep a journal. Without one they cannot be saved; turning it off measures its cost.
     pub has_journal: bool,
-    /// The drivers of OpenCL are loaded before a program comes, beside softcuda: the code of NVIDIA's driver would lie elsewhere.
+    /// Whether the drivers of OpenCL are loaded before a program comes. Only beside softcuda, since the code of NVIDIA's driver
+    /// would change its place.
     pub loads_opencl: bool,
-    /// What it may use once it has given up the rest; none: it gives up nothing.
+    /// The sandbox that it enters; none if it gives nothing up.
     pub sandbox: Option<Sandbox>,
 }

@@ -1,4 +1,4 @@
-//! What the process asks of the system: its limits, its address layout, its sandbox, its log.
+//! What the process sets up with the system: its limits, its address layout, its sandbox, its log.
 
 pub(crate) mod exit;
 pub(crate) mod host_memory;

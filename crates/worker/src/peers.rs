@@ -1,4 +1,4 @@
-//! Sessions beside this one: reclaim requests go to them by way of the server, and theirs come the same way.
+//! The other sessions of the server: reclaim requests travel to and from them through the server.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use katydid_wire::facts::Facts;
 
 use crate::control::{self, ServerMessage};
 
-/// What a session has to do with the others.
+/// A session's connection to the other sessions.
 #[derive(Default)]
 pub(crate) struct SessionPeers {
-    /// None of a session that holds nothing idle.
+    /// None for a session that holds nothing idle.
     reclaim: Option<Arc<Reclaim>>,
     /// PCI addresses by ordinal: ordinals may mean other devices to other workers.
     devices: Arc<[String]>,
 }
 
-/// The server, as the session asks it for memory.
+/// The server, as the session requests memory from it.
 struct ServerConnection {
     control: OwnedFd,
     devices: Arc<[String]>,
@@ -36,25 +36,25 @@ impl ReclaimPeers for ServerConnection {
 }
 
 impl SessionPeers {
-    /// The addresses of a worker's devices.
+    /// Returns the addresses of a worker's devices.
     pub(crate) fn addresses(facts: &Facts) -> Arc<[String]> {
         facts.devices.iter().map(|device| device.pci_bus_id.clone()).collect()
     }
 
-    /// The peers of a session whose devices have these addresses.
+    /// Creates the peers of a session whose devices have these addresses.
     pub(crate) fn new(reclaim: Arc<Reclaim>, devices: Arc<[String]>) -> Self {
         Self { reclaim: Some(reclaim), devices }
     }
 
-    /// The session can send reclaim requests from here on.
+    /// Lets the session send reclaim requests.
     pub(crate) fn connect(&self, control: OwnedFd) {
         if let Some(reclaim) = &self.reclaim {
             reclaim.connect(Box::new(ServerConnection { control, devices: Arc::clone(&self.devices) }));
         }
     }
 
-    /// Does what the server says. `is_over`: the program has ended, and so will the worker, which frees all it has. `notify` notifies the
-    /// program of a reclaim request and gives the notice's number, none if there is no program to reach.
+    /// Handles a line of the server. `is_over` returns whether the program has ended, so that the worker will free everything.
+    /// `notify` sends the program a reclaim notice and returns its number, or none if the program cannot be reached.
     pub(crate) fn handle_line(
         &self,
         line: &[u8],
@@ -70,7 +70,7 @@ impl SessionPeers {
                 reclaim.limit_wait(number, Duration::from_millis(millis));
             }
             (ServerMessage::PeersAsked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_), None) => {}
-            // The monitor may not have come to see it yet, on a busy machine.
+            // On a busy machine the monitor may not have noticed that yet.
             (ServerMessage::Give(..), _) if is_over() => control::ended(control),
             (ServerMessage::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What the server hears when it asks for memory of a session's only device.
+    /// The worker's lines when the server requests memory of a session's only device.
     fn answers(peers: &SessionPeers, is_over: bool, notice: Option<u32>) -> Vec<String> {
         let (worker_end, server_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -111,7 +111,7 @@ mod tests {
         let with_idle = || SessionPeers::new(Arc::default(), Arc::clone(&devices));
         assert_eq!(answers(&with_idle(), true, Some(1)), ["ended"]);
         assert_eq!(answers(&SessionPeers::default(), true, None), ["ended"]);
-        // Nothing lies idle there.
+        // Nothing is idle there.
         assert_eq!(answers(&with_idle(), false, Some(1)), ["given 7 1"]);
         assert_eq!(answers(&SessionPeers::default(), false, None), ["given 7 1"]);
     }

@@ -1,8 +1,8 @@
-//! A worker that begins anew, with the driver's devices in another order: what a driver shows as which number it learns when
-//! it starts, from `CUDA_VISIBLE_DEVICES`, and everything of a session goes by these numbers.
+//! Re-exec of a worker, with the driver's devices in another order. A driver learns its numbering of devices when it starts, from
+//! `CUDA_VISIBLE_DEVICES`, and everything in a session refers to these numbers.
 //!
-//! The rule: it stays the process that the server knows, with the server's note, and all else is as in a fresh one. The process that
-//! wanted it so comes back by the session's key; one that does not come in time has gone.
+//! The rule: it stays the process that the server knows, with the server's note, and everything else is as in a fresh worker. The
+//! process that requested this comes back by the session's key. If it does not come in time, it is gone.
 
 #![expect(unsafe_code, reason = "handling of signals that the next start is to find")]
 
@@ -18,18 +18,19 @@ use katydid_wire::facts::Facts;
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Tells a driver which devices it has, in which order.
+/// Tells a driver its devices, and their order.
 const VISIBLE_DEVICES_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
-/// The server's note of before. Not among the arguments, which others can read.
+/// Passes the server's earlier note. Not in the arguments, which others can read.
 const NOTE_VARIABLE: &str = "KATYDID_WORKER_NOTE";
-/// How long the companion may take to come back.
+/// How long the companion may take to reconnect.
 const REEXEC_COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The device order that a driver needs to match `requested_order`, UUIDs in hexadecimal, a line each; `None` if it matches already.
+/// Returns the device order that a driver needs to match `requested_order`: hexadecimal UUIDs, one a line. Returns `None` if it
+/// matches already.
 ///
 /// # Errors
 ///
-/// One of them is not there.
+/// One of the devices does not exist.
 pub(crate) fn device_order(facts: &Facts, requested_order: &str) -> Result<Option<String>, String> {
     let have: Vec<String> = facts.devices.iter().map(|device| CUuuid { bytes: device.uuid }.to_string()).collect();
     let spelled = requested_order.lines().map(|line| {
@@ -43,11 +44,11 @@ pub(crate) fn device_order(facts: &Facts, requested_order: &str) -> Result<Optio
     Ok(Some(spelled.iter().map(|uuid| format!("GPU-{uuid}")).collect::<Vec<String>>().join(",")))
 }
 
-/// Begins anew with these devices; returns only when it cannot.
+/// Re-executes this worker with these devices. Returns only if that fails.
 pub(crate) fn with_devices(devices: &str, note: &Note) -> io::Error {
-    // As a fresh worker finds them (`server/src/workers/spawn.rs`).
+    // As in a fresh worker (`server/src/workers/spawn.rs`).
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: no handler of ours is set.
+        // SAFETY: this process has set no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut arguments = env::args_os();
@@ -59,12 +60,12 @@ pub(crate) fn with_devices(devices: &str, note: &Note) -> io::Error {
         .exec()
 }
 
-/// The note of before, in a worker that has begun anew.
+/// Returns the earlier note, in a re-executed worker.
 pub(crate) fn inherited_note() -> Option<Note> {
     env::var(NOTE_VARIABLE).ok().map(|note| Note::decode(note.as_bytes()))
 }
 
-/// Waits for the companion on the socket to the server; whether another process came.
+/// Waits for the companion on the socket to the server. Returns whether a connection came.
 pub(crate) fn has_connection(control: BorrowedFd<'_>) -> bool {
     let timeout = Timespec::try_from(REEXEC_COMPANION_TIMEOUT).ok();
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0)

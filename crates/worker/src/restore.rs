@@ -1,4 +1,4 @@
-//! A session out of an image: rebuilt for a supervisor in a worker that has no program yet, then taken up by its program.
+//! A session out of an image: a worker without a program rebuilds it for a supervisor, and then its program takes it over.
 //!
 //! ```text
 //! companion without a key ── Restore ──▶ of an outline: journal replayed ───────────────── Restored
@@ -6,7 +6,7 @@
 //! program with the new key ──▶ its pinned memory mapped, registered; the rest replayed ── frames go on
 //! ```
 //!
-//! Until its program has come, the session is its companion's: when that goes, the process ends.
+//! Until its program has come, the session belongs to its companion: when the companion goes, the process ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -42,13 +42,13 @@ use crate::reexec;
 use crate::running::{self, EmptySession, RunningSession, ServerView, lower};
 use crate::warm::WarmDriver;
 
-/// How often the companion hears how far it is, and how often the process that waits for an order looks who asks for it.
+/// How often the companion gets progress, and how often the thread that waits for an order serves connections.
 const RESTORE_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a companion that has a worker may say nothing.
+/// How long a companion that has a worker may be silent.
 const RESTORE_COMPANION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Serves a companion that wants a session rebuilt, then the session's program.
+/// Rebuilds a session for a companion, then serves the session's program.
 pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let log = Log::early();
     let key = note.key;
@@ -81,7 +81,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
             if let FromWorker::Reexec { devices } = refusal {
                 log.line(format_args!("cannot begin anew: {}", reexec::with_devices(&devices, note)));
             }
-            // What was made goes at once: another worker may be asked for it.
+            // Everything made is released at once: another worker may be asked for it.
             leave(1);
         }
     };
@@ -95,7 +95,8 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     if companion.writer.send(&restored(&*rebuilt.session)).is_err() {
         leave(1);
     }
-    // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
+    // The listening thread has received an order: orders come one by one, and this one is answered. That thread lives as long as
+    // the process.
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
     match take_up(rebuilt, &ready, &attach_point, &companion_slot, &slot) {
@@ -110,7 +111,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
 /// An order, and the image's folder.
 type RestoreOrder = (ToWorker, Option<OwnedFd>);
 
-/// The order to restore.
+/// Waits for the order to restore.
 fn first_order(writer: &CompanionWriter) -> Option<RestoreOrder> {
     loop {
         match writer.receive_within(RESTORE_COMPANION_TIMEOUT) {
@@ -121,11 +122,11 @@ fn first_order(writer: &CompanionWriter) -> Option<RestoreOrder> {
     }
 }
 
-/// A thread that hears answers while the session is rebuilt, orders after that of an outline, and then serves the companion.
+/// A thread that receives answers while the session is rebuilt, further orders for an outline, and then serves the companion.
 struct OrderThread {
     orders: Receiver<RestoreOrder>,
     next: Sender<Companion>,
-    /// The session was refused: the process that hangs up now changes nothing.
+    /// Whether the session was refused: then the companion's end changes nothing.
     is_refused: Arc<AtomicBool>,
 }
 
@@ -142,14 +143,14 @@ impl OrderThread {
         Ok(Self { orders, next, is_refused })
     }
 
-    /// From now on orders are those of the companion that comes by what is given back.
+    /// Ends the restore's orders. Later ones go to the companion sent through the returned channel.
     fn end_orders(self) -> Sender<Companion> {
         self.next
     }
 }
 
-/// Hands answers on, and orders for as long as another process takes them. The first one after the last `Restored` is the companion's, which
-/// from there on is served as any.
+/// Delivers answers, and orders for as long as another thread takes them. The first order after the last `Restored` is the
+/// companion's, which is then served as usual.
 fn receive(
     writer: &Arc<CompanionWriter>,
     asker: &ImageClient,
@@ -171,7 +172,7 @@ fn receive(
                 if is_refused.load(SeqCst) {
                     return;
                 }
-                // One that has left once the program is there does no harm.
+                // A companion that leaves once the program is there does no harm.
                 match later.try_recv() {
                     Ok(companion) => return companion.serve_from(None),
                     Err(_) => leave(0),
@@ -193,7 +194,7 @@ struct RebuiltSession {
     concerns: ServerView,
 }
 
-/// Rebuilds what lies on devices; the error is the message for the companion.
+/// Rebuilds the device's part of the session. The error is the message for the companion.
 fn rebuild(
     warm: WarmDriver,
     (order, folder): RestoreOrder,
@@ -218,13 +219,13 @@ fn rebuild(
     };
     let EmptySession { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
     let control = attach_point.control.try_clone().map_err(failed)?;
-    // While it waits for memory, too, others give back what they hold idle.
+    // While this one waits for memory, too, other sessions give back idle memory.
     concerns.peers.connect(control);
     restore(&mut *session, (&part, &input), options, writer, (attach_point, &concerns.peers))?;
     Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns })
 }
 
-/// Has what was rebuilt of an outline become the session of the image that is ordered next.
+/// Turns a rebuilt outline into the session of the image that is ordered next.
 fn complete(
     rebuilt: RebuiltSession,
     hearing: &OrderThread,
@@ -236,7 +237,7 @@ fn complete(
         return Ok(rebuilt);
     }
     let RebuiltSession { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
-    // A companion that is gone ends the process.
+    // The companion's end ends the process.
     let _ = writer.send(&restored(&*session));
     loop {
         match hearing.orders.recv_timeout(RESTORE_PROGRESS_INTERVAL) {
@@ -252,13 +253,13 @@ fn complete(
             }
             Ok(_) => drop(writer.send(&failed("the session has no contents yet"))),
             Err(RecvTimeoutError::Timeout) => attach_point.refuse_connections(&concerns.peers),
-            // The thread that hears never ends before the process.
+            // The listening thread never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
         }
     }
 }
 
-/// A session of CUDA with the addresses of the one in the image.
+/// Creates a CUDA session with the addresses of the one in the image.
 fn blank(
     warm: WarmDriver,
     note: &Note,
@@ -285,12 +286,12 @@ fn blank(
     Ok(EmptySession { session, ranges, driver: name, log: Log::to_descriptor(real), concerns })
 }
 
-/// The message for the companion once that is done.
+/// Returns the message for the companion after the restore.
 fn restored(session: &dyn Restorable) -> FromWorker {
     FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
 }
 
-/// Restores, with words on how far that is. Meanwhile the server is answered.
+/// Restores, and reports progress. Meanwhile it answers the server.
 fn restore(
     session: &mut dyn Restorable,
     (part, input): (&SessionPart, &RemoteInput),
@@ -330,7 +331,7 @@ fn refusal(failure: Failure) -> FromWorker {
     }
 }
 
-/// Waits for the program and makes what needs it.
+/// Waits for the program, and rebuilds what needs it.
 fn take_up(
     rebuilt: RebuiltSession,
     ready: &Ready,
@@ -347,7 +348,7 @@ fn take_up(
         return Err(reason);
     }
     let frames = session.frames();
-    // Once it is let in, its supervisor may go: it has no more to do.
+    // Once the program is admitted, its supervisor may go: it has nothing more to do.
     companion_slot.take_up();
     let link = program.open(build, ready, frames).map_err(|error| error.to_string())?;
     session.connect(&*link);
@@ -361,7 +362,7 @@ fn take_up(
     Ok(running_session)
 }
 
-/// Where the server brings connections and other sessions' reclaim requests.
+/// Where the server's connections and other sessions' reclaim requests arrive.
 struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,
@@ -371,7 +372,7 @@ struct AttachPoint<'a> {
 }
 
 impl AttachPoint<'_> {
-    /// The first connection that is the program.
+    /// Returns the first connection that is the program.
     fn await_program(&self, peers: &SessionPeers) -> Pending {
         if let Some(early) = self.early().take() {
             return early;
@@ -383,14 +384,14 @@ impl AttachPoint<'_> {
         }
     }
 
-    /// Answers what comes until it is time to say how far a restore is; false once `is_done` has no writer any more.
+    /// Serves the control socket until progress is due. Returns false once `is_done` has no writer any more.
     fn serve_control_until(&self, is_done: &OwnedFd, peers: &SessionPeers) -> bool {
         let next = Instant::now() + RESTORE_PROGRESS_INTERVAL;
         loop {
             let remaining = next.saturating_duration_since(Instant::now());
             let timeout = Timespec { tv_sec: 0, tv_nsec: remaining.subsec_nanos().into() };
             let mut ends = [PollFd::new(is_done, PollFlags::IN), PollFd::new(self.control, PollFlags::IN)];
-            // A poll that was interrupted is one in which nothing came.
+            // An interrupted poll counts as one in which nothing came.
             let _ = poll(&mut ends, Some(&timeout));
             let [done, control] = ends.map(|end| !end.revents().is_empty());
             if done {
@@ -411,7 +412,7 @@ impl AttachPoint<'_> {
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers what has come, before there can be a program.
+    /// Answers pending connections and lines, before there can be a program.
     fn refuse_connections(&self, peers: &SessionPeers) {
         while poll(&mut [PollFd::new(self.control, PollFlags::IN)], Some(&Timespec::default())) == Ok(1) {
             if let Some(connection) = self.next(peers) {
@@ -420,7 +421,7 @@ impl AttachPoint<'_> {
         }
     }
 
-    /// Waits for what comes next, and answers all but the program.
+    /// Waits for the next connection or line, and answers all but the program.
     fn next(&self, peers: &SessionPeers) -> Option<Pending> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
             Ok(Some(Delivery::Program(connection, _))) => {
@@ -430,9 +431,9 @@ impl AttachPoint<'_> {
                 }
                 self.refuse(*connection);
             }
-            // A session that has no program yet can have none give back what lies idle.
+            // A session without a program cannot ask it for idle memory.
             Ok(Some(Delivery::Text(line))) => peers.handle_line(&line, self.control.as_fd(), || false, || None),
-            // The server is gone, and the session with it.
+            // The server is gone, so the session ends.
             Ok(None) => leave(0),
             Err(error) => {
                 control::connection_accepted(self.control.as_fd());

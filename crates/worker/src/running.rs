@@ -1,4 +1,4 @@
-//! A session with its program: what accompanies it, and how it ends.
+//! A session with its program: the threads beside it, and how it ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ pub(crate) enum ServeError {
     Accept(#[from] AcceptError),
 }
 
-/// What of a session concerns the server.
+/// What the server needs to know of a session.
 pub(crate) struct ServerView {
     pub(crate) usage: UsageOf,
     pub(crate) peers: SessionPeers,
 }
 
-/// A session with its program, and what accompanies it. It is never dropped: the driver may use its memory until the process ends.
+/// A session with its program, and its threads. It is never dropped: the driver may use its memory until the process ends.
 pub(crate) struct RunningSession {
     session: &'static mut dyn Checkpointable,
     link: Box<dyn WorkerLink>,
@@ -48,12 +48,11 @@ pub(crate) struct RunningSession {
     pub(crate) session_control: Option<Control>,
 }
 
-/// A session in which nothing has happened, and what comes with it. As any it is never dropped: of one that cannot be rebuilt the
-/// driver may be copying contents yet.
+/// An empty session, and what belongs to it. It is never dropped: if rebuilding fails, the driver may still be copying contents.
 pub(crate) struct EmptySession {
     pub(crate) session: &'static mut dyn Restorable,
     pub(crate) ranges: Vec<ArenaRange>,
-    /// What its driver calls itself.
+    /// The name that its driver reports.
     pub(crate) driver: String,
     pub(crate) log: Log,
     pub(crate) concerns: ServerView,
@@ -63,7 +62,7 @@ pub(crate) struct EmptySession {
 ///
 /// # Errors
 ///
-/// What the system refuses.
+/// The error of the system.
 #[expect(clippy::too_many_arguments, reason = "the parts of a worker come together here")]
 pub(crate) fn accompany(
     session: &'static mut dyn Checkpointable,
@@ -97,7 +96,7 @@ pub(crate) fn accompany(
     Ok(RunningSession { session, link, log, under_way, meter, session_control })
 }
 
-/// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
+/// Serves to the end, and ends the process then. Snapshots that are being written are finished first.
 pub(crate) fn run(running_session: RunningSession, name: &str) -> ! {
     let outcome = running_session.session.serve(Box::leak(running_session.link));
     running_session.under_way.wait_until_released();
@@ -105,7 +104,7 @@ pub(crate) fn run(running_session: RunningSession, name: &str) -> ! {
     end(&running_session.log, name, outcome)
 }
 
-/// Says how it ended, and leaves without waiting for anything.
+/// Reports how the session ended, and exits without waiting for anything.
 fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
     match outcome {
         Ok(()) => leave(0),
@@ -116,7 +115,7 @@ fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
     }
 }
 
-/// The lower of two limits; none: no limit.
+/// Returns the lower of two limits; none is no limit.
 pub(crate) fn lower(program: Option<u64>, server: Option<u64>) -> Option<u64> {
     program.into_iter().chain(server).min()
 }

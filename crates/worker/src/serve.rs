@@ -19,7 +19,7 @@ use crate::peers::SessionPeers;
 use crate::running::{self, RunningSession, ServeError, ServerView, lower};
 use crate::warm::WarmDriver;
 
-/// Serves the program that was handed over, and leaves the process with it.
+/// Serves the handed-over program, and ends the process with it.
 pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Build, control: OwnedFd) -> ExitCode {
     let name = format!("{} (pid {})", program.hello().program, program.hello().pid);
     let fitting = memory::agree(&warm.driver, warm.facts.devices.len(), &program.hello().arenas, program.pinned());
@@ -40,7 +40,7 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
     }
 }
 
-/// Opens the link and starts what accompanies a session.
+/// Opens the link and starts the threads beside a session.
 fn begin(
     warm: WarmDriver,
     program: Pending,
@@ -66,7 +66,7 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
-    // Without it programs send their images each time.
+    // Without the store programs send their module images each time.
     if let Some(store) = warm.images {
         session.use_store(store);
     }

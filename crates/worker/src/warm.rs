@@ -1,4 +1,4 @@
-//! What a worker does before it has a program: the slow part of a driver's start.
+//! What a worker does before it has a program: the slow part of starting a driver.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,25 +14,25 @@ use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
 use crate::os::layout;
 
-/// Where NVIDIA's kernel module tells its version.
+/// File with the version of NVIDIA's kernel module.
 const NVIDIA_VERSION_FILE: &str = "/sys/module/nvidia/version";
 
-/// Set to `kernel`, has kernels hash the memory of software devices as well, to try these where there is no GPU.
+/// Set to `kernel`, makes kernels hash the memory of software devices too, to test these kernels without a GPU.
 const HASH_VARIABLE: &str = "KATYDID_SNAPSHOT_HASH";
 
-/// Why there will be no warm worker.
+/// Why the worker cannot become warm.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WarmError {
     /// No driver library can be loaded.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Softcuda, where a GPU was required.
+    /// The driver is softcuda, where a GPU was required.
     #[error("--require-gpu was given, and no GPU is used: {reason}")]
     NotAGpu {
         /// Why it is softcuda.
         reason: String,
     },
-    /// It opened, but does not answer what every driver answers.
+    /// The driver opened, but does not answer basic questions.
     #[error("{name}: the driver answers {} when asked about its devices; check it with nvidia-smi", code.0)]
     Facts {
         /// Name of the driver, as it calls itself.
@@ -42,33 +42,33 @@ pub(crate) enum WarmError {
     },
 }
 
-/// A driver that is up.
+/// A driver that has started.
 pub(crate) struct WarmDriver {
-    /// The loaded library, initialised.
+    /// The loaded library, initialized.
     pub(crate) driver: Arc<Driver>,
-    /// What it calls itself.
+    /// The name that the driver reports.
     pub(crate) name: String,
-    /// Why `auto` took softcuda; none where that was chosen, and with a GPU's driver.
+    /// Why `auto` chose softcuda; none where softcuda was requested, or a GPU's driver is used.
     pub(crate) gpu_error: Option<String>,
-    /// What it says about its devices.
+    /// What the driver reports about its devices.
     pub(crate) facts: Facts,
     /// Contexts retained in advance.
     pub(crate) contexts: Vec<WarmContext>,
-    /// What a checkpoint needs in the first of them.
+    /// What a checkpoint needs in the first context.
     pub(crate) copy_context: Option<CopyContext>,
-    /// Images that programs have sent, where the server keeps them.
+    /// The server's store of module images that programs have sent; none without one.
     pub(crate) images: Option<ImageStore>,
-    /// Sessions keep a journal.
+    /// Whether sessions keep a journal.
     pub(crate) has_journal: bool,
 }
 
 impl WarmDriver {
-    /// Opens a driver, asks it everything about its devices, and retains the primary context of the first one: what
-    /// most programs do first, and what takes a driver 0.1 s.
+    /// Opens a driver, queries its devices, and retains the primary context of the first one: most programs do that first, and it
+    /// takes a driver 0.1 s.
     ///
     /// # Errors
     ///
-    /// Why this driver is of no use; softcuda is of none where a GPU is required.
+    /// Why this driver is unusable; softcuda is where a GPU is required.
     pub(crate) fn start(choice: &DriverChoice, soft: Option<&Path>, requires_gpu: bool) -> Result<Self, WarmError> {
         layout::fix_layout();
         if *choice != DriverChoice::Soft {
@@ -93,7 +93,7 @@ impl WarmDriver {
     }
 }
 
-/// The primary context of `device`; none when that fails: the program's own call will return the error.
+/// Retains the primary context of `device`; none when that fails: the program's own call will return the error.
 fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
     let mut handle = CUcontext::NULL;
     // SAFETY: the output is a local.
@@ -101,18 +101,18 @@ fn retain(driver: &Driver, device: i32) -> Option<WarmContext> {
     (status == CUresult::SUCCESS).then_some(WarmContext { device, handle })
 }
 
-/// Made here, before any program's first object: later it would move what a driver places after it. Without one,
-/// checkpoints copy everything.
+/// Creates the copy context here, before any program's first object: later it would move what a driver places after it. Without
+/// one, checkpoints copy everything.
 fn copy_context(driver: &Driver, context: &WarmContext) -> Option<CopyContext> {
     let mut seed = [0; 8];
     let drawn = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_ok();
-    // Host code reads the memory of a software device as fast as its kernels would, and hashes faster.
+    // Host code reads a software device's memory as fast as its kernels would, and hashes faster.
     let is_wanted = !driver.is_soft() || std::env::var(HASH_VARIABLE).is_ok_and(|hasher| hasher == "kernel");
     let seed = (drawn && is_wanted).then(|| u64::from_le_bytes(seed));
     CopyContext::make(driver, context.device, context.handle, seed).ok()
 }
 
-/// Such as `NVIDIA 580.159.04` or `softcuda`.
+/// Returns the driver's name, such as `NVIDIA 580.159.04` or `softcuda`.
 fn name(driver: &Driver) -> String {
     if driver.is_soft() {
         return SOFTCUDA_DRIVER.to_owned();

@@ -1,11 +1,11 @@
-//! Files of a folder and of those below it: sources and texts lie in a folder a topic, and are found by their names alone.
+//! Lists files of a folder and its subfolders: sources and texts lie in one folder per topic, and are found by name alone.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Every file at or below `folder`, sorted.
+/// Returns every file in or below `folder`, sorted.
 ///
 /// # Errors
 ///
@@ -17,11 +17,11 @@ pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Refuses files of one name, of which the first would stand for both.
+/// Refuses duplicate file names, of which the first would stand for both.
 ///
 /// # Errors
 ///
-/// There are two; the error names them.
+/// Two files have the same name; the error names them.
 pub fn check_names(files: &[PathBuf]) -> io::Result<()> {
     let mut names = BTreeMap::new();
     for path in files {

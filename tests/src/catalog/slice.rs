@@ -1,5 +1,5 @@
-//! Long matrices of tests are cut into slices. A run has one slice of each, which its commit chooses; `cargo xtask test
-//! --all` has all slices.
+//! Divides large test matrices into slices. A run tests one slice of each, chosen by its commit; `cargo xtask test --all` tests
+//! all slices.
 
 use std::env;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::paths::PACK_VARIABLE;
 /// 1: all slices. `cargo xtask test --all` sets it.
 pub const ALL_VARIABLE: &str = "KATYDID_TEST_ALL";
 
-/// What a run takes from each matrix: the same whenever one commit is tested.
+/// A run's choice from each matrix: always the same for one commit.
 #[derive(Debug, Clone)]
 pub struct Slice {
     commit: String,
@@ -19,19 +19,19 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// What [`ALL_VARIABLE`] asks for, else the slices of the commit.
+    /// Returns the slices that [`ALL_VARIABLE`] requests, else those of the commit.
     pub fn of_this_test() -> Self {
         let is_whole = env::var(ALL_VARIABLE).is_ok_and(|value| value == "1");
         Self::of_commit(Path::new(env!("CARGO_MANIFEST_DIR")), is_whole)
     }
 
-    /// The slices of a matrix of which a pack, and a run that names tests, has all.
+    /// Returns the slices of a matrix that packs, and runs with named tests, test in full.
     pub fn of_this_run(names_tests: bool) -> Self {
         let slice = Self::of_this_test();
         Self { is_whole: slice.is_whole || names_tests || env::var_os(PACK_VARIABLE).is_some(), ..slice }
     }
 
-    /// All slices, or those of the commit that is checked out at `folder`; of no commit, where git knows none.
+    /// Returns all slices, or those of the commit checked out at `folder`. Without a commit in git, its name is empty.
     pub fn of_commit(folder: &Path, is_whole: bool) -> Self {
         let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(folder).output();
         let stdout =
@@ -39,18 +39,18 @@ impl Slice {
         Self { commit: String::from_utf8_lossy(&stdout).trim().to_owned(), is_whole }
     }
 
-    /// Whether this run has the test `name` of a matrix that is cut into `count` slices.
+    /// Returns whether this run includes the test `name` of a matrix with `count` slices.
     pub fn has(&self, name: &str, count: u64) -> bool {
         self.is_whole || hash(name) % count == self.number(count)
     }
 
-    /// Whether the commit chooses the choice `index` of `count` for the test `name`: of every test one, each in its turn.
+    /// Returns whether the commit selects choice `index` of `count` for the test `name`: each test gets one, in rotation.
     pub fn chooses(&self, name: &str, index: usize, count: usize) -> bool {
         let count = count as u64;
         self.is_whole || (hash(name) % count + self.number(count)) % count == index as u64
     }
 
-    /// Which of `count` slices the commit chooses, from 0 on.
+    /// Returns which of `count` slices the commit selects, from 0 on.
     pub fn number(&self, count: u64) -> u64 {
         hash(&self.commit) % count
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// Hash of a text: FNV-1a of 64 bits.
+/// Returns the 64-bit FNV-1a hash of a text.
 pub fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

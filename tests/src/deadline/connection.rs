@@ -1,4 +1,4 @@
-//! A socket whose peer may take its time, as long as it makes progress.
+//! A socket whose peer may take any time, as long as it makes progress.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::{Deadline, Limit};
 
-/// How often a silent peer is looked at.
+/// Interval between two checks of a silent peer.
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Sockets of which a read can end without bytes.
+/// Sockets with a read timeout.
 pub trait Socket: Read + Write + Send {
-    /// As the standard library's sockets have it.
+    /// Sets the read timeout, as the standard library's sockets do.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ pub struct PatientStream<S> {
 }
 
 impl<S: Socket> PatientStream<S> {
-    /// Reads from `socket` within `limit` from now on.
+    /// Wraps `socket`, whose reads then have this limit.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl<S: Socket> PatientStream<S> {
         Ok(Self { socket, limit: limit.into() })
     }
 
-    /// Lends the socket, without a limit.
+    /// Returns the socket, without a limit.
     pub fn socket(&self) -> &S {
         &self.socket
     }
@@ -58,7 +58,7 @@ impl<S: Socket> PatientStream<S> {
 
 impl<S: Socket> Read for PatientStream<S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        // Made by the first read that finds nothing: most find something.
+        // Created by the first read that finds no data: most reads find some.
         let mut deadline = None;
         loop {
             match self.socket.read(bytes) {

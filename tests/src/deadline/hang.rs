@@ -1,8 +1,8 @@
-//! Waits of tests that run in one process, as those of the crates do. What they wait for comes from threads of their own, sooner or
-//! later, so no wait has a limit of its own: a busy machine would reach it.
+//! Waits in tests of a single process, such as those of the crates. They wait for their own threads, which finish sooner or
+//! later. So no wait has a limit of its own: a busy machine would reach it.
 //!
-//! A watchdog ends the process when all of it has made no progress ([`Deadline`]), and writes what it waited for and the stacks of its
-//! threads.
+//! A watchdog ends the process when the whole of it has made no progress ([`Deadline`]). It prints what the process waited for,
+//! and the stacks of its threads.
 
 use std::process;
 use std::sync::{Mutex, Once, PoisonError};
@@ -12,25 +12,25 @@ use std::time::{Duration, Instant};
 use super::watched_processes::ProcessUsage;
 use super::{Deadline, WaitFailure, poll_interval};
 
-/// In place of no limit, where a function takes one.
+/// Stands for no limit in functions that require one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
-/// How long all of the process may make no progress: longer than anything that tests wait for on purpose.
+/// Longest time without progress of the whole process: longer than any intended wait of a test.
 const STANDSTILL_TIMEOUT: Duration = Duration::from_secs(180);
-/// How often a state is looked at.
+/// Interval between two checks of a state.
 const HANG_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How often the watchdog looks.
+/// Interval between two checks of the watchdog.
 const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Waits of this process for a state.
+/// Descriptions of the states for which this process waits now.
 static RUNNING_WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// What threads used so far that only poll: between two polls, and watchdogs.
+/// Usage so far of threads that only poll: waits between two checks, and watchdogs.
 static POLLED: Mutex<ProcessUsage> = Mutex::new(ProcessUsage::NOTHING);
 
-/// A limit for a function under test that nothing but a hang reaches: the watchdog is there before.
+/// Returns a limit for a function under test that only a hang reaches: the watchdog acts first.
 pub fn hang_limit() -> Duration {
     static WATCHDOG: Once = Once::new();
     WATCHDOG.call_once(|| {
-        // Without it a hang is one until the tests are ended from outside.
+        // Without a watchdog, a hang lasts until the tests are ended from outside.
         let _ = thread::Builder::new().name("watchdog".to_owned()).spawn(|| watch(STANDSTILL_TIMEOUT));
     });
     LONGER_THAN_ANY_TEST
@@ -55,14 +55,14 @@ pub fn until(description: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
-/// Sleeps, and notes what that used: a thread that awakes waits for a processor on a busy machine.
+/// Sleeps, and records the usage of that: a thread that wakes up waits for a processor on a busy machine.
 fn sleep_between_polls(interval: Duration) {
     let before = ProcessUsage::of_this_thread();
     thread::sleep(interval);
     note_polled(&before);
 }
 
-/// Notes what the calling thread has used since `before`; gives what it has used so far, and what all that poll have.
+/// Records the calling thread's usage since `before`; returns its present usage, and that of all polling threads.
 fn note_polled(before: &ProcessUsage) -> (ProcessUsage, ProcessUsage) {
     let now = ProcessUsage::of_this_thread();
     let mut polled = POLLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +70,7 @@ fn note_polled(before: &ProcessUsage) -> (ProcessUsage, ProcessUsage) {
     (now, *polled)
 }
 
-/// Ends the process once it has made no progress for that time.
+/// Ends the process once it has made no progress for the limit.
 fn watch(limit: Duration) {
     let begin = || Deadline::of_process(process::id(), limit);
     let mut deadline = begin();
@@ -86,7 +86,7 @@ fn watch(limit: Duration) {
                 eprintln!("the tests of this process {why}; they wait for: {waits}\n{}", deadline.stacks());
                 process::abort();
             }
-            // A process of many tests may work for long.
+            // A process of many tests may work for a long time.
             Some(_) => deadline = begin(),
             None => thread::sleep(WATCHDOG_POLL_INTERVAL),
         }

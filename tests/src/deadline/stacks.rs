@@ -1,5 +1,4 @@
-//! What each thread of processes does: its state, where it waits in the kernel, and its stack, for the message of a test that
-//! waited in vain.
+//! Describes each thread of processes for the message of a failed test: its state, where it waits in the kernel, and its stack.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,28 +6,28 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Frames of a stack that are shown.
+/// Most frames of a stack that are shown.
 const MAX_STACK_FRAMES: usize = 40;
-/// Lines of a debugger that are shown for a process.
+/// Most lines of a debugger's output that are shown for a process.
 const MAX_STACK_LINES: usize = 400;
-/// A debugger that cannot reach a process, such as a frozen one, is ended after so long. Nothing depends on what it says.
+/// A debugger that cannot reach a process, such as a frozen one, is ended after this time. Nothing depends on its output.
 const DEBUGGER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether there is a debugger.
+/// Whether a debugger is installed.
 static HAS_GDB: LazyLock<bool> = LazyLock::new(|| {
     let mut command = Command::new("gdb");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 });
 
-/// A text about all threads of `pids`. Those that have ended meanwhile are left out.
+/// Returns a description of all threads of `pids`; those that have ended meanwhile are left out.
 #[must_use]
 pub fn of(pids: &[u32]) -> String {
     let mut text = String::new();
     for pid in pids {
         text += &kernel_side(*pid);
     }
-    // Afterwards: a debugger stops the process, which others may notice.
+    // Done last: a debugger stops the process, which others may notice.
     for pid in pids.iter().filter(|_| *HAS_GDB) {
         text += &user_side(*pid);
     }
@@ -39,7 +38,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
 }
 
-/// What the kernel says of a process and its threads.
+/// Returns the kernel's view of a process and its threads.
 fn kernel_side(pid: u32) -> String {
     let status = read(&format!("/proc/{pid}/status"));
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
@@ -63,7 +62,7 @@ fn kernel_side(pid: u32) -> String {
     text
 }
 
-/// The stacks of a process as `gdb` shows them.
+/// Returns the stacks of a process, as `gdb` prints them.
 fn user_side(pid: u32) -> String {
     let Ok(output_file) = tempfile::NamedTempFile::new() else { return String::new() };
     let Ok(out) = output_file.reopen() else { return String::new() };
@@ -77,7 +76,7 @@ fn user_side(pid: u32) -> String {
     while matches!(child.try_wait(), Ok(None)) && start.elapsed() < DEBUGGER_TIMEOUT {
         sleep(Duration::from_millis(10));
     }
-    // It may have ended.
+    // The debugger may have ended.
     let _ = child.kill();
     let _ = child.wait();
     if read(&format!("/proc/{pid}/status")).is_empty() {

@@ -1,7 +1,7 @@
-//! The processes that a test waits for: its programs, its servers, and everything below them; and what they use.
+//! The processes that a test waits for (its programs, its servers, and their descendants) and their usage.
 //!
-//! Tests run side by side, each in a thread of its own. What a thread started is remembered with it, so that a hang in one
-//! test is not hidden by the work of another.
+//! Tests run in parallel, each on its own thread. Each process is recorded with the thread that started it, so that another
+//! test's work does not hide a hang.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,11 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// What a process is to the test that started it.
+/// The role of a process in the test that started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessRole {
     Program,
-    /// Threads of a test that started none use those of others.
+    /// A server. Tests that started none use the servers of others.
     Server,
 }
 
@@ -26,7 +26,7 @@ struct Entry {
 
 static STARTED_PROCESSES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// A process that a test started; forgotten when this is dropped.
+/// A process that a test started; dropping this removes it from the records.
 #[derive(Debug)]
 pub(crate) struct WatchedChild(Entry);
 
@@ -44,7 +44,7 @@ impl Drop for WatchedChild {
     }
 }
 
-/// Processes that a thread started: its programs and servers, and all servers where it has none.
+/// Returns the processes that a thread started: its programs and servers, or all servers if it has none.
 fn roots_of(thread: ThreadId) -> Vec<u32> {
     let started = STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
     let has_server = started.iter().any(|entry| entry.thread == thread && entry.role == ProcessRole::Server);
@@ -52,27 +52,27 @@ fn roots_of(thread: ThreadId) -> Vec<u32> {
     started.iter().filter(is_root).map(|entry| entry.pid).collect()
 }
 
-/// What processes used between two looks.
+/// Usage of processes between two checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ProcessUsage {
     pub(crate) processor: Duration,
     /// Time in which threads wanted a processor and got none.
     pub(crate) delayed: Duration,
-    /// Read and written.
+    /// Bytes read and written.
     pub(crate) bytes: u64,
 }
 
 impl ProcessUsage {
     pub(crate) const NOTHING: Self = Self { processor: Duration::ZERO, delayed: Duration::ZERO, bytes: 0 };
 
-    /// What the calling thread has used since it began.
+    /// Returns the calling thread's usage since it began.
     pub(crate) fn of_this_thread() -> Self {
         let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         let mut nanos = text.split_whitespace().map(|number| Duration::from_nanos(number.parse().unwrap_or(0)));
         Self { processor: nanos.next().unwrap_or_default(), delayed: nanos.next().unwrap_or_default(), bytes: 0 }
     }
 
-    /// What is left of it without `other`.
+    /// Returns the usage minus `other`.
     pub(crate) fn without(&self, other: &Self) -> Self {
         Self {
             processor: self.processor.saturating_sub(other.processor),
@@ -81,7 +81,7 @@ impl ProcessUsage {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn with(&self, other: &Self) -> Self {
         Self {
             processor: self.processor + other.processor,
@@ -96,7 +96,7 @@ impl ProcessUsage {
 pub(crate) struct WatchedProcesses {
     thread: ThreadId,
     further: Option<u32>,
-    /// Sums of each process at the last look.
+    /// Usage of each process at the last check.
     last: HashMap<u32, ProcessUsage>,
 }
 
@@ -105,32 +105,32 @@ impl WatchedProcesses {
         Self::new(None)
     }
 
-    /// And one more process, whichever thread started it.
+    /// Adds one more process, whichever thread started it.
     pub(crate) fn with(pid: u32) -> Self {
         Self::new(Some(pid))
     }
 
     fn new(further: Option<u32>) -> Self {
         let mut watched = Self { thread: thread::current().id(), further, last: HashMap::new() };
-        // What they used before does not count.
+        // Earlier usage does not count.
         let _ = watched.used();
         watched
     }
 
-    /// All processes now.
+    /// Returns all processes now.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let roots: Vec<u32> = self.further.into_iter().chain(roots_of(self.thread)).collect();
         members(&roots, &relations())
     }
 
-    /// What they used since the last look. One that is new counts with all it has used.
+    /// Returns the usage since the last check. A new process counts with its whole usage.
     pub(crate) fn used(&mut self) -> ProcessUsage {
         let now: HashMap<u32, ProcessUsage> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
         let mut total = ProcessUsage::default();
         for (pid, sum) in &now {
             let before = self.last.get(pid).copied().unwrap_or_default();
             total.processor += sum.processor.saturating_sub(before.processor);
-            // Threads that ended take theirs along.
+            // The usage of ended threads is lost, so sums may decrease.
             total.delayed += sum.delayed.saturating_sub(before.delayed);
             total.bytes += sum.bytes.saturating_sub(before.bytes);
         }
@@ -139,7 +139,7 @@ impl WatchedProcesses {
     }
 }
 
-/// A process as others are related to it.
+/// A process with its relations to others.
 struct Relation {
     pid: u32,
     parent: u32,
@@ -158,7 +158,7 @@ fn relations() -> Vec<Relation> {
     .collect()
 }
 
-/// `roots` and everything below them, also what was left behind in a group or a session that one of them leads.
+/// Returns `roots` and their descendants, including orphans in a group or a session that one of them leads.
 fn members(roots: &[u32], relations: &[Relation]) -> Vec<u32> {
     let mut members: HashSet<u32> = roots.iter().copied().collect();
     let mut new_members: Vec<u32> = relations.iter().map(|it| it.pid).filter(|pid| members.contains(pid)).collect();
@@ -174,17 +174,17 @@ fn members(roots: &[u32], relations: &[Relation]) -> Vec<u32> {
     }
 }
 
-/// The fields of `/proc/PID/stat` behind the name, which may contain anything: the state is the first.
+/// Returns the fields of `/proc/PID/stat` after the name, which may contain anything; the state is the first.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.split_whitespace().map(str::to_owned).collect())
 }
 
-/// What a process has used since it began, with its children that ended. A part that cannot be read is nothing.
+/// Returns a process's usage since it began, including ended children. Parts that cannot be read count as 0.
 fn sums(pid: u32) -> ProcessUsage {
     const PROCESSOR_TICK: Duration = Duration::from_millis(10);
     let fields = stat(pid).unwrap_or_default();
-    // User and system time, its own and of children that were waited for: fields 14 to 17 of the whole line.
+    // User and system time of the process and of reaped children: fields 14 to 17 of the whole line.
     let ticks = (11..15).filter_map(|index| fields.get(index)?.parse::<u32>().ok()).fold(0, u32::saturating_add);
     ProcessUsage { processor: PROCESSOR_TICK * ticks, delayed: delayed(pid), bytes: moved(pid) }
 }
@@ -220,7 +220,7 @@ mod tests {
             [2, 1, 2, 2],
             [3, 2, 3, 2],
             [4, 3, 4, 4],
-            // An orphan of the group, one of the session, and processes of others.
+            // An orphan of the group, one of the session, and unrelated processes.
             [5, 1, 2, 1],
             [6, 1, 6, 2],
             [7, 1, 1, 1],

@@ -1,22 +1,22 @@
-//! What an item said, and whether two runs of it said the same.
+//! Results in an item's output, and the comparison of two runs.
 //!
-//! `same NAME VALUE` must be equal to the last character, `near NAME TOLERANCE VALUE` within that part of the native value.
-//! `time` and `version` are kept and not compared; every other line belongs to the framework. See `said.py`.
+//! `same NAME VALUE` must be equal to the last character, `near NAME TOLERANCE VALUE` within that fraction of the native value.
+//! `time` and `version` are recorded but not compared; all other lines belong to the framework. See `said.py`.
 
 use std::collections::BTreeMap;
 
-/// A result as an item said it.
+/// One result that an item printed.
 #[derive(Debug, Clone, PartialEq)]
 enum ItemResult {
     Same(String),
     Near { tolerance: f64, value: f64 },
 }
 
-/// All that one run said.
+/// All results of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ItemResults {
     results: BTreeMap<String, ItemResult>,
-    /// Names said more than once, or lines that are none: an item's own mistake.
+    /// Repeated names and malformed lines: errors of the item itself.
     wrong: Vec<String>,
     /// Seconds that the item measured, by name.
     pub times: Vec<(String, f64)>,
@@ -25,7 +25,7 @@ pub struct ItemResults {
 }
 
 impl ItemResults {
-    /// Reads the output of a run.
+    /// Parses the output of a run.
     pub fn of(text: &str) -> Self {
         let mut results = Self::default();
         for line in text.lines() {
@@ -36,7 +36,7 @@ impl ItemResults {
         results
     }
 
-    /// Takes a line in; none for a line that begins like one of ours and is not.
+    /// Parses a line; `None` for a malformed result line.
     fn read(&mut self, line: &str) -> Option<()> {
         let (kind, fields) = line.split_once(' ').unwrap_or((line, ""));
         match kind {
@@ -64,16 +64,16 @@ impl ItemResults {
     }
 
     fn keep(&mut self, name: &str, result: ItemResult) -> Option<()> {
-        // A second result of one name would hide the first.
+        // A second result with the same name would hide the first.
         self.results.insert(name.to_owned(), result).is_none().then_some(())
     }
 
-    /// How many results there are. An item without any has shown nothing.
+    /// Returns the number of results. An item without any has shown nothing.
     pub fn count(&self) -> usize {
         self.results.len()
     }
 
-    /// Names of results in which `other` is not what this native run said; also those that only one of them has.
+    /// Returns the names of results that differ between this native run and `other`, or that only one of them has.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let all = self.results.keys().chain(other.results.keys().filter(|name| !self.results.contains_key(*name)));
         let differ = |name: &&String| match (self.results.get(*name), other.results.get(*name)) {
@@ -84,7 +84,7 @@ impl ItemResults {
         all.filter(differ).cloned().chain(wrong).collect()
     }
 
-    /// A result as text, for reports.
+    /// Returns a result as text, for reports.
     pub fn text(&self, name: &str) -> String {
         match self.results.get(name) {
             Some(ItemResult::Same(value)) => value.chars().take(120).collect(),
@@ -94,7 +94,7 @@ impl ItemResults {
     }
 }
 
-/// Whether a result is what the native one is. Two numbers that are none agree.
+/// Returns whether a result matches the native one. Two NaNs match.
 fn agree(native: &ItemResult, other: &ItemResult) -> bool {
     match (native, other) {
         (ItemResult::Same(native), ItemResult::Same(other)) => native == other,

@@ -1,4 +1,4 @@
-//! An item on its ways: natively first, then each way beside that.
+//! Runs an item on its ways: natively first, then on each other way for comparison.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::paths::Paths;
 use crate::program::{self, Outcome};
 use crate::way::Way;
 
-/// With less time than this left, nothing more is begun.
+/// If less time than this is left, no further run starts.
 const MIN_ITEM_TIME: Duration = Duration::from_secs(3);
-/// Characters of a program's last words that a report keeps.
+/// Most characters of the end of a program's output in a report.
 const MAX_LAST_WORDS_CHARS: usize = 600;
-/// Differences that a report shows.
+/// Most differences in a report.
 const MAX_SHOWN_DIFFERENCES: usize = 4;
 
-/// What all trials have in common.
+/// Settings of all trials.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// Folders of the build and of the tests.
@@ -26,18 +26,18 @@ pub struct Stage {
     pub python: PathBuf,
     /// The way without Katydid.
     pub native: Way,
-    /// Ways through Katydid that are compared with the native one.
+    /// Ways through Katydid to compare with the native one.
     pub ways: Vec<Way>,
-    /// The name of the driver for items.
+    /// The driver's name for items.
     pub driver: String,
     /// Further variables of every run.
     pub variables: Vec<(String, String)>,
-    /// When everything must have ended, on a machine that is had for a time. Seconds of an item are a budget then, and
-    /// otherwise how long it may make no progress.
+    /// When everything must have ended, on a machine that is available for a limited time. Seconds of an item are then a total
+    /// limit, otherwise a limit without progress.
     pub deadline: Option<Instant>,
 }
 
-/// How a run ended, as far as an item goes.
+/// How a run ended, from the item's view.
 enum RunEnding {
     Well(ItemResults),
     Absent(String),
@@ -46,7 +46,7 @@ enum RunEnding {
 }
 
 impl Stage {
-    /// Runs an item on every way; reports each result as it comes. Without a native result nothing else is run.
+    /// Runs an item on every way, and reports each result as it arrives. Without a native result, no other way runs.
     pub fn run(&self, item: &Item, tell: &dyn Fn(ItemReport)) {
         let result = |way: &Way, verdict, seconds, results: ItemResults| ItemReport {
             item: item.name.clone(),
@@ -78,7 +78,7 @@ impl Stage {
         }
     }
 
-    /// Where results differ, a second native run tells whether they are steady natively.
+    /// Compares results. If they differ, a second native run shows whether native results are steady.
     fn judge(&self, item: &Item, native: &ItemResults, results: &ItemResults) -> Verdict {
         let differing = native.differences(results);
         if differing.is_empty() {
@@ -104,7 +104,7 @@ impl Stage {
         }
     }
 
-    /// One run, and its seconds.
+    /// Runs the item once; also returns the seconds.
     fn once(&self, item: &Item, way: &Way) -> (RunEnding, f64) {
         let time_left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if time_left.is_some_and(|time_left| time_left < MIN_ITEM_TIME) {
@@ -120,7 +120,7 @@ impl Stage {
                 let seconds = outcome.took.as_secs_f64();
                 (ending(&outcome), seconds)
             }
-            // The deadline of all cut it off, not its own limit.
+            // The total deadline ended it, not its own limit.
             Err(_) if time_left.is_some_and(|time_left| time_left < own) => {
                 (RunEnding::Late, start.elapsed().as_secs_f64())
             }
@@ -137,7 +137,7 @@ fn ending(outcome: &Outcome) -> RunEnding {
     }
 }
 
-/// The verdict on a run that has no words.
+/// Returns the verdict on a run without results.
 fn unlike(ending: RunEnding) -> Verdict {
     match ending {
         RunEnding::Well(_) => Verdict::Passed,
@@ -147,7 +147,7 @@ fn unlike(ending: RunEnding) -> Verdict {
     }
 }
 
-/// The end of a text, which says what went wrong.
+/// Returns the end of a text, which usually shows the error.
 fn last_words(text: &str) -> String {
     let text = text.trim_end();
     let from = text.char_indices().rev().nth(MAX_LAST_WORDS_CHARS - 1).map_or(0, |(offset, _)| offset);
@@ -164,11 +164,11 @@ mod tests {
     use super::*;
     use crate::script;
 
-    /// Items are shell scripts here, and ways are folders of the loader's path, by which the scripts tell them apart.
+    /// Items are shell scripts here. Ways are folders in the loader's path, by which the scripts distinguish them.
     fn results(item: &str, seconds: u64, time_left: Option<Duration>) -> Vec<(String, Verdict)> {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("item"), item).unwrap();
-        // The runner calls `python -B SCRIPT ARGUMENT`; a shell takes -B as the option that it already has.
+        // The runner calls `python -B SCRIPT ARGUMENT`; the wrapper drops the `-B`.
         let shell = folder.path().join("python");
         script::write(&shell, "#!/bin/sh\nshift\nexec sh \"$@\"\n").unwrap();
         let paths = Paths { frameworks: folder.path().to_owned(), ..Paths::of_pack(folder.path()) };
@@ -199,7 +199,7 @@ mod tests {
         results(script, 60, None)
     }
 
-    /// True on the way that is not the native one.
+    /// True on the way that is not native.
     const OTHER: &str = "case $LD_LIBRARY_PATH in /other*)";
 
     #[test]

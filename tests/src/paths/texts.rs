@@ -1,4 +1,4 @@
-//! The texts that programs under test must print, one a program.
+//! Expected outputs of programs under test, one text per program.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,32 +6,32 @@ use std::sync::{Arc, OnceLock};
 
 use crate::catalog::files;
 
-/// What the texts' names end in.
+/// Suffix of the texts' file names.
 const TEXT_SUFFIX: &str = ".txt";
 
-/// Texts in all folders of one name below a root, such as `expected` in each topic's folder of `tests/apps`.
+/// The texts in all folders of one name below a root, such as `expected` in each topic's folder of `tests/apps`.
 #[derive(Debug, Clone)]
 pub struct Texts {
     root: PathBuf,
     folder: &'static str,
-    /// All files below the root, once they have been read: each program asks, and `tests/apps` has hundreds. Texts that are written
-    /// later are not in it.
+    /// All files below the root, read once: each program looks here, and `tests/apps` has hundreds. It misses texts that are
+    /// written later.
     index: Arc<OnceLock<Vec<PathBuf>>>,
 }
 
 impl Texts {
-    /// The texts in each folder named `folder` at or below `root`.
+    /// Finds the texts in each folder named `folder` at or below `root`.
     pub fn new(root: PathBuf, folder: &'static str) -> Self {
         Self { root, folder, index: Arc::default() }
     }
 
-    /// The texts of other folders below the same root.
+    /// Returns the texts of other folders below the same root.
     #[must_use]
     pub fn beside(&self, folder: &'static str) -> Self {
         Self { folder, ..self.clone() }
     }
 
-    /// The text of a program: where it is, or where readers look for it in vain.
+    /// Returns the path of a program's text, or the path at which readers expect it.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Texts {
         Ok(found.unwrap_or_else(|| self.root.join(self.folder).join(name)))
     }
 
-    /// The programs that have a text, by name.
+    /// Returns the names of the programs that have a text.
     ///
     /// # Errors
     ///

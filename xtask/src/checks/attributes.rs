@@ -1,11 +1,11 @@
-//! What attributes say of an item.
+//! Interpretation of an item's attributes.
 
-/// Whether an item is compiled for tests only.
+/// Returns whether an item is compiled for tests only.
 pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let mut found = attribute.path().is_ident("test");
         if attribute.path().is_ident("cfg") {
-            // What cannot be parsed here is no plain `cfg(test)`.
+            // An attribute that cannot be parsed here is not a plain `cfg(test)`.
             let _ = attribute.parse_nested_meta(|meta| {
                 found |= meta.path.is_ident("test");
                 Ok(())

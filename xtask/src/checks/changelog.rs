@@ -1,18 +1,18 @@
-//! Checks the form of `CHANGELOG.md`: that of Keep a Changelog, with short entries.
+//! Checks the form of `CHANGELOG.md`: the form of Keep a Changelog, with short entries.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The page, from the root.
+/// Path of the page, from the root.
 pub(crate) const CHANGELOG_PAGE: &str = "CHANGELOG.md";
-/// What a section of a release may be called.
+/// Allowed names for the sections of a release.
 const SECTION_NAMES: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
-/// Lines of an entry.
+/// Largest number of lines in an entry.
 const MAX_ENTRY_LINES: usize = 2;
 
-/// What is wrong with the page.
+/// Returns the faults of the page.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
     let text =
         fs::read_to_string(root.join(CHANGELOG_PAGE)).with_context(|| format!("cannot read {CHANGELOG_PAGE}"))?;
@@ -22,7 +22,7 @@ pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The version of a tree with unreleased changes is taken for no release: it ends with `-dev`.
+/// Returns a fault if the version of a tree with unreleased changes looks like a release: it must end with `-dev`.
 fn of_version(text: &str, manifest: &str) -> Option<String> {
     let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))?;
     let unreleased = text.split("\n## ").find(|part| part.trim_start_matches("## ").starts_with("[Unreleased]"))?;
@@ -63,7 +63,7 @@ fn of_text(text: &str) -> Vec<String> {
     faults
 }
 
-/// Whether a heading is `[X.Y.Z] - YYYY-MM-DD`.
+/// Returns whether a heading is `[X.Y.Z] - YYYY-MM-DD`.
 fn is_release(heading: &str) -> bool {
     let Some((version, date)) = heading.strip_prefix('[').and_then(|rest| rest.split_once("] - ")) else {
         return false;

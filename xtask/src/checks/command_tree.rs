@@ -1,6 +1,6 @@
 //! The subcommands and flags of a program, read from the types that clap derives them from.
 //!
-//! The sources are parsed, so no program has to be built to check what a page says of it.
+//! The sources are parsed, so pages can be checked without building the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, Field, Fields, GenericArgument, Item, Lit, Meta, PathArguments, Token, Type};
 
-/// Programs: how a page calls each, and the sources of its flags.
+/// Programs: the name of each on pages, and the sources of its flags.
 const PROGRAM_SOURCES: [(&str, &[&str]); 2] = [
     (
         "katydid",
@@ -22,7 +22,7 @@ const ROOT_TYPE: &str = "Flags";
 /// Flags that clap adds to every command.
 const BUILT_IN_FLAGS: [&str; 2] = ["help", "version"];
 
-/// The commands of all programs.
+/// Commands of all programs.
 pub(crate) struct Commands {
     programs: Vec<(&'static str, Command)>,
 }
@@ -32,15 +32,15 @@ pub(crate) struct Commands {
 struct Command {
     flags: BTreeSet<String>,
     subcommands: BTreeMap<String, Command>,
-    /// Whether everything from its first argument on belongs to a program that it starts.
+    /// Whether all words from its first argument on belong to a program that it starts.
     starts_program: bool,
 }
 
-/// The types that clap derives something from, by their names.
+/// Types that clap derives something from, by name.
 type Types = BTreeMap<String, Item>;
 
 impl Commands {
-    /// Reads them from the sources below `root`.
+    /// Reads the commands from the sources below `root`.
     pub(crate) fn read(root: &Path) -> Result<Self> {
         let read = |path: &&str| {
             let path = root.join(path);
@@ -54,12 +54,12 @@ impl Commands {
         Ok(Self { programs })
     }
 
-    /// Whether any command has this long flag, given without its hyphens.
+    /// Returns whether any command has this long flag, given without its hyphens.
     pub(crate) fn have_flag(&self, flag: &str) -> bool {
         self.programs.iter().any(|(_, command)| command.has_deep(flag))
     }
 
-    /// What is wrong with a command line of ours in `span`; `None` also where it holds none.
+    /// Returns the fault of a command line of the project in `span`; `None` also if it holds none.
     pub(crate) fn fault(&self, span: &str) -> Option<String> {
         for (name, command) in &self.programs {
             if let Some(line) = after_name(span, name) {
@@ -75,7 +75,7 @@ impl Commands {
     }
 }
 
-/// What follows the program's name, if it begins the span or follows assignments of variables.
+/// Returns the text behind the program's name, if the name begins the span or follows assignments of variables.
 fn after_name<'a>(span: &'a str, program: &str) -> Option<&'a str> {
     let mut rest = span;
     while let Some((_, words)) = rest.split_once(' ').filter(|(first, _)| first.contains('=')) {
@@ -102,7 +102,7 @@ impl Command {
         Ok(command)
     }
 
-    /// Adds what a type of flags or of subcommands declares; a type from elsewhere adds nothing.
+    /// Adds the declarations of a type of flags or of subcommands; a type from elsewhere adds nothing.
     fn add_type(&mut self, name: &str, types: &Types) {
         match types.get(name) {
             Some(Item::Struct(item)) => self.add_fields(&item.fields, types),
@@ -139,7 +139,7 @@ impl Command {
         self.flags.contains(flag) || BUILT_IN_FLAGS.contains(&flag)
     }
 
-    /// The first subcommand or flag of `words` that does not exist.
+    /// Returns a fault for the first subcommand or flag of `line` that does not exist.
     fn fault(&self, program: &str, line: &str) -> Option<String> {
         let mut command = self;
         let mut name = program.to_owned();
@@ -152,7 +152,7 @@ impl Command {
                 }
             } else if !command.subcommands.is_empty() {
                 let Some(subcommand) = command.subcommands.get(word) else {
-                    // A placeholder such as `COMMAND` stands for any.
+                    // A placeholder such as `COMMAND` stands for any subcommand.
                     let is_name = word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-');
                     return is_name.then(|| format!("`{name}` has no subcommand {word}"));
                 };
@@ -167,7 +167,7 @@ impl Command {
     }
 }
 
-/// The name of a word such as `--name` or `--name=value`.
+/// Returns the name of a flag such as `--name` or `--name=value`.
 pub(crate) fn long_flag(word: &str) -> Option<&str> {
     let rest = word.trim_start_matches(['(', '[']).strip_prefix("--")?;
     let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(rest.len());
@@ -175,7 +175,7 @@ pub(crate) fn long_flag(word: &str) -> Option<&str> {
     name.starts_with(|letter: char| letter.is_ascii_lowercase()).then_some(name)
 }
 
-/// The long flag that a field is.
+/// Returns the long flag that a field declares.
 fn flag(field: &Field) -> Option<String> {
     let own = kebab(&field.ident.as_ref()?.to_string());
     arguments(&field.attrs, "arg").into_iter().find_map(|meta| match meta {
@@ -191,13 +191,13 @@ fn flag(field: &Field) -> Option<String> {
     })
 }
 
-/// Whether a field stands for the flags, or subcommands, of its type.
+/// Returns whether a field stands for the flags, or subcommands, of its type.
 fn is_part(field: &Field) -> bool {
     let parts = arguments(&field.attrs, "command");
     parts.iter().any(|meta| meta.path().is_ident("flatten") || meta.path().is_ident("subcommand"))
 }
 
-/// What stands in attributes of one name, such as `long` in `#[arg(long)]`.
+/// Returns the arguments of attributes with the given name, such as `long` in `#[arg(long)]`.
 fn arguments(attributes: &[Attribute], name: &str) -> Vec<Meta> {
     let named_attributes = attributes.iter().filter(|attribute| attribute.path().is_ident(name));
     let parsed = named_attributes
@@ -205,7 +205,7 @@ fn arguments(attributes: &[Attribute], name: &str) -> Vec<Meta> {
     parsed.flatten().collect()
 }
 
-/// The last names of a type and of what is in it: `Option` and `Flags` of `Option<args::Flags>`.
+/// Returns the last names of a type and of the types in it: `Option` and `Flags` for `Option<args::Flags>`.
 fn type_names(of: &Type) -> Vec<String> {
     let Type::Path(path) = of else { return Vec::new() };
     let Some(last) = path.path.segments.last() else { return Vec::new() };
@@ -220,7 +220,7 @@ fn type_names(of: &Type) -> Vec<String> {
     names
 }
 
-/// `bench-body` for `BenchBody` and `module-cache` for `module_cache`, as clap makes them.
+/// Converts a name as clap does: `bench-body` for `BenchBody`, and `module-cache` for `module_cache`.
 fn kebab(name: &str) -> String {
     let mut kebab = String::new();
     for letter in name.chars() {

@@ -1,12 +1,12 @@
-//! Constants that pages name with their values, as `NAME = VALUE` before the path of a source file, are those of that file.
+//! Checks that constants with values on pages, as `NAME = VALUE` before the path of a source file, match that file.
 
 use std::fs;
 use std::path::Path;
 
-/// What a declaration begins with.
+/// Text that begins a declaration.
 const DECLARATION_PREFIX: &str = "const ";
 
-/// What is wrong with the constants that the spans of code of one line name.
+/// Returns the faults of the constants that the spans of code of one line name.
 pub(crate) fn faults(root: &Path, spans: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     for (at, span) in spans.iter().enumerate() {
@@ -22,13 +22,13 @@ pub(crate) fn faults(root: &Path, spans: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Name and value of a span such as `MAX_FRAME = 1 << 20`.
+/// Returns name and value of a span such as `MAX_FRAME = 1 << 20`.
 fn constant(span: &str) -> Option<(&str, &str)> {
     let is_name = |name: &str| name.chars().all(|letter| letter.is_ascii_uppercase() || "_0123456789".contains(letter));
     span.split_once(" = ").filter(|(name, _)| !name.is_empty() && is_name(name))
 }
 
-/// The value of a constant as its declaration has it.
+/// Returns the value of a constant in its declaration.
 fn declared<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let starts = source.match_indices(DECLARATION_PREFIX).map(|(at, _)| &source[at + DECLARATION_PREFIX.len()..]);
     let mut values = starts.filter_map(|rest| rest.strip_prefix(name)?.strip_prefix(": ")?.split_once(" = "));

@@ -1,10 +1,10 @@
-//! `cargo xtask coverage`: whether every function of the driver API is called by a program under test, through Katydid.
+//! `cargo xtask coverage`: checks that a program under test calls every function of the driver API through Katydid.
 //!
-//! Each program runs once under `katydid trace`, on softcuda, and what it called is held against the table of
-//! `docs/reference/api-coverage.md`. A function that softcuda has counts as called when it succeeded; one that it has not, or that
-//! always answers a code, when it was called at all. Functions that are refused are left out. So are the forms for
-//! per-thread default streams, which a trace shows under the names of the others: `own_streams` says each that it has
-//! called, and a test here holds that list to the table.
+//! Each program runs once under `katydid trace` on softcuda, and its calls are compared with the table of
+//! `docs/reference/api-coverage.md`. A function that softcuda has counts as called if it succeeded. A function that softcuda
+//! lacks, or that always returns an error code, counts as soon as it is called. Functions that are refused are left out, and so
+//! are the forms for per-thread default streams. A trace shows those under the names of the others. `own_streams` prints each one
+//! that it has called, and a test here compares that list with the table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,23 +21,23 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, jobs};
 
-/// Longer than any program takes, traced and on a busy machine.
+/// Time limit of a program, longer than any program takes, traced and on a busy machine.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
-/// Programs at a time: most wait more than they compute.
+/// Number of programs at a time: most wait more than they compute.
 const PARALLEL_PROGRAMS: usize = 4;
-/// Wants several devices, as many as softcuda then shows.
+/// Program that needs several devices, and the variable that sets how many softcuda shows.
 const OF_SEVERAL: &str = "several_devices";
 const DEVICES_VARIABLE: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
-/// What softcuda has and answers with a code whatever it is asked: no array has planes there, and the address of a variable in 32
-/// bits is refused once its name has been looked at.
+/// Functions of softcuda that always return an error code. No array has planes there, and a variable's 32-bit address is refused
+/// after a check of its name.
 const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
-/// A row a function.
+/// Table with a row for each function.
 const COVERAGE_TABLE: &str = include_str!("../../../docs/reference/api-coverage.md");
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
     name: &'static str,
-    /// Only a call that succeeded shows that it works.
+    /// Whether the function counts only if a call succeeded.
     can_succeed: bool,
 }
 
@@ -48,14 +48,14 @@ struct TracedFunction {
     succeeded: bool,
 }
 
-/// Builds what is needed, and fails when a function is called by no program.
+/// Builds everything needed, and fails if no program calls some function.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
     check(tree)
 }
 
-/// Fails when a function is called by no program.
+/// Fails if no program calls some function.
 pub(crate) fn check(tree: &Tree) -> Result<()> {
     step("tracing every program: which functions are called");
     let apps = catalog::apps()?;
@@ -74,7 +74,7 @@ fn is_called(row: &Row, called: &BTreeSet<TracedFunction>) -> bool {
     called.iter().any(|it| it.name == row.name && (it.succeeded || !row.can_succeed))
 }
 
-/// What the programs call, several of them at a time.
+/// Returns the functions that the programs call, several programs at a time.
 fn called_functions(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<TracedFunction>> {
     let of = |app: &App| calls(paths, app).with_context(|| format!("{} cannot be traced", app.name));
     let called: Vec<Vec<TracedFunction>> =
@@ -82,7 +82,7 @@ fn called_functions(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<TracedFun
     Ok(called.into_iter().flatten().collect())
 }
 
-/// The functions that a program calls.
+/// Returns the functions that a program calls.
 fn calls(paths: &Paths, app: &App) -> Result<Vec<TracedFunction>> {
     let variant = app.variants().first().context("it has no variant")?;
     if let Some(why) = paths.why_not_built(&app.name, *variant) {
@@ -108,7 +108,7 @@ fn traced(trace: &str) -> Option<Vec<TracedFunction>> {
     Some(called.collect())
 }
 
-/// The functions that a program has to call: those that are not refused.
+/// Returns the functions that a program has to call: those that are not refused.
 fn rows(is_wanted: fn(&str) -> bool) -> Vec<Row> {
     let lines = COVERAGE_TABLE.lines().filter_map(|line| line.strip_prefix("| cu").map(|_| line));
     let rows = lines.filter_map(|line| {
@@ -120,7 +120,7 @@ fn rows(is_wanted: fn(&str) -> bool) -> Vec<Row> {
     rows.filter(|row| is_wanted(row.name)).collect()
 }
 
-/// A form for a per-thread default stream.
+/// Returns whether a function is a form for a per-thread default stream.
 fn is_form(name: &str) -> bool {
     name.ends_with("_ptsz") || name.ends_with("_ptds")
 }
@@ -129,7 +129,7 @@ fn is_form(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What the program of that name prints.
+    /// Expected output of the program of that name.
     const OWN_STREAMS: &str = include_str!("../../../tests/apps/streams/expected/own_streams.txt");
 
     #[test]

@@ -1,7 +1,7 @@
-//! What dependencies may be (`deny.toml`): licences, banned crates, sources, and advisories against versions in use.
+//! Checks dependencies against `deny.toml`: licences, banned crates, sources, and advisories against versions in use.
 //!
-//! cargo-deny is not part of the toolchain, and the advisories are a repository on the net: what cannot be had is named and left
-//! out, so that a machine without either can still run the checks.
+//! cargo-deny is not part of the toolchain, and the advisories are a repository on the net. A check that lacks one of them is
+//! named and left out, so that the other checks still run.
 
 use anyhow::{Result, bail};
 
@@ -9,10 +9,10 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// What is checked without the net.
+/// Checks that need no network.
 const OFFLINE_CHECKS: [&str; 3] = ["licenses", "bans", "sources"];
 
-/// Checks what can be checked here.
+/// Runs the checks that are possible on this machine.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("dependencies: cargo deny");
     if !shell::works("cargo", &["deny", "--version"]) {

@@ -1,6 +1,6 @@
-//! A directory holds a number of files that a reader can survey.
+//! Checks that no directory holds more files than a reader can survey.
 //!
-//! Every tracked file counts, tests, data and pages included; directories inside a directory do not.
+//! Every tracked file counts, tests, data and pages included; subdirectories do not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,15 +9,15 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// The most files in one directory.
+/// Largest number of files in one directory.
 const MAX_FILES_PER_DIRECTORY: usize = 20;
 
-/// A fault for each directory of the checkout that holds too many files.
+/// Returns a fault for each directory of the checkout that holds too many files.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
     Ok(full(&shell::git(root, &["ls-files"])?))
 }
 
-/// Directories with too many files, out of the names of all files.
+/// Returns the directories with too many files, from the names of all files.
 fn full(names: &str) -> Vec<String> {
     let mut directories: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names.lines() {

@@ -1,7 +1,7 @@
-//! Tables of measured figures: pages under docs show them, and `docs/evidence` holds what they are made of.
+//! Tables of measured figures: pages under docs show them, and `docs/evidence` holds their data.
 //!
-//! A page has `<!-- evidence FILE TABLE -->`, the table, and `<!-- end of evidence -->`. The table between the marks is
-//! what the data give: the check compares, `cargo xtask pages --write` rewrites. A file is either
+//! A page has `<!-- evidence FILE TABLE -->`, the table, and `<!-- end of evidence -->`. The table between the marks is generated
+//! from the data: the check compares it, and `cargo xtask pages --write` rewrites it. A file is one of these:
 //!
 //! - a summary of runs, `docs/evidence/DATE-NAME.json`, with `tables`, each with `columns` and `rows`. `DATE` is the last day of the
 //!   runs, so a summary that grows gets another name; pages name it without the date;
@@ -23,16 +23,16 @@ use crate::output::line;
 use crate::tables::markdown::{columns, markdown};
 use crate::tables::reports;
 
-/// Where the data lie.
+/// Folder of the data.
 pub(crate) const EVIDENCE_FOLDER: &str = "docs/evidence";
 const BEGIN_MARK: &str = "<!-- evidence ";
 const END_MARK: &str = "<!-- end of evidence -->";
-/// Stands for the folder of the newest run.
+/// Name that stands for the folder of the newest run.
 const NEWEST_RUN: &str = "newest";
 /// Keys that every summary has.
 const REQUIRED_KEYS: [&str; 3] = ["title", "date", "tables"];
 
-/// All files of the folder, by the name without `.json`, and without the date of a summary.
+/// All files of the folder, by their names without `.json`; names of summaries also lack the date.
 pub(crate) struct Evidence(BTreeMap<String, Value>);
 
 impl Evidence {
@@ -55,7 +55,7 @@ impl Evidence {
         Ok(Self(files))
     }
 
-    /// A page with every table made anew.
+    /// Returns a page with every table generated anew.
     pub(crate) fn fill(&self, text: &str) -> Result<String> {
         let mut page = String::new();
         let mut remaining = text;
@@ -70,7 +70,7 @@ impl Evidence {
         Ok(page + remaining)
     }
 
-    /// A table of a file in Markdown.
+    /// Returns a table of a file in Markdown.
     fn table(&self, file: &str, id: &str) -> Result<String> {
         let newest = || self.newest().context("there is no run");
         if file == budgets::BUDGETS_FILE {
@@ -91,13 +91,13 @@ impl Evidence {
         Ok(markdown(&columns(table)?, rows))
     }
 
-    /// The folder of the newest run: folders begin with a date.
+    /// Returns the folder of the newest run, since folders begin with a date.
     fn newest(&self) -> Option<&str> {
         self.0.keys().filter_map(|name| Some(name.split_once('/')?.0)).max()
     }
 }
 
-/// Reads the files of a folder and of those in it; a file `NAME.jsonl` is a list of its lines.
+/// Reads the files of a folder and its subfolders; a file `NAME.jsonl` is a list of its lines.
 fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Value>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
@@ -132,7 +132,7 @@ pub(crate) fn write(root: &Path, pages: &[(impl AsRef<Path>, &str)]) -> Result<(
     Ok(())
 }
 
-/// The name of a summary without its date, which has to be the last one of its runs; and whether it has all that a summary has.
+/// Returns the name of a summary without its date. Fails if the date is not the last one of its runs, or a key is missing.
 fn summary_name(name: &str, value: &Value) -> Result<String> {
     check(value)?;
     let dates = value.get("date").and_then(Value::as_str).unwrap_or_default();
@@ -141,7 +141,7 @@ fn summary_name(name: &str, value: &Value) -> Result<String> {
     bare.map(str::to_owned).with_context(|| format!("its name does not begin with the last day of its runs, {last}"))
 }
 
-/// Whether a summary has all that one has.
+/// Fails if a summary lacks a required key.
 fn check(value: &Value) -> Result<()> {
     if let Some(key) = REQUIRED_KEYS.iter().find(|key| value.get(**key).is_none()) {
         bail!("it has no key {key}");

@@ -1,25 +1,25 @@
-//! Flags of `katydid` that the code blocks of pages show exist: each is in the section of its command on the page of all commands.
+//! Checks that flags of `katydid` in code blocks of pages exist, by the command's section on the page of all commands.
 
 use std::collections::BTreeMap;
 
-/// The page that `katydid` itself writes.
+/// Page that `katydid` itself writes.
 pub(crate) const COMMANDS_PAGE: &str = "docs/reference/commands.md";
-/// What every command takes.
+/// Flags that every command takes.
 const GENERAL_FLAGS: [&str; 2] = ["--help", "--version"];
-/// Where the arguments of a command end in a shell.
+/// Words that end the arguments of a command in a shell.
 const ARGUMENT_ENDS: [&str; 6] = ["--", "|", "||", "&&", "&", "#"];
 
 /// Flags by command, such as `images ls`.
 pub(crate) struct Flags<'t>(BTreeMap<&'t str, &'t str>);
 
 impl<'t> Flags<'t> {
-    /// Of the text of [`COMMANDS_PAGE`].
+    /// Reads the flags from the text of [`COMMANDS_PAGE`].
     pub(crate) fn of_page(text: &'t str) -> Self {
         let sections = text.split("\n## katydid ").skip(1).filter_map(|section| section.split_once('\n'));
         Self(sections.map(|(command, section)| (command.trim(), section)).collect())
     }
 
-    /// Flags in the code blocks of a page that their commands do not have, with the numbers of the lines.
+    /// Returns flags in the code blocks of a page that their commands do not have, with the line numbers.
     pub(crate) fn faults(&self, text: &str) -> Vec<(usize, String)> {
         let mut faults = Vec::new();
         for (number, line) in code_lines(text) {
@@ -32,7 +32,7 @@ impl<'t> Flags<'t> {
         faults
     }
 
-    /// Flags of one call that its command does not have. What is no command, as in the output of a program, has none.
+    /// Returns flags of one call that its command does not have; none for words that are no command, such as a program's output.
     fn lost(&self, arguments: &[&str]) -> Vec<String> {
         let two = arguments.get(..2).map(|words| words.join(" "));
         let name = two.as_deref().filter(|name| self.0.contains_key(name)).or_else(|| arguments.first().copied());
@@ -49,7 +49,7 @@ fn is_katydid(word: &str) -> bool {
     word == "katydid" || word.ends_with("/katydid")
 }
 
-/// Lines of the code blocks; one that goes on in the next is joined with it.
+/// Returns the lines of the code blocks; a line that continues is joined with the next one.
 fn code_lines(text: &str) -> Vec<(usize, String)> {
     let (mut lines, mut is_code, mut goes_on) = (Vec::<(usize, String)>::new(), false, false);
     for (index, line) in text.lines().enumerate() {

@@ -1,7 +1,7 @@
-//! Crates may depend on each other in one direction: program -> shim -> wire <- worker -> driver.
+//! Checks that crates depend on each other in one direction: program -> shim -> wire <- worker -> driver.
 //!
-//! A crate may use what its row names, and what those may use in turn. Every other edge between crates of the project
-//! is an error. Tests are free: only ordinary and build dependencies count, and every build script may generate code.
+//! A crate may use the crates in its row, and in turn those that they may use. Every other edge between crates of the project is
+//! an error. Tests are free: only ordinary and build dependencies count, and every build script may generate code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
 
-/// What each crate may use, without the `katydid-` before the names.
+/// Crates that each crate may use, without the `katydid-` before the names.
 const ALLOWED_CRATES: &[(&str, &[&str])] = &[
     ("api-spec", &[]),
     ("api-codegen", &["api-spec"]),
@@ -95,7 +95,7 @@ fn short(name: &str) -> &str {
     name.strip_prefix("katydid-").unwrap_or(name)
 }
 
-/// All crates, and all edges between them that count.
+/// Returns all crates, and all edges between them that count.
 fn read(metadata: &Value) -> Result<(BTreeSet<String>, Vec<Edge>)> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     let name = |value: &Value| value["name"].as_str().map(|name| short(name).to_owned());
@@ -128,7 +128,7 @@ fn faults(crates: &BTreeSet<String>, edges: &[Edge]) -> Vec<String> {
     faults
 }
 
-/// Whether `to` is among what `from` may use, directly or through others.
+/// Returns whether `from` may use `to`, directly or through other crates.
 fn reaches(allowed: &BTreeMap<&str, &[&str]>, from: &str, to: &str) -> bool {
     allowed.get(from).is_some_and(|next| next.iter().any(|next| *next == to || reaches(allowed, next, to)))
 }

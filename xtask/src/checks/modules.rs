@@ -1,10 +1,10 @@
-//! Modules of a crate may use each other in one direction.
+//! Checks that modules of a crate use each other in one direction.
 //!
-//! A module is a file; an inline `mod x { .. }` belongs to its file, and code that is compiled for tests only is left out. What is included
-//! from generated files is left out too.
+//! A module is a file; an inline `mod x { .. }` belongs to its file. Code that is compiled for tests only is left out, and so are
+//! generated files that are included.
 //!
-//! A module uses another where a path names the other or an item of it: through `crate::`, `self::`, `super::`, an imported module or a
-//! child's name. What a module re-exports counts as a use of the module that defines it, not of the one that re-exports it. Between parent
+//! A module uses another where a path names it or one of its items. The path may begin with `crate::`, `self::`, `super::`, an
+//! imported module or a child's name. The use of a re-exported item counts as a use of the module that defines it. Between parent
 //! and child:
 //!
 //! - a declaration (`mod x;`) and a re-export (`pub use x::Y`, also `pub(crate)`) are no use;
@@ -24,10 +24,10 @@ use syn::{Item, UseTree};
 use crate::checks::attributes::is_test;
 use crate::output::line;
 
-/// How many re-exports one name is followed through.
+/// Largest number of re-exports that are followed for one name.
 const MAX_REEXPORT_DEPTH: usize = 8;
 
-/// The modules on the way from a crate's root, such as `["memory", "pool"]`.
+/// Modules on the path from a crate's root, such as `["memory", "pool"]`.
 type ModulePath = Vec<String>;
 
 /// A place where one module uses another.
@@ -37,7 +37,7 @@ struct UseSite {
     line: usize,
 }
 
-/// One module: its file, and what other modules find in it.
+/// One module: its file, and the names that other modules find in it.
 struct Module {
     file: PathBuf,
     syntax: syn::File,
@@ -45,9 +45,9 @@ struct Module {
     children: BTreeSet<String>,
     /// Names that it defines itself.
     items: BTreeSet<String>,
-    /// Names that it re-exports, and the paths behind them as written.
+    /// Names that it re-exports, with the paths behind them as written.
     reexports: BTreeMap<String, Vec<String>>,
-    /// Paths whose every name it re-exports.
+    /// Paths from which it re-exports every name.
     globs: Vec<Vec<String>>,
 }
 
@@ -57,10 +57,10 @@ struct Crate {
     modules: BTreeMap<ModulePath, Module>,
 }
 
-/// The first place where each module uses each other one.
+/// First place where each module uses each other one.
 type Uses = BTreeMap<(ModulePath, ModulePath), UseSite>;
 
-/// Every cycle of modules in the checkout.
+/// Returns every cycle of modules in the checkout.
 ///
 /// With `shows_edges`, prints each use inside a cycle.
 pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
@@ -79,7 +79,7 @@ pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The crates of the checkout by name, with their folders.
+/// Returns the crates of the checkout by name, with their folders.
 fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let folder = root.join("crates");
     let mut crates = vec![("tests".to_owned(), root.join("tests")), ("xtask".to_owned(), root.join("xtask"))];
@@ -93,7 +93,7 @@ fn crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(crates)
 }
 
-/// The files that a crate's library and programs begin with.
+/// Returns the root files of a crate's library and programs.
 fn roots(source: &Path) -> Result<Vec<PathBuf>> {
     let mut roots: Vec<PathBuf> =
         ["lib.rs", "main.rs"].iter().map(|name| source.join(name)).filter(|path| path.is_file()).collect();
@@ -106,7 +106,7 @@ fn roots(source: &Path) -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// A cycle of modules: all that take part, and a shortest way round.
+/// Describes a cycle of modules: all its members, and a shortest cycle among them.
 fn describe(root: &Path, name: &str, members: &BTreeSet<ModulePath>, uses: &Uses) -> String {
     let names: Vec<String> = members.iter().map(show).collect();
     let mut text = format!("{name}: {} modules use each other in a cycle: {}", members.len(), names.join(", "));
@@ -155,21 +155,21 @@ impl Crate {
         Ok(())
     }
 
-    /// Every use of one module by another.
+    /// Returns every use of one module by another.
     fn uses(&self) -> Uses {
         let mut uses = Uses::new();
         for (path, module) in &self.modules {
             let mut reader =
                 Reader { modules: self, path, module, depth: 0, aliases: BTreeMap::new(), uses: &mut uses };
             reader.aliases = module.children.iter().map(|child| (child.clone(), joined(path, child))).collect();
-            // Imports first: a module may be named above the `use` that a block holds.
+            // Imports come first: a module may be named above the `use` in a block.
             Imports(&mut reader).visit_file(&module.syntax);
             reader.visit_file(&module.syntax);
         }
         uses
     }
 
-    /// The module that defines what `names` leads to from `start`, and whether the names lead to that module itself.
+    /// Returns the module that defines the item at `names` from `start`, and whether the names lead to that module itself.
     fn resolve(&self, start: &ModulePath, names: &[String], depth: usize) -> Option<(ModulePath, bool)> {
         let mut at = start.clone();
         for (index, name) in names.iter().enumerate() {
@@ -213,13 +213,13 @@ impl Crate {
         })
     }
 
-    /// Resolves a path as module `at` writes it; none for other crates.
+    /// Resolves a path as module `at` writes it; `None` for other crates.
     fn resolve_written(&self, at: &ModulePath, names: &[String], depth: usize) -> Option<(ModulePath, bool)> {
         let (start, rest) = self.start(at, names, 0)?;
         self.resolve(&start, rest, depth)
     }
 
-    /// Where a written path begins, and the names behind that; `inline` modules of the file are around it.
+    /// Returns the start of a written path and the names behind it; the file has `inline` modules around the path.
     fn start<'a>(&self, at: &ModulePath, names: &'a [String], inline: usize) -> Option<(ModulePath, &'a [String])> {
         let first = names.first()?;
         let mut start = at.clone();
@@ -298,10 +298,10 @@ fn is_reexport(import: &syn::ItemUse) -> bool {
     !matches!(import.vis, syn::Visibility::Inherited)
 }
 
-/// One name that a `use` brings in.
+/// One name that a `use` imports.
 struct Leaf {
     path: Vec<String>,
-    /// The name in the importing module; none for `*`, and `_` for a trait without one.
+    /// Name in the importing module; `None` for `*`, and `_` for an unnamed trait.
     name: Option<String>,
     span: Span,
 }
@@ -335,12 +335,12 @@ fn spread(tree: &UseTree, prefix: &mut Vec<String>, leaves: &mut Vec<Leaf>) {
     }
 }
 
-/// Finds what one module uses.
+/// Finds the modules that one module uses.
 struct Reader<'a> {
     modules: &'a Crate,
     path: &'a ModulePath,
     module: &'a Module,
-    /// How many inline modules are around the item that is read.
+    /// Number of inline modules around the item that is read.
     depth: usize,
     /// Modules that the file names without a path.
     aliases: BTreeMap<String, ModulePath>,
@@ -348,7 +348,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Notes the use of what a path names.
+    /// Records the use of the item that a path names.
     fn note(&mut self, names: &[String], span: Span) {
         let found = self.find(names);
         if let Some((target, _)) = found.filter(|(target, _)| target != self.path) {
@@ -366,7 +366,7 @@ impl Reader<'_> {
         self.modules.resolve(&start, rest, 0)
     }
 
-    /// Notes paths among the tokens of a macro.
+    /// Records paths among the tokens of a macro.
     fn scan(&mut self, tokens: TokenStream) {
         let mut names: Vec<String> = Vec::new();
         let mut begin: Option<Span> = None;
@@ -416,7 +416,7 @@ impl<'ast> Visit<'ast> for Imports<'_, '_> {
             match (self.0.find(&leaf.path), leaf.name) {
                 (Some((module, true)), Some(name)) => drop(self.0.aliases.insert(name, module)),
                 (Some(_), _) if !is_reexport(import) => self.0.note(&leaf.path, leaf.span),
-                // A module of another crate by the name of a child, say.
+                // This may be a module of another crate with the name of a child.
                 (None, Some(name)) => drop(self.0.aliases.remove(&name)),
                 _ => {}
             }
@@ -484,7 +484,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// Sets of modules that use each other in a cycle.
+/// Returns the sets of modules that use each other in a cycle.
 fn components(uses: &Uses) -> Vec<BTreeSet<ModulePath>> {
     let mut components: Vec<BTreeSet<ModulePath>> = Vec::new();
     let modules: BTreeSet<&ModulePath> = uses.keys().flat_map(|(from, to)| [from, to]).collect();
@@ -506,7 +506,7 @@ fn components(uses: &Uses) -> Vec<BTreeSet<ModulePath>> {
     components
 }
 
-/// All modules that `start` uses, directly or through others.
+/// Returns all modules that `start` uses, directly or through others.
 fn reached<'a>(start: &ModulePath, uses: &'a Uses) -> BTreeSet<&'a ModulePath> {
     let mut modules = BTreeSet::new();
     let mut left: Vec<&ModulePath> = users(start, uses).collect();
@@ -518,14 +518,14 @@ fn reached<'a>(start: &ModulePath, uses: &'a Uses) -> BTreeSet<&'a ModulePath> {
     modules
 }
 
-/// The modules that `module` uses itself.
+/// Returns the modules that `module` uses directly.
 fn users<'a>(module: &ModulePath, uses: &'a Uses) -> impl Iterator<Item = &'a ModulePath> {
     let first = (module.clone(), ModulePath::new());
     let module = module.clone();
     uses.range(first..).take_while(move |((from, _), _)| *from == module).map(|((_, to), _)| to)
 }
 
-/// The edges of a shortest cycle among `members`.
+/// Returns the edges of a shortest cycle among `members`.
 fn shortest_cycle(members: &BTreeSet<ModulePath>, uses: &Uses) -> Vec<(ModulePath, ModulePath)> {
     let cycles = members.iter().filter_map(|start| cycle_from(start, members, uses));
     let shortest = cycles.min_by_key(Vec::len).unwrap_or_default();
@@ -533,7 +533,7 @@ fn shortest_cycle(members: &BTreeSet<ModulePath>, uses: &Uses) -> Vec<(ModulePat
     shortest.iter().cloned().zip(next.cloned()).collect()
 }
 
-/// The modules of a shortest cycle through `start`.
+/// Returns the modules of a shortest cycle through `start`.
 fn cycle_from(start: &ModulePath, members: &BTreeSet<ModulePath>, uses: &Uses) -> Option<Vec<ModulePath>> {
     let mut predecessors: BTreeMap<&ModulePath, &ModulePath> = BTreeMap::new();
     let mut queue: VecDeque<&ModulePath> = [start].into();
@@ -561,7 +561,7 @@ fn cycle_from(start: &ModulePath, members: &BTreeSet<ModulePath>, uses: &Uses) -
 mod tests {
     use super::*;
 
-    /// A crate of made-up files; the first is its root.
+    /// Returns the uses in a made-up crate, whose first file is its root.
     fn uses(files: &[(&str, &str)]) -> Vec<String> {
         let mut test_crate = Crate::default();
         for (name, text) in files {

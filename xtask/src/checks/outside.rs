@@ -1,6 +1,6 @@
-//! Words that pages name in backticks and that are not of this tree, each with its origin.
+//! Words in backticks on pages that do not belong to this tree, each with its origin.
 //!
-//! `cargo xtask pages` names a row that no page needs any more.
+//! `cargo xtask pages` reports rows that no page needs any more.
 
 /// Symbols: constants, functions, settings, keys.
 pub(crate) const OUTSIDE_SYMBOLS: &[(&str, &str)] = &[

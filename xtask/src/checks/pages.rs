@@ -1,5 +1,5 @@
-//! Checks what people read: links, paths, variables and symbols ([`symbols`]) in backticks resolve on every page, and tables of figures are
-//! what the data give.
+//! Checks pages. Links, paths, variables and symbols ([`symbols`]) in backticks must exist, and tables of figures must match the
+//! data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
 
-/// Where Katydid's variables are listed, and how their names begin.
+/// List of Katydid's variables, and the prefix of their names.
 const VARIABLES_FILE: &str = "crates/driver-rules/src/state/settings.rs";
 const VARIABLE_PREFIX: &str = "KATYDID_";
 
-/// The page of the description of the API, which lies beside that.
+/// Page with the description of the API, which lies beside that description.
 const SPEC_PAGE: &str = "spec/README.md";
 
-/// Pages that tests of these checks make up.
+/// Made-up pages in the tests of these checks.
 const EXAMPLE_PAGES: [&str; 6] =
     ["docs/a.md", "docs/b.md", "docs/c.md", "docs/how-to/a.md", "docs/NAME.md", "docs/none.md"];
 
-/// A page, and what is wrong with it.
+/// A page with its text.
 struct Page {
-    /// From the root.
+    /// Path from the root.
     path: PathBuf,
     text: String,
 }
 
-/// Checks the pages; with `writes`, makes the tables of `docs/evidence` anew before that.
+/// Checks the pages; with `writes`, first makes the tables of `docs/evidence` anew.
 pub(crate) fn check(tree: &Tree, writes: bool) -> Result<()> {
     if writes {
         write(tree)?;
@@ -49,7 +49,7 @@ pub(crate) fn write(tree: &Tree) -> Result<()> {
     evidence::write(&tree.root, &pages)
 }
 
-/// Prints the figures, and fails where a page breaks a limit or names what is not there.
+/// Prints the figures, and fails if a page breaks a limit or names something that does not exist.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("pages: links, paths, symbols, tables of figures");
     let pages = read(&tree.root)?;
@@ -81,7 +81,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// All pages of the root and of `docs`, and [`SPEC_PAGE`].
+/// Reads all pages of the root and of `docs`, and [`SPEC_PAGE`].
 fn read(root: &Path) -> Result<Vec<Page>> {
     let mut paths = Vec::new();
     collect(root, false, &mut paths)?;
@@ -107,7 +107,7 @@ fn collect(folder: &Path, is_deep: bool, paths: &mut Vec<PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// Links and paths of a page that lead nowhere.
+/// Returns links and paths of a page that lead nowhere.
 fn broken(root: &Path, page: &Page, pages: &[Page]) -> Vec<String> {
     let at = |number: usize, what: &str| format!("{}:{number}: {what}", page.path.display());
     let folder = page.path.parent().unwrap_or(Path::new(""));
@@ -129,12 +129,12 @@ fn broken(root: &Path, page: &Page, pages: &[Page]) -> Vec<String> {
     faults
 }
 
-/// Variables that a page names and `list` does not.
+/// Returns variables that a page names and `list` does not.
 fn unknown(page: &Page, list: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, text) in prose_lines(&page.text) {
         let words = spans(text).into_iter().flat_map(|span| span.split(|letter: char| !is_of_variable(letter)));
-        // One that ends with the line stands for several.
+        // A prefix at the end of a word stands for several variables.
         let named = words.filter(|word| word.starts_with(VARIABLE_PREFIX) && !word.ends_with('_'));
         let lost = named.filter(|word| !list.contains(&format!("\"{word}\"")));
         faults.extend(lost.map(|word| format!("{}:{number}: there is no variable {word}", page.path.display())));
@@ -142,7 +142,7 @@ fn unknown(page: &Page, list: &str) -> Vec<String> {
     faults
 }
 
-/// Symbols that a page names and that exist nowhere. The changelog tells the past, so it may name what is gone.
+/// Returns symbols on a page that exist nowhere. The changelog describes the past, so it may name removed symbols.
 fn lost_symbols(page: &Page, symbols: &Symbols) -> Vec<String> {
     if page.path == Path::new(changelog::CHANGELOG_PAGE) {
         return Vec::new();
@@ -153,7 +153,7 @@ fn lost_symbols(page: &Page, symbols: &Symbols) -> Vec<String> {
     lost.map(|(number, fault)| format!("{}:{number}: {fault}", page.path.display())).collect()
 }
 
-/// Constants that a page names with another value than the source has.
+/// Returns constants on a page whose values differ from the source.
 fn wrong_constants(root: &Path, page: &Page) -> Vec<String> {
     let lines = prose_lines(&page.text);
     let wrong = lines
@@ -161,7 +161,7 @@ fn wrong_constants(root: &Path, page: &Page) -> Vec<String> {
     wrong.map(|(number, fault)| format!("{}:{number}: {fault}", page.path.display())).collect()
 }
 
-/// A page whose tables are not what the data give.
+/// Returns a fault if the tables of a page differ from the data.
 fn outdated(page: &Page, evidence: &Evidence) -> Option<String> {
     let path = page.path.display();
     match evidence.fill(&page.text) {
@@ -175,25 +175,25 @@ fn is_of_variable(letter: char) -> bool {
     letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_'
 }
 
-/// Targets of the relative links of a line.
+/// Returns the targets of the relative links of a line.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     targets.filter(|target| !target.contains("://")).collect()
 }
 
-/// The spans of code of a line.
+/// Returns the spans of code of a line.
 fn spans(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// Whether a span is a path in the repository: below one of its folders, without a placeholder.
+/// Returns whether a span is a path in the repository: below one of its folders, without a placeholder.
 fn is_path(span: &str) -> bool {
     let is_plain = span.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-/".contains(letter));
     let below = ["crates/", "docs/", "fuzz/", "spec/", "tests/", "xtask/", ".github/"];
     is_plain && below.iter().any(|folder| span.starts_with(folder))
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 pub(crate) fn plain(path: &Path) -> PathBuf {
     path.iter().fold(PathBuf::new(), |mut plain, part| {
         if part == ".." {
@@ -210,18 +210,18 @@ fn has_heading(pages: &[Page], path: &Path, anchor: &str) -> bool {
     page.is_none_or(|page| prose_lines(&page.text).any(|(_, line)| line.starts_with('#') && slug(line) == anchor))
 }
 
-/// The anchor of a heading, as GitHub and mdBook make it.
+/// Returns the anchor of a heading, as GitHub and mdBook make it.
 fn slug(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let letters = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
-/// Pages below `docs` that sources name, in comments and messages, and that are not there.
+/// Returns pages below `docs` that sources name in comments and messages, but that do not exist.
 fn lost_pages(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for path in shell::git(root, &["ls-files", "crates/*.rs", "xtask/*.rs", "spec/*.api"])?.lines() {
-        // A file may be gone from the checkout before it is gone from the index.
+        // A file may be deleted in the checkout before it is removed from the index.
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         for (index, line) in text.lines().enumerate() {
             let words = line.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-/".contains(letter)));
@@ -233,7 +233,7 @@ fn lost_pages(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Pages below `docs` that the book leaves out.
+/// Returns pages below `docs` that the book leaves out.
 fn unlisted(pages: &[Page]) -> Vec<String> {
     let summary = Path::new("docs/SUMMARY.md");
     let Some(book) = pages.iter().find(|page| page.path == summary) else {

@@ -1,6 +1,6 @@
 //! The prose of a page: its lines outside of code blocks.
 
-/// The lines of a page that lie in no code block, with their numbers.
+/// Returns the lines of a page outside of code blocks, with their numbers.
 pub(crate) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {

@@ -1,7 +1,7 @@
-//! Counts the words of sentences: on pages, in doc comments, and in the messages of errors.
+//! Counts the words of sentences on pages, in doc comments, and in the messages of errors.
 //!
-//! A span of code counts as one word. Code blocks are left out; of tables only the hard limit is checked. Pages are those of the root and
-//! of `docs`, messages the texts of `#[error("…")]`.
+//! A span of code counts as one word. Code blocks are left out; for tables only the hard limit is checked. Pages are those of the
+//! root and of `docs`, messages the texts of `#[error("…")]`.
 
 use std::fs;
 use std::path::Path;
@@ -13,21 +13,21 @@ use crate::output::line;
 use crate::shell;
 use crate::tree::Tree;
 
-/// Words of a sentence: the median, nineteen of twenty, and all.
+/// Largest numbers of words in a sentence: for the median, the 95th percentile, and every sentence.
 const MAX_MEDIAN_WORDS: usize = 16;
 const MAX_P95_WORDS: usize = 30;
 const MAX_WORDS: usize = 45;
-/// What a span of code becomes where words are counted.
+/// Word that takes the place of a span of code for the count.
 const SPAN_WORD: &str = "code";
 
-/// A line of prose, or a cell of a table, with the number of the line where it begins.
+/// A line of prose or a cell of a table, with the number of its first line.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Prose(usize, String),
     Cell(usize, String),
 }
 
-/// What is wrong with all sentences; their figures are printed.
+/// Returns the faults of all sentences, and prints their figures.
 pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     let sources = ["crates/*.rs", "xtask/*.rs", "tests/*.rs"];
     let mut faults = of_files(tree, "pages", &[":(glob)*.md", "docs/*.md"], str::to_owned)?;
@@ -36,7 +36,7 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What is wrong with the sentences that `prose` takes out of the tracked files that match.
+/// Returns the faults of the sentences that `prose` takes out of the tracked files that match.
 fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> String) -> Result<Vec<String>> {
     let files = shell::git(&tree.root, &[&["ls-files"], patterns].concat())?;
     let (mut lengths, mut faults) = (Vec::new(), Vec::new());
@@ -53,7 +53,7 @@ fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> Strin
     Ok(faults)
 }
 
-/// The texts of `#[error("…")]` in a source, each on the line where it begins.
+/// Returns the texts of `#[error("…")]` in a source, each on the line where it begins.
 fn messages(source: &str) -> String {
     let mut text = String::new();
     let mut last_line = 0;
@@ -70,14 +70,14 @@ fn messages(source: &str) -> String {
     text
 }
 
-/// A string literal's text up to its closing quote, on one line.
+/// Returns a string literal's text up to its closing quote, on one line.
 fn message(quoted: &str) -> String {
     let mut text = String::new();
     let mut letters = quoted.chars();
     while let Some(letter) = letters.next() {
         match letter {
             '"' => break,
-            // An escaped end of a line goes on behind the indentation of the next one; other escapes are no words.
+            // An escaped end of a line continues behind the indentation of the next one; other escapes are no words.
             '\\' => text.extend(letters.next().filter(|escaped| *escaped != '\n').map(|_| ' ')),
             '\n' => text.push(' '),
             other => text.push(other),
@@ -86,7 +86,7 @@ fn message(quoted: &str) -> String {
     text
 }
 
-/// The doc comments of a source as one page: comments apart from each other are paragraphs.
+/// Returns the doc comments of a source as one page, where separate comments are separate paragraphs.
 fn doc_text(source: &str) -> String {
     let mut text = String::new();
     for line in source.lines().map(str::trim_start) {
@@ -97,7 +97,7 @@ fn doc_text(source: &str) -> String {
     text
 }
 
-/// Words of each sentence of a page's prose, and the sentences beyond the limit, those of tables too.
+/// Returns the number of words in each sentence of a page's prose, and the sentences beyond the limit, also in tables.
 fn measured(path: &Path, text: &str) -> (Vec<usize>, Vec<String>) {
     let (mut lengths, mut faults) = (Vec::new(), Vec::new());
     for piece in pieces(text) {
@@ -119,7 +119,7 @@ fn measured(path: &Path, text: &str) -> (Vec<usize>, Vec<String>) {
     (lengths, faults)
 }
 
-/// Paragraphs and items of lists, each as one line, and cells of tables. Headings are left out.
+/// Returns paragraphs and items of lists, each as one line, and cells of tables. Headings are left out.
 fn pieces(text: &str) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut last = 0;
@@ -147,7 +147,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|letter| letter.is_ascii_digit())
 }
 
-/// The sentences of a paragraph, its spans of code and targets of links replaced by a word, or none.
+/// Returns the sentences of a paragraph. A word takes the place of each span of code; targets of links are removed.
 fn sentences(paragraph: &str) -> Vec<String> {
     let spared = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { SPAN_WORD } else { part });
     let mut text: String = spared.collect();
@@ -172,13 +172,13 @@ fn word_count(sentence: &str) -> usize {
     sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
 
-/// What is wrong with all sentences of pages together.
+/// Returns the faults of all sentences of pages together.
 fn judged(kind: &str, lengths: &mut [usize]) -> Vec<String> {
     let (median, nearly_all) = report(kind, lengths);
     over(kind, &[("the median", median, MAX_MEDIAN_WORDS), ("the 95th percentile", nearly_all, MAX_P95_WORDS)])
 }
 
-/// Prints the figures; gives the median and the 95th percentile.
+/// Prints the figures; returns the median and the 95th percentile.
 fn report(kind: &str, lengths: &mut [usize]) -> (usize, usize) {
     lengths.sort_unstable();
     let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
@@ -191,7 +191,7 @@ fn report(kind: &str, lengths: &mut [usize]) -> (usize, usize) {
     (median, nearly_all)
 }
 
-/// Figures beyond their limits.
+/// Returns the figures beyond their limits.
 fn over(kind: &str, sentences: &[(&str, usize, usize)]) -> Vec<String> {
     let over = sentences.iter().filter(|(_, is, limit)| is > limit);
     over.map(|(name, is, limit)| format!("sentences of {kind}: {name} is {is} words, the limit is {limit}")).collect()

@@ -1,7 +1,7 @@
-//! Doc comments of public items say something: two words or fewer name no unit, no range and no source.
+//! Checks that doc comments of public items are informative: two words or fewer name no unit, no range and no source.
 //!
-//! Public are items under `pub`, fields under `pub`, and variants of public enums with their fields. Items that macros make are not
-//! looked at, nor is what is compiled for tests only, item by item.
+//! Public items are those under `pub`, fields under `pub`, and variants of public enums with their fields. Items from macros are
+//! not checked, and neither are items that are compiled for tests only.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -9,10 +9,10 @@ use syn::{Attribute, Expr, Field, Lit, Meta, Visibility};
 
 use crate::checks::attributes::is_test;
 
-/// Fewest words of a doc comment.
+/// Smallest number of words in a doc comment.
 const MIN_WORDS: usize = 3;
 
-/// The doc comments of public items that are too short, each with its line.
+/// Returns the doc comments of public items that are too short, each with its line.
 pub(crate) fn faults(file: &syn::File) -> Vec<String> {
     let mut visitor = Visitor { faults: Vec::new() };
     visitor.visit_file(file);
@@ -46,7 +46,7 @@ impl Visitor {
         }
     }
 
-    /// An item, and its public fields if it is public.
+    /// Checks an item, and its public fields if it is public.
     fn check_fields<'a>(&mut self, item: (&Visibility, &[Attribute]), fields: impl Iterator<Item = &'a Field>) {
         if is_looked_at(item.0, item.1) {
             self.check(item.1);
@@ -55,7 +55,7 @@ impl Visitor {
     }
 }
 
-/// Whether an item is public, and not for tests only.
+/// Returns whether an item is public, and not for tests only.
 fn is_looked_at(visibility: &Visibility, attributes: &[Attribute]) -> bool {
     matches!(visibility, Visibility::Public(_)) && !is_test(attributes)
 }
@@ -139,7 +139,7 @@ impl<'ast> Visit<'ast> for Visitor {
     }
 }
 
-/// The text of a line of a doc comment.
+/// Returns the text of a line of a doc comment.
 fn text(attribute: &Attribute) -> Option<String> {
     let Meta::NameValue(pair) = &attribute.meta else { return None };
     let Expr::Lit(value) = &pair.value else { return None };

@@ -1,9 +1,9 @@
-//! Measures the sources against the targets of style: sizes of files and functions, share of comments, headers.
+//! Measures the sources against the style targets: sizes of files and functions, share of comments, headers.
 //!
-//! Hard limits fail: a file above 1000 lines, a function above 80. So do a file without a header that says what it is for, an
-//! `unsafe` without its SAFETY comment, a doc comment of a public item that says nothing, and an example in a doc comment, since
-//! `cargo xtask test` runs none of those. The other targets are shown beside what was measured.
-//! Tests are left out, as are generated files, which are not in the tree.
+//! Hard limits fail: a file above 1000 lines, or a function above 80. So do a file without a header about its purpose, and an
+//! `unsafe` without its SAFETY comment. An uninformative doc comment of a public item fails as well. So does an example in a doc
+//! comment, since `cargo xtask test` does not run examples. The other targets are shown beside the measured values. Tests and
+//! generated files, which are not in the tree, are left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::tree::Tree;
 const MAX_FILE_LINES: usize = 1000;
 const MAX_FUNCTION_LINES: usize = 80;
 
-/// What is measured of one file.
+/// Measured values of one file.
 struct FileMeasures {
     path: PathBuf,
     lines: usize,
@@ -31,7 +31,7 @@ struct FileMeasures {
     faults: Vec<String>,
 }
 
-/// Blocks of doc comments that rustdoc would compile and run: those without a language, and those in Rust.
+/// Returns blocks of doc comments that rustdoc would compile and run: those without a language, and those in Rust.
 fn examples(lines: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     let mut is_open = false;
@@ -50,7 +50,7 @@ fn examples(lines: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Prints the figures, and fails where a hard limit is passed.
+/// Prints the figures, and fails if a hard limit is exceeded.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("style: sizes, comments, headers, words, lengths of sentences");
     let mut files = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// All Rust files below `folder` that are neither tests nor built.
+/// Collects all Rust files below `folder` that are neither tests nor generated.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
@@ -110,7 +110,7 @@ fn measure(root: &Path, path: &Path) -> Result<FileMeasures> {
     })
 }
 
-/// Walks one file; what lies in a test module is left out.
+/// Walks one file, and leaves out test modules.
 struct Visitor<'a> {
     lines: &'a [&'a str],
     functions: Vec<(String, usize)>,
@@ -124,7 +124,7 @@ impl Visitor<'_> {
         self.functions.push((format!("{first}: {name}"), last + 1 - first));
     }
 
-    /// Notes an `unsafe` that no comment stands at: on its own line, or in the comment above its statement.
+    /// Records an `unsafe` without a comment, either on its own line or above its statement.
     fn unsafety(&mut self, span: Span) {
         let number = span.start().line;
         let above = self.lines[..number].iter().rev().take(12).take_while(|text| !text.trim().is_empty());
@@ -199,7 +199,7 @@ fn show(files: &[FileMeasures]) {
     line(&format!("    comments: {share} % of non-blank lines (target: 20 to 27 %)"));
 }
 
-/// Median, 95th percentile and longest of sorted numbers.
+/// Returns median, 95th percentile and maximum of sorted numbers.
 fn spread(sorted: &[usize]) -> String {
     let at = |percent: usize| sorted.get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1)));
     let show = |value: Option<&usize>| value.copied().unwrap_or(0);

@@ -1,8 +1,9 @@
-//! Words in backticks that look like symbols exist: in the tree, in a command line of ours, or in the table of words from outside.
+//! Checks that words in backticks that look like symbols exist: in the tree, in a command line of the project, or in the table of
+//! words from outside.
 //!
-//! A word looks like a symbol if it has an underscore or a hump (`cuInit`, `SessionFlags`), or stands before a parenthesis. It is looked
-//! for among the identifiers of all tracked files but pages, comments left out. `*` and `…` beside a word stand for anything. A path
-//! `owner::name` needs a source file that is or declares `owner` and names `name`.
+//! A word looks like a symbol if it has an underscore or a hump (`cuInit`, `SessionFlags`), or stands before a parenthesis. It is
+//! searched among the identifiers of all tracked files except pages; comments are left out. `*` and `…` beside a word match
+//! anything. A path `owner::name` needs a source file that is or declares `owner` and names `name`.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -14,25 +15,25 @@ use crate::checks::command_tree::{Commands, long_flag};
 use crate::checks::outside::{OUTSIDE_FLAGS, OUTSIDE_SYMBOLS};
 use crate::shell;
 
-/// Files whose words count for nothing: tables of words that are not ours, or not ours any more.
+/// Files whose words are ignored: tables of words that are foreign or no longer used.
 const NOT_INDEXED: [&str; 2] = ["xtask/src/checks/outside.rs", "xtask/src/checks/words.rs"];
 
 /// Keywords before the name of something that can own names.
 const OWNER_KEYWORDS: [&str; 7] = ["mod", "struct", "enum", "trait", "union", "impl", "type"];
 
-/// Ends of names of source files, which exist where a page names one.
+/// Extensions of source files, which must exist if a page names one.
 const SYMBOL_SOURCE_ENDS: [&str; 3] = [".rs", ".api", ".cu"];
 
-/// What pages may name.
+/// Symbols that pages may name.
 pub(crate) struct Symbols {
-    /// Sorted, so that those with a common beginning lie together.
+    /// Sorted identifiers, so that those with a common beginning lie together.
     identifiers: BTreeSet<String>,
     file_names: HashSet<String>,
     sources: Vec<Source>,
     commands: Commands,
 }
 
-/// A source file: what owns names in it, and all its identifiers.
+/// A source file: the owners of names in it, and all its identifiers.
 struct Source {
     owners: HashSet<String>,
     identifiers: HashSet<String>,
@@ -59,7 +60,7 @@ impl Symbols {
             symbols.file_names.extend(path.split('/').map(str::to_owned));
             symbols.identifiers.extend(words_of(path).map(|word| word.text.to_owned()));
             let is_left_out = path.ends_with(".md") || NOT_INDEXED.contains(&path);
-            // What is no text, or gone from the checkout, names nothing.
+            // A file that is not text, or is missing from the checkout, has no symbols.
             if let Some(text) = (!is_left_out).then(|| fs::read_to_string(root.join(path)).ok()).flatten() {
                 symbols.add(path, &text);
             }
@@ -72,7 +73,7 @@ impl Symbols {
         for line in text.lines().map(|line| without_comment(line, path)) {
             let mut preceding = "";
             for word in words_of(line) {
-                // Tests that no `#[test]` declares are named as `"owner::{name}"`.
+                // Tests without a `#[test]` declaration are named as `"owner::{name}"`.
                 let is_prefix = word.preceding == Some('"') && word.after == Some(':');
                 if OWNER_KEYWORDS.contains(&preceding) || is_prefix {
                     source.owners.insert(word.text.to_owned());
@@ -92,7 +93,7 @@ impl Symbols {
         }
     }
 
-    /// What is wrong with the span of code `span`.
+    /// Returns the faults of the span of code `span`.
     pub(crate) fn faults(&self, span: &str) -> Vec<String> {
         let mut faults: Vec<String> = self.commands.fault(span).into_iter().collect();
         let is_file = SYMBOL_SOURCE_ENDS.iter().any(|end| span.ends_with(end)) && !span.contains(['*', ' ', '/', '<']);
@@ -130,7 +131,7 @@ impl Symbols {
         }
     }
 
-    /// Whether a file has the last two parts of a path.
+    /// Returns whether a file has the last two parts of a path.
     fn has_path(&self, path: &str) -> bool {
         let mut parts = path.rsplit("::");
         let (Some(name), Some(owner)) = (parts.next(), parts.next()) else { return true };
@@ -139,7 +140,7 @@ impl Symbols {
     }
 }
 
-/// Rows of the table of words from outside that no span names any more.
+/// Returns rows of the table of words from outside that no span names any more.
 pub(crate) fn unused<'a>(spans: impl Iterator<Item = &'a str>) -> Vec<String> {
     let named: HashSet<String> = spans
         .flat_map(|span| {
@@ -165,18 +166,18 @@ impl Word<'_> {
         has_underscore || has_hump || is_called
     }
 
-    /// Whether more may stand before or behind it.
+    /// Returns whether more letters may stand before or behind the word.
     fn is_open(&self) -> bool {
         is_wildcard(self.preceding) || is_wildcard(self.after)
     }
 }
 
-/// Whether a letter beside a word stands for any others.
+/// Returns whether a letter beside a word stands for any others.
 fn is_wildcard(letter: Option<char>) -> bool {
     matches!(letter, Some('*' | '…'))
 }
 
-/// The words of a text: runs of letters, digits and underscores.
+/// Returns the words of a text: runs of letters, digits and underscores.
 fn words_of(text: &str) -> impl Iterator<Item = Word<'_>> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut at = 0;
@@ -189,7 +190,7 @@ fn words_of(text: &str) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Paths such as `owner::name` of a span that has nothing but such paths and words.
+/// Returns the paths such as `owner::name` in a span that has nothing but such paths and words.
 fn rust_paths(span: &str) -> Vec<&str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_: ()".contains(letter);
     if !span.chars().all(is_plain) {
@@ -198,7 +199,7 @@ fn rust_paths(span: &str) -> Vec<&str> {
     span.split([' ', '(', ')']).filter(|word| word.contains("::")).collect()
 }
 
-/// A line up to its comment.
+/// Returns a line up to its comment.
 fn without_comment<'a>(line: &'a str, path: &str) -> &'a str {
     let end = path.rsplit('.').next().unwrap_or_default();
     let mark = match end {
@@ -206,7 +207,7 @@ fn without_comment<'a>(line: &'a str, path: &str) -> &'a str {
         "api" | "py" | "sh" | "toml" | "yml" => "# ",
         _ => return line,
     };
-    // `://` of an address is no comment.
+    // `://` of an address does not begin a comment.
     let starts = line.match_indices(mark).map(|(at, _)| at);
     let comment = starts.into_iter().find(|at| line[..*at].chars().next_back().is_none_or(char::is_whitespace));
     comment.map_or(line, |at| &line[..at])

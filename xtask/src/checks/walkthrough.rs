@@ -1,8 +1,8 @@
-//! The walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree, what they make compiles, and the
-//! page says truly how many files each takes.
+//! Checks the walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree and compile, and the page has the
+//! right number of files for each.
 //!
-//! The changes are applied to a copy below cargo's target folder, all of them, and compiled once. The copy is compiled into a target
-//! folder of its own: in a shared one, cargo would take crates of the copy for those of the tree, whose changes it would then miss.
+//! All the changes are applied to a copy below cargo's target folder, which is compiled once. The copy has a target folder of its
+//! own. In a shared one, cargo would take the copy's crates for those of the tree, and then miss changes there.
 
 use std::fs;
 use std::path::Path;
@@ -14,20 +14,20 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// The page, whose table has a row for each change.
+/// Page whose table has a row for each change.
 const WALKTHROUGH_PAGE: &str = "docs/how-to/add-a-function.md";
-/// Where the changes are, each as `git diff` writes it. No two touch the same lines.
+/// Folder of the changes, each as `git diff` writes it. No two of them touch the same lines.
 const CHANGES_FOLDER: &str = "docs/how-to/add-a-function";
-/// What the changes are, by the names of their files.
+/// Names of the changes' files.
 const CHANGE_NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
-/// A new line there makes `cargo xtask bless` write another coverage page, which no change carries.
+/// File in which a new line makes `cargo xtask bless` write another coverage page, which no change includes.
 const SPEC_FILE: &str = "spec/cuda.api";
-/// Below cargo's target folder: what cargo makes of the copy.
+/// Target folder of the copy, below cargo's target folder.
 const COPY_TARGET: &str = "walkthrough-target";
-/// What the changes touch.
+/// Crates that the changes touch.
 const TOUCHED_CRATES: [&str; 6] = ["-p", "katydid-shim-cuda", "-p", "katydid-session", "-p", "katydid-softcuda"];
 
-/// Counts the files of each change, applies them to a copy of the tree, and compiles that.
+/// Counts the files of each change, applies them to a copy of the tree, and compiles the copy.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("walk-through: the changes of docs/how-to/add-a-function.md compile");
     let page = fs::read_to_string(tree.root.join(WALKTHROUGH_PAGE))
@@ -59,26 +59,26 @@ fn change(name: &str) -> String {
 
 fn apply(tree: &Tree, copy: &Path, change: &str) -> Result<()> {
     let mut apply = Command::new("git");
-    // Without this git would take the copy for a part of the repository around it.
+    // Without this variable, git would take the copy for a part of the surrounding repository.
     apply.arg("apply").arg(tree.root.join(change)).current_dir(copy).env("GIT_CEILING_DIRECTORIES", &tree.target);
     let stale = || format!("{change} does not fit this tree: make the change anew, and write `git diff` there");
     shell::read(&mut apply).map(drop).with_context(stale)
 }
 
-/// How many files a change touches, with those that `cargo xtask bless` writes for it.
+/// Returns the number of files that a change touches, including those that `cargo xtask bless` writes for it.
 fn files(diff: &str) -> usize {
     let touched = diff.lines().filter_map(|line| line.strip_prefix("diff --git a/"));
     touched.map(|paths| 1 + usize::from(paths.starts_with(SPEC_FILE))).sum()
 }
 
-/// How many files the page says of a change: the second cell of the row that links it.
+/// Returns the number of files that the page states for a change: the second cell of the row that links it.
 fn stated_files(page: &str, name: &str) -> Option<usize> {
     let link = format!("(add-a-function/{name}.diff)");
     let row = page.lines().find(|line| line.starts_with('|') && line.contains(&link))?;
     row.trim_matches('|').split('|').nth(1)?.trim().parse().ok()
 }
 
-/// Every file that git keeps or would keep, in a folder of its own.
+/// Copies every file that git tracks or would track to a separate folder.
 fn copy_sources(root: &Path, copy: &Path) -> Result<()> {
     if copy.exists() {
         fs::remove_dir_all(copy).with_context(|| format!("cannot remove {}", copy.display()))?;
@@ -87,7 +87,7 @@ fn copy_sources(root: &Path, copy: &Path) -> Result<()> {
     listed.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
     for name in shell::read(&mut listed)?.split_terminator('\0') {
         let (from, to) = (root.join(name), copy.join(name));
-        // One that was deleted and is listed yet.
+        // A deleted file may still be listed.
         if !from.is_file() {
             continue;
         }

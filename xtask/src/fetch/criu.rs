@@ -1,11 +1,10 @@
-//! CRIU for machines whose own is missing or too old: Debian's package and the libraries it wants, unpacked into a folder
-//! of ours without touching the system.
+//! CRIU for machines that lack it or have an old one. Debian's package and its libraries are unpacked into a folder of the
+//! project, without touching the system.
 //!
-//! apt fetches and checks (Debian's signature) with lists and state of its own; `dpkg-deb` unpacks. The result is started
-//! through its own loader, so it works beside an older C library. Debian's current release is asked first, then its
-//! archive as of the day of the pin, because the former drops a package when the next one comes. The rule: a complete
-//! root or none, and nothing at all where there is no apt or no network: everything but checkpoints of a program's
-//! processes works without it.
+//! apt fetches and checks (by Debian's signature) with separate lists and state; `dpkg-deb` unpacks. The result is started
+//! through its own loader, so it works beside an older C library. The first source is Debian's current release, the second its
+//! archive as of the day of the pin. The former drops a package when the next version comes. The result is a complete root or
+//! none, and none at all without apt or a network. Everything works without it, except checkpoints of a program's processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,24 +16,24 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// The pin. 4.1 cannot dump a process that owns a TCP socket on Linux 6.18; 4.2.1 can.
+/// Pinned version. 4.1 cannot dump a process that owns a TCP socket on Linux 6.18; 4.2.1 can.
 const CRIU_VERSION: &str = "4.2.1-1";
-/// Where it is sought, in this order.
+/// Sources of the package, in the order in which they are tried.
 pub(crate) const CRIU_SOURCES: [&str; 2] =
     ["http://deb.debian.org/debian sid main", "http://snapshot.debian.org/archive/debian/20261120T000000Z sid main"];
-/// What the packages bring that CRIU does not need: 12 of 29 MiB.
+/// Files of the packages that CRIU does not need: 12 of 29 MiB.
 const CRIU_SUPERFLUOUS_FILES: [&str; 3] =
     ["usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/libc_malloc_debug.so.0"];
-/// The root, below the target folder.
+/// Folder of the root, below the target folder.
 const CRIU_FOLDER: &str = "criu";
 
-/// Where the root is, if it was fetched.
+/// Returns the root, if it was fetched.
 pub(crate) fn root(tree: &Tree) -> Option<PathBuf> {
     let root = tree.target.join(CRIU_FOLDER);
     root.join("usr/sbin/criu").is_file().then_some(root)
 }
 
-/// Fetches it unless it is there. What keeps it from being fetched is said, and is no failure.
+/// Fetches CRIU unless it is there. A reason why it cannot be fetched is printed, and is not an error.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let root = tree.target.join(CRIU_FOLDER);
     let stamp = root.join("version.txt");
@@ -67,7 +66,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Makes `work/root` out of what `source` has.
+/// Makes `work/root` from the packages of `source`.
 fn from(source: &str, work: &Path) -> Result<()> {
     clear(work)?;
     for folder in ["state/lists/partial", "cache/archives/partial", "root"] {
@@ -85,7 +84,7 @@ fn from(source: &str, work: &Path) -> Result<()> {
     unpack(&work.join("cache/archives"), &work.join("root"))
 }
 
-/// An apt that knows one source and an empty system, and writes below `work` alone.
+/// Configures an apt with one source and an empty system, which writes only below `work`.
 pub(crate) fn configure(source: &str, work: &Path) -> Result<PathBuf> {
     let keyring = Path::new("/usr/share/keyrings/debian-archive-keyring.gpg");
     if !keyring.is_file() {
@@ -120,7 +119,7 @@ fn unpack(archives: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a file or folder that may be there.
+/// Removes a file or folder, if it exists.
 pub(crate) fn clear(path: &Path) -> Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {

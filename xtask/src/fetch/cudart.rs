@@ -1,4 +1,4 @@
-//! Other minor versions of CUDA's shared runtime: fetched as the toolkit is, and tried by `tests/tests/all/cudart.rs`.
+//! Other minor versions of CUDA's shared runtime, fetched like the toolkit and tried by `tests/tests/all/cudart.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
 
-/// The pins, oldest version first.
+/// Pins, oldest version first.
 const CUDART_PINS: &str = include_str!("../../cudart.txt");
 
-/// A line of the pins, and its minor version such as 13.5.
+/// Line of the pins, and its minor version such as 13.5.
 type Pin = (&'static str, String);
 
 fn pins() -> Vec<Pin> {
@@ -25,7 +25,7 @@ fn pins() -> Vec<Pin> {
     lines.filter_map(|line| Some((line, minor(line)?))).collect()
 }
 
-/// Fetches what every run of the tests tries.
+/// Fetches the versions that every run of the tests tries.
 pub(crate) fn fetch_ends(tree: &Tree) -> Result<()> {
     let pins = pins();
     pins.first().into_iter().chain(pins.last()).try_for_each(|pin| fetch(tree, pin))

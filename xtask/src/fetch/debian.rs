@@ -1,4 +1,4 @@
-//! Packages of Debian, unpacked below a folder of the target folder: nothing of them is installed.
+//! Debian packages, unpacked below a folder of the target folder without being installed.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +9,15 @@ use anyhow::{Context, Result};
 use crate::fetch::criu::{clear, configure};
 use crate::shell;
 
-/// What is removed after unpacking.
+/// Folders that are removed after unpacking.
 const SUPERFLUOUS_FOLDERS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
 
-/// Whether Debian's packages can be fetched and unpacked here.
+/// Returns whether Debian's packages can be fetched and unpacked here.
 pub(crate) fn has_apt() -> bool {
     shell::works("apt-get", &["--version"]) && shell::works("dpkg-deb", &["--version"])
 }
 
-/// Does `work` with one source after the other until it succeeds. Where it does not, what each said, on lines of their own.
+/// Tries `work` with one source after the other until it succeeds. If all fail, returns the error of each on a separate line.
 pub(crate) fn from_one_of(sources: &[&str], mut work: impl FnMut(&str) -> Result<()>) -> Result<(), String> {
     let mut failures = Vec::new();
     for source in sources {
@@ -29,7 +29,7 @@ pub(crate) fn from_one_of(sources: &[&str], mut work: impl FnMut(&str) -> Result
     Err(failures.join("\n"))
 }
 
-/// Unpacks the packages of `pins` below `work/root`, as `source` has them.
+/// Unpacks the packages of `pins` from `source` below `work/root`.
 pub(crate) fn unpack(source: &str, work: &Path, pins: &str) -> Result<()> {
     clear(work)?;
     for folder in ["state/lists/partial", "cache/archives/partial", "packages", "root"] {

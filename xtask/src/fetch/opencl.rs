@@ -1,7 +1,7 @@
 //! PoCL, a loader and headers of OpenCL out of Debian's packages, unpacked below the target folder without touching the system.
 //!
-//! PoCL finds its own files from where its library is. The rule is that of CRIU (`criu.rs`): all of it or none, and
-//! nothing where there is no apt or no network; the tests of OpenCL report that then.
+//! PoCL finds its own files by the location of its library. As for CRIU (`criu.rs`), the result is complete or missing, and
+//! missing without apt or a network. The tests of OpenCL report that then.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::fetch::{opencl_intel, opencl_loader};
 use crate::output::{line, step};
 use crate::tree::Tree;
 
-/// The pins: packages, each with its version.
+/// Pinned packages, each with its version.
 pub(crate) const OPENCL_PINS: &str = include_str!("../../opencl.txt");
-/// Where they are sought, in this order.
+/// Sources of the packages, in the order in which they are tried.
 pub(crate) const OPENCL_SOURCES: [&str; 2] = [
     "http://deb.debian.org/debian bookworm main",
     "http://snapshot.debian.org/archive/debian/20261120T000000Z bookworm main",
 ];
-/// Libraries, below the root.
+/// Folder of the libraries, below the root.
 pub(crate) const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 
-/// The root, below the target folder.
+/// Returns the root, below the target folder.
 pub(crate) fn root(tree: &Tree) -> PathBuf {
     tree.target.join("opencl")
 }
 
-/// Fetches what is missing. What keeps it from being fetched is said, and is no failure.
+/// Fetches the missing parts. A reason why they cannot be fetched is printed, and is not an error.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     fetch_driver(tree)?;
     opencl_loader::fetch(tree)?;
@@ -55,7 +55,7 @@ fn fetch_driver(tree: &Tree) -> Result<()> {
     clear(&work)
 }
 
-/// Makes `work/root`, which will be `root`, out of what `source` has.
+/// Makes `work/root`, which later becomes `root`, from the packages of `source`.
 fn from(source: &str, work: &Path, root: &Path) -> Result<()> {
     unpack(source, work, OPENCL_PINS)?;
     let driver = Path::new(LIBRARY_FOLDER).join("libpocl.so.2");

@@ -1,7 +1,7 @@
-//! Intel's OpenCL runtime for processors, beside PoCL (`opencl.rs`): it takes SPIR-V and has all grains of shared virtual memory,
-//! neither of which PoCL 3.1 does as Debian builds it. It runs on the processors of others too.
+//! Intel's OpenCL runtime for processors, beside PoCL (`opencl.rs`). It takes SPIR-V and has all kinds of shared virtual memory;
+//! Debian's build of PoCL 3.1 has neither. It also runs on other vendors' processors.
 //!
-//! It is in wheels of PyPI. The rule is that of the other driver: what keeps it from being fetched is said, and its tests say that
+//! It comes in wheels of PyPI. As for the other driver, a reason why it cannot be fetched is printed, and its tests report that
 //! they were left out.
 
 use std::fs;
@@ -14,14 +14,14 @@ use crate::fetch::packages;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
-/// The pins, with the content's hash of each wheel.
+/// Pins, with the content's hash of each wheel.
 const WHEEL_PINS: &str = include_str!("../../opencl-intel.txt");
-/// The driver, below the root, beside all that it loads.
+/// Path of the driver, below the root, beside all that it loads.
 const INTEL_DRIVER_LIBRARY: &str = "lib/libintelocl.so";
-/// Second copies of libraries, in place of links, which wheels cannot have.
+/// Duplicates of libraries, in place of links, which wheels cannot have.
 const SUPERFLUOUS_LIBRARIES: [&str; 2] = ["lib/libcommon_clang.so", "lib/libintelocl.so.2026.22.10.0"];
 
-/// Fetches it unless it is there.
+/// Fetches the runtime unless it is there.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let root = tree.target.join("opencl-intel");
     if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == WHEEL_PINS) {
@@ -35,7 +35,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Makes `root`, an environment of Python's, which is where pip puts a wheel's libraries.
+/// Makes `root`, a Python environment, which is where pip puts a wheel's libraries.
 fn unpack(pins: &Path, root: &Path) -> Result<()> {
     packages::environment(root, pins)?;
     ensure!(root.join(INTEL_DRIVER_LIBRARY).exists(), "the wheels hold no {INTEL_DRIVER_LIBRARY}");

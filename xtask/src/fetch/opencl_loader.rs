@@ -1,8 +1,8 @@
-//! Khronos' own loader of OpenCL, beside the one that Debian's programs usually have (ocl-icd, in `opencl.rs`): programs have to
-//! find us by either. No program is linked with it; tests put its folder in front of the other's.
+//! Khronos' loader of OpenCL, beside the usual loader on Debian (ocl-icd, in `opencl.rs`). Programs must find Katydid by either.
+//! No program is linked with it; tests put its folder in front of the other's.
 //!
-//! It is a package of Debian's newest release alone, and takes nothing but a C library from 2.34 on. The rule is that of the
-//! driver: what keeps it from being fetched is said, and its tests say that they were left out.
+//! Only Debian's newest release has it as a package, and it needs only a C library from 2.34 on. As for the driver, a reason why
+//! it cannot be fetched is printed, and its tests report that they were left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use crate::tree::Tree;
 
 /// Pinned packages of the loader, with their hashes.
 const LOADER_PINS: &str = include_str!("../../opencl-loader.txt");
-/// Its library, below the root.
+/// Path of its library, below the root.
 const LOADER_LIBRARY_PATH: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
 
-/// The root, below the target folder.
+/// Returns the root, below the target folder.
 fn root(tree: &Tree) -> PathBuf {
     tree.target.join("opencl-khronos")
 }
 
-/// Fetches it unless it is there.
+/// Fetches the loader unless it is there.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let (root, work) = (root(tree), tree.target.join("opencl-khronos.new"));
     if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == LOADER_PINS) {
@@ -47,7 +47,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     clear(&work)
 }
 
-/// Makes `work/root` out of what `source` has.
+/// Makes `work/root` from the packages of `source`.
 fn unpack(source: &str, work: &Path) -> Result<()> {
     debian::unpack(source, work, LOADER_PINS)?;
     if !work.join("root").join(LOADER_LIBRARY_PATH).exists() {

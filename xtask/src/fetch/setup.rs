@@ -1,8 +1,8 @@
-//! The CUDA toolkit for the programs under test, and a Python with numba, NVRTC and CuPy: pinned wheels of PyPI, unpacked below
-//! the target folder. CRIU (`criu.rs`) and an OpenCL driver (`opencl.rs`) come from Debian.
+//! The CUDA toolkit for the programs under test, and a Python with numba, NVRTC and CuPy. They are pinned wheels of PyPI,
+//! unpacked below the target folder. CRIU (`criu.rs`) and an OpenCL driver (`opencl.rs`) come from Debian.
 //!
-//! Nothing is done when the stamp names the very same pins. A new toolkit or Python replaces the old one only when it is
-//! complete, so that an interrupted fetch leaves no half of one.
+//! Nothing is done if the stamp holds the same pins. A new toolkit or Python replaces the old one only when it is complete, so an
+//! interrupted fetch leaves no partial one.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,13 +17,13 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// The pins, with the content's hash of each wheel.
+/// Pins, with the content's hash of each wheel.
 const TOOLKIT_PINS: &str = include_str!("../../toolkit.txt");
 
-/// The pins of what the Python has; each wheel for every version of Python that it may be.
+/// Pins of the Python packages; each has wheels for every supported version of Python.
 const PYTHON_PINS: &str = include_str!("../../python.txt");
 
-/// Fetches what is missing.
+/// Fetches the missing parts.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     toolkit(tree)?;
     cudart::fetch_ends(tree)?;
@@ -33,8 +33,8 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     opencl::fetch(tree)
 }
 
-/// Open MPI, from the distribution: its daemons and libraries find each other by the paths they were built for. Prints what
-/// keeps it from being used, which is no failure.
+/// Checks Open MPI, which comes from the distribution: its daemons and libraries find each other by the paths they were built
+/// for. Prints a reason why it cannot be used, which is not an error.
 fn open_mpi() {
     let result = need_program("mpirun", &["--version"], "openmpi-bin")
         .and_then(|()| need_program("mpicxx", &MPI_COMPILES, "libopenmpi-dev"));
@@ -46,7 +46,7 @@ fn open_mpi() {
     }
 }
 
-/// A virtual environment of the system's Python. It is made where it stays, since its scripts name their place.
+/// Makes a virtual environment of the system's Python. It is made in its final place, since its scripts contain their path.
 fn python(tree: &Tree) -> Result<()> {
     let python = tree.target.join("python");
     let stamp = python.join("pins.txt");
@@ -59,7 +59,7 @@ fn python(tree: &Tree) -> Result<()> {
     fs::write(&stamp, PYTHON_PINS).context("cannot write the stamp")
 }
 
-/// What numba also needs is part of the toolkit already: links to it where numba looks, beside NVRTC.
+/// Links files of the toolkit that numba also needs to where numba looks for them, beside NVRTC.
 fn link_packages(tree: &Tree, python: &Path) -> Result<()> {
     let ask = "import sysconfig; print(sysconfig.get_path('purelib'), end='')";
     let packages = shell::read(Command::new(python).args(["-c", ask]))?;
@@ -90,7 +90,7 @@ fn toolkit(tree: &Tree) -> Result<()> {
     fs::rename(&fresh, &toolkit).with_context(|| format!("cannot put {} in place", toolkit.display()))
 }
 
-/// What nvcc expects beside the wheels' content: `lib64`, and the plain name of the shared runtime.
+/// Adds what nvcc expects beside the wheels' content: `lib64`, and the plain name of the shared runtime.
 fn complete(toolkit: &Path) -> Result<()> {
     let cuda = toolkit.join("nvidia/cu13");
     for (to, link) in [("lib", "lib64"), ("libcudart.so.13", "lib/libcudart.so")] {
@@ -99,7 +99,7 @@ fn complete(toolkit: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs a Debian package when its program does not work.
+/// Installs a Debian package if its program does not work.
 fn need_program(program: &str, arguments: &[&str], package: &str) -> Result<()> {
     if shell::works(program, arguments) {
         return Ok(());

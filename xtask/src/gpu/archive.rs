@@ -1,5 +1,5 @@
-//! Archives that travel to a machine with a GPU. One call to such a machine carries 64 MiB, the source tree among them, so no archive
-//! may come near that: packing fails instead.
+//! Archives for a machine with a GPU. One call to such a machine carries 64 MiB, including the source tree, so packing fails if
+//! an archive comes near that.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,21 +11,21 @@ use anyhow::{Context, Result, ensure};
 use crate::output::line;
 use crate::shell;
 
-/// MiB of one archive: what a call carries, less the tree.
+/// Limit of one archive in MiB: the limit of a call minus the tree.
 const MAX_ARCHIVE_MIB: u64 = 45;
 
-/// Makes `archive` of what is chosen in `folder`, by names and options of tar.
+/// Makes `archive` from the files in `folder` that are chosen by names and options of tar.
 pub(crate) fn make<S: AsRef<OsStr>>(archive: &Path, folder: &Path, chosen: impl IntoIterator<Item = S>) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--create", "--xz", "--file"]).arg(archive).arg("--directory").arg(folder).args(chosen);
-    // As many threads as there are cores.
+    // xz uses as many threads as there are cores.
     shell::run(tar.env("XZ_OPT", "-T0"))?;
     let size = fs::metadata(archive).with_context(|| format!("cannot read {}", archive.display()))?.len();
     line(&fitting(archive, size)?);
     Ok(())
 }
 
-/// The archive with its size, as it is said; an error if it is too large.
+/// Returns the text with the archive and its size; an error if it is too large.
 fn fitting(archive: &Path, size: u64) -> Result<String> {
     let shown = format!("{:.1} MiB  {}", size as f64 / f64::from(1 << 20), archive.display());
     ensure!(

@@ -1,14 +1,15 @@
-//! `gpu-test checkpoint`: what a change must have been seen to do with checkpoints on a GPU, in less than ten minutes.
+//! `gpu-test checkpoint`: the checkpoint tests that a change must pass on a GPU, in less than ten minutes.
 
 use std::time::Duration;
 
 use crate::gpu::steps::{Plan, Step, Tool};
 
-/// All of it; the machine's own limit for a command is ten minutes.
+/// Time for all steps; the machine's own limit for a command is ten minutes.
 const CHECKPOINTS_TIME_BUDGET: Duration = Duration::from_secs(570);
 
-/// First what hung once, or is not like anything else; then everything, by how the program is connected, as far as the time
-/// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
+/// Steps. Cases that once hung or are unlike any other come first, then everything by the connection of the program, as far as
+/// time allows. `--only` selects a step, also frameworks and programs that continue with another driver. OpenCL is a separate
+/// part.
 const CHECKPOINT_STEPS: [Step; 8] = [
     Step {
         name: "streams",
@@ -68,7 +69,7 @@ const CHECKPOINT_STEPS: [Step; 8] = [
     },
 ];
 
-/// What is run.
+/// Plan of the part.
 pub(crate) const CHECKPOINTS_PLAN: Plan = Plan { steps: &CHECKPOINT_STEPS, budget: CHECKPOINTS_TIME_BUDGET };
 
 #[cfg(test)]

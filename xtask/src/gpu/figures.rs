@@ -1,14 +1,14 @@
-//! `gpu-test figures`: every promised figure in one run of eight minutes, those first that are most wanted.
+//! `gpu-test figures`: every promised figure in one run of eight minutes, the most important ones first.
 
 use std::time::Duration;
 
 use crate::gpu::steps::{Plan, Step, Tool};
 
-/// All of it; the machine's own limit for a command is ten minutes.
+/// Time for all steps; the machine's own limit for a command is ten minutes.
 const FIGURES_TIME_BUDGET: Duration = Duration::from_secs(480);
 
-/// The most wanted figures first. What Katydid is compared with (NVIDIA's own checkpoint of 32 GiB takes half a minute) comes
-/// last, and figures of small programs come after those of large ones.
+/// Steps, with the most important figures first and figures of small programs after those of large ones. The references for
+/// Katydid come last; NVIDIA's own checkpoint of 32 GiB alone takes half a minute.
 const FIGURE_STEPS: [Step; 7] = [
     Step {
         name: "checkpoint-32g",
@@ -62,7 +62,7 @@ const FIGURE_STEPS: [Step; 7] = [
     },
 ];
 
-/// What is run.
+/// Plan of the part.
 pub(crate) const FIGURES_PLAN: Plan = Plan { steps: &FIGURE_STEPS, budget: FIGURES_TIME_BUDGET };
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
         assert!(
             FIGURE_STEPS[0].name == "checkpoint-32g" && FIGURE_STEPS[0].arguments.split(' ').any(|word| word == "32G")
         );
-        // Limits are for what hangs: what works takes half of them.
+        // Limits are for steps that hang: working ones take half of them.
         assert!(FIGURE_STEPS.iter().map(|step| step.seconds).sum::<u64>() <= 2 * FIGURES_TIME_BUDGET.as_secs());
     }
 

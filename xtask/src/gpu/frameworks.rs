@@ -1,7 +1,7 @@
 //! `gpu-test frameworks`: programs of PyTorch, JAX, CuPy, Triton, numba and others, natively and through Katydid.
 //!
-//! Several items run at a time, those about time by themselves at the end, and each result is written as it comes, so that a machine that is
-//! taken away takes no result with it. On a machine without a GPU `--driver soft` runs what softcuda can run.
+//! Several items run at a time, and those about time run alone at the end. Each result is written as it comes, so that no result
+//! is lost if the machine is taken away. On a machine without a GPU `--driver soft` runs what softcuda can run.
 
 use std::env;
 use std::fmt::Write as _;
@@ -29,9 +29,9 @@ use crate::tables::reports;
 use crate::tree::Tree;
 use crate::{dist, jobs};
 
-/// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
+/// Default number of items at a time, less on a small machine: more would wait for each other on one GPU.
 const MAX_JOBS: usize = 8;
-/// The driver whose device is the CPU.
+/// Name of the driver whose device is the CPU.
 const SOFT_DRIVER: &str = "soft";
 
 /// What to run, and where.
@@ -61,12 +61,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The device is the CPU.
+    /// Returns whether the device is the CPU.
     pub(crate) fn is_soft(&self) -> bool {
         self.driver == SOFT_DRIVER
     }
 
-    /// The ways that were named, else these.
+    /// Returns the ways that were named, or else `usual`.
     pub(crate) fn ways_or(&self, usual: &[WayName]) -> Vec<WayName> {
         if self.ways.is_empty() { usual.to_vec() } else { self.ways.clone() }
     }
@@ -88,7 +88,7 @@ pub(crate) enum WayName {
 }
 
 impl WayName {
-    /// What it is with a server, whose driver it takes where there is none.
+    /// Returns the way for a server, with the driver for ways that have none.
     pub(crate) fn way(self, server: &Server, driver: &str) -> Way {
         let [shm, tcp] = Way::through(server);
         match self {
@@ -101,7 +101,7 @@ impl WayName {
     }
 }
 
-/// Runs the items out of a checkout, after building what they go through.
+/// Runs the items from a checkout, after building their prerequisites.
 pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     dist::run(tree, false)?;
     let report = env::var_os("OUT").map_or_else(|| tree.target.join("frameworks"), PathBuf::from);
@@ -112,7 +112,7 @@ pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     run(paths, &report, python, variables, options)
 }
 
-/// Runs the items out of a pack.
+/// Runs the items from a pack.
 pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
     let paths = Paths::of_pack(folder);
     let python = options.python.clone().unwrap_or_else(|| frameworks::python(&paths));
@@ -161,7 +161,7 @@ fn at_a_time(options: &Options) -> usize {
     options.jobs.map_or((cores / 2).clamp(1, MAX_JOBS), NonZero::get)
 }
 
-/// The results as they come: a line of JSON each.
+/// Journal of the results: a line of JSON for each, as it comes.
 struct ResultJournal(Mutex<File>);
 
 impl ResultJournal {
@@ -201,7 +201,7 @@ fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJo
     jobs::each(items, at_a_time, run).into_iter().flatten().collect()
 }
 
-/// A row an item, a column a way, and below it every reason.
+/// Returns a table with a row for each item and a column for each way, followed by every reason.
 fn table(machine: &Value, stage: &Stage, reports: &[ItemReport]) -> Result<String> {
     let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
     let mut items: Vec<&str> = reports.iter().map(|reports| reports.item.as_str()).collect();
@@ -228,7 +228,7 @@ fn table(machine: &Value, stage: &Stage, reports: &[ItemReport]) -> Result<Strin
     Ok(out)
 }
 
-/// What became of an item, its seconds, and its own times beside the native ones.
+/// Returns the verdict of an item, its seconds, and its own times beside the native ones.
 fn cell(report: &ItemReport, native: Option<&ItemReport>) -> String {
     if report.verdict != Verdict::Passed {
         return format!("**{}**", report.verdict.word());

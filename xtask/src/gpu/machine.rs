@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::shell;
 
-/// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
+/// Python version of the packages in a pack, which all machines with GPUs had so far. Other versions run without packages.
 pub(crate) const PYTHON_VERSION: &str = "3.12";
 
-/// What the machine says of itself; a question that it cannot answer stays open.
+/// Describes the machine; properties that cannot be queried stay empty.
 pub(crate) fn describe() -> Value {
     let gpu = |what: &str| {
         let query = format!("--query-gpu={what}");

@@ -1,4 +1,4 @@
-//! What of OpenCL travels to a GPU machine beside the pack, in archives of its own ([`crate::gpu::archive`]), which may be left behind or
+//! Files for OpenCL on a GPU machine beside the pack, in separate archives ([`crate::gpu::archive`]). They may be left behind, or
 //! come in a later call.
 //!
 //! | archive | what | step of `run.sh opencl` |
@@ -22,7 +22,7 @@ use crate::opencl::{rates, third_party};
 use crate::shell;
 use crate::tree::Tree;
 
-/// PoCL's library and the compiler in it, below its root: two thirds of all.
+/// PoCL's library and the compiler in it, below its root: two thirds of the size.
 const COMPILER_FILES: [&str; 4] = [
     "usr/lib/llvm-15",
     "usr/lib/x86_64-linux-gnu/libLLVM-15.so.1",
@@ -30,11 +30,11 @@ const COMPILER_FILES: [&str; 4] = [
     "usr/lib/x86_64-linux-gnu/libpocl.so.2.10.0",
 ];
 
-/// What a machine with the pack does not need.
+/// Files that a machine with the pack does not need.
 const SUPERFLUOUS_FILES: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
-/// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
+/// Kinds of processors whose PoCL functions are not packed: servers with GPUs use better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
-/// What the packed programs are, below the folder that they were fetched to.
+/// Files of the packed programs, below the folder that they were fetched to.
 const PACKED_PROGRAMS: [&str; 15] = [
     "out/blas",
     "out/vienna",
@@ -52,15 +52,15 @@ const PACKED_PROGRAMS: [&str; 15] = [
     "root/usr/lib/x86_64-linux-gnu/libquadmath.so.0",
     "pyopencl-tests",
 ];
-/// What runs them, from the source tree.
+/// Scripts of the source tree that run the programs.
 const RUN_SCRIPTS: [&str; 4] = ["run.sh", "arrays.py", "molecules.py", "sliced.py"];
-/// A Python of the machine's with the packages beside it, in place of an environment, which does not travel.
+/// Launcher that takes the machine's Python with the packages beside it, in place of an environment, which cannot be moved.
 const PYTHON_LAUNCHER: &str =
     "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages${PYTHONPATH:+:$PYTHONPATH} exec python3 \"$@\"\n";
-/// Three quarters of OpenMM, and no part of what is run there.
+/// Option that leaves out three quarters of OpenMM, which the programs do not need.
 const LEFT_OUT: &str = "--exclude=openmm/app/data";
 
-/// Makes all of them in `folder`.
+/// Makes all archives in `folder`.
 pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     pack_pocl(&opencl::root(tree), folder)?;
@@ -92,13 +92,13 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     }
     link_others(&programs)?;
     packages(tree, &programs.join("python"))?;
-    // Says that nothing is to be built.
+    // This file tells the script that nothing has to be built.
     fs::write(programs.join("packed"), "").context("cannot mark the programs as packed")?;
     archive::make(&folder.join("opencl-programs.tar.xz"), &work, [LEFT_OUT, "opencl"])?;
     clear(&work)
 }
 
-/// clpeak and hashcat, which the pack itself holds, where the script looks for them.
+/// Links clpeak and hashcat, which the pack itself holds, to where the script looks for them.
 fn link_others(folder: &Path) -> Result<()> {
     for file in rates::PACKED_FILES {
         let (link, up) = (folder.join(file), "../".repeat(Path::new(file).components().count()));
@@ -110,7 +110,7 @@ fn link_others(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// PyOpenCL, what its tests need, and OpenMM, for the machine's Python.
+/// Unpacks PyOpenCL, the packages that its tests need, and OpenMM, for the machine's Python.
 fn packages(tree: &Tree, folder: &Path) -> Result<()> {
     let launcher = folder.join("bin/python");
     fs::create_dir_all(folder.join("bin")).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -119,7 +119,7 @@ fn packages(tree: &Tree, folder: &Path) -> Result<()> {
     packages::unpack_for(PYTHON_VERSION, &folder.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
 }
 
-/// What it is, not a link to it.
+/// Copies a file itself instead of a link to it.
 fn copied(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file in no folder")?;
     fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;

@@ -1,5 +1,5 @@
-//! `gpu-test opencl`: all that is asked of a GPU machine about OpenCL, in less than ten minutes but for PyOpenCL's own tests, which
-//! take calls of their own (`--only pyopencl`, `--only arrays`).
+//! `gpu-test opencl`: all tests of OpenCL on a GPU machine, in less than ten minutes. PyOpenCL's own tests come in addition, and
+//! take separate calls (`--only pyopencl`, `--only arrays`).
 //!
 //! | step | what | in the report |
 //! |---|---|---|
@@ -32,7 +32,7 @@ use crate::gpu::steps::{self, Plan, Step, Tool};
 use crate::opencl::rates;
 use crate::output::line;
 
-/// What works takes half of it.
+/// Time for all steps; working steps take half of it.
 const OPENCL_TIME_BUDGET: Duration = Duration::from_secs(570);
 const OPENCL_STEPS: [Step; 8] = [
     Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=8", seconds: 200, ..Step::ONCE },
@@ -51,13 +51,13 @@ const OPENCL_STEPS: [Step; 8] = [
     Step { name: "arrays", tool: Tool::Function(tests_of_arrays), ..Step::ONCE },
 ];
 
-/// What is run.
+/// Plan of the part.
 pub(crate) const OPENCL_PLAN: Plan = Plan { steps: &OPENCL_STEPS, budget: OPENCL_TIME_BUDGET };
 
-/// Limits of steps that are functions.
+/// Time limits of steps that are functions.
 const OPENCL_BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(80));
 const PROGRAMS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
-/// Programs of other people, those first which take least.
+/// Third-party programs, the fastest first.
 const THIRD_PARTY_PROGRAMS: [&str; 14] = [
     "clinfo",
     "blas",
@@ -74,28 +74,28 @@ const THIRD_PARTY_PROGRAMS: [&str; 14] = [
     "clblast_test_xaxpy",
     "clblast_test_xgemv",
 ];
-/// PyOpenCL's tests, of which each takes a compiler for its kernels.
+/// PyOpenCL's tests, each of which needs a compiler for its kernels.
 const PYOPENCL_TESTS: [&str; 5] =
     ["test_enqueue_copy", "test_arrays_in_structs", "test_wrapper", "test_clmath", "test_clrandom"];
-/// Programs that take longest, and the number of parts of each, which run at once.
+/// Slowest tests, and the number of parts of each, which run at once.
 const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 4)];
-/// Seconds for one of them: all ways at once, or for each way of a part.
+/// Time limit of a program in seconds: for all ways at once, or for each way of a part.
 const OPENCL_PROGRAM_LIMIT_SECONDS: &str = "110";
-/// Of one command about a job.
+/// Time limit of one command about a job.
 const COMMAND_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
-/// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
+/// Program that is checkpointed and moved, with its arguments: MiB, steps, milliseconds between two steps.
 const CHECKPOINTED_PROGRAM: &str = "kept_large";
 const LARGE_ARGUMENTS: [&str; 3] = ["1024", "400", "20"];
 const BRIEF_ARGUMENTS: [&str; 3] = ["1024", "400", "0"];
-/// Names drivers, the first of which a program takes.
+/// Variable with a list of drivers, of which a program takes the first.
 const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
 
-/// Those of a pack, with its loader and drivers of OpenCL.
+/// Returns the paths of a pack, with its loader and drivers of OpenCL.
 fn paths(folder: &Path) -> Paths {
     programs::paths(&Paths::of_pack(folder))
 }
 
-/// Calls and copies.
+/// Measures calls and copies.
 fn bench(folder: &Path, report: &Path) -> Result<()> {
     let paths = &paths(folder);
     let mut command = Command::new(paths.katydid());
@@ -107,7 +107,7 @@ fn bench(folder: &Path, report: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What programs reach, natively and through Katydid.
+/// Measures the rates of programs, natively and through Katydid.
 fn rates(folder: &Path, report: &Path) -> Result<()> {
     let paths = &paths(folder);
     let server = server(paths, &[])?;
@@ -115,7 +115,7 @@ fn rates(folder: &Path, report: &Path) -> Result<()> {
     fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
 }
 
-/// What other people's programs compute.
+/// Compares the results of third-party programs.
 fn other_programs(folder: &Path, report: &Path) -> Result<()> {
     on_all_ways(folder, report, "programs", &THIRD_PARTY_PROGRAMS)
 }
@@ -130,7 +130,7 @@ fn tests_of_arrays(folder: &Path, report: &Path) -> Result<()> {
     on_all_ways(folder, report, "arrays", &names)
 }
 
-/// Other people's programs natively, over shared memory and over TCP. Those that did not come to their turn are not in the report.
+/// Runs third-party programs natively, over shared memory and over TCP. The report omits programs that did not get a turn.
 fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsStr>]) -> Result<()> {
     let paths = &paths(folder);
     let folder = paths.opencl().join("programs");
@@ -156,7 +156,7 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsS
     Ok(())
 }
 
-/// Checkpoints on the machine's driver, and moves to PoCL and back where there is one.
+/// Measures checkpoints on the machine's driver, and moves to PoCL and back if it is there.
 fn figures(folder: &Path, report: &Path) -> Result<()> {
     let paths = &paths(folder);
     let machine = checkpoints(paths, &[]);
@@ -171,7 +171,7 @@ fn figures(folder: &Path, report: &Path) -> Result<()> {
     machine.and(moved).map(drop)
 }
 
-/// A server with these variables beside those of the machine's driver.
+/// Starts a server with these variables in addition to those of the machine's driver.
 fn server(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Server> {
     let variables = [&programs::driver(paths)[..], further].concat();
     Ok(Server::start_with(paths, &steps::driver(), &[], &variables)?)
@@ -187,14 +187,14 @@ fn start<'a>(paths: &'a Paths, home: &'a Home, server: &Server, arguments: &[&st
     Ok(job)
 }
 
-/// What a command said in JSON.
+/// Parses the JSON output of a command.
 fn parse_output(outcome: &Outcome) -> Result<Value> {
     ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     let text = outcome.text();
     serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
 }
 
-/// Two checkpoints of the running program, a third one that ends it, and a restore that comes to the right end.
+/// Makes two checkpoints of the running program and a third one that ends it, then restores it and checks its output.
 fn checkpoints(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Value> {
     let (server, home) = (server(paths, further)?, Home::new()?);
     let right = program::run(&mut undisturbed(paths, &server), COMMAND_LIMIT)?.text();
@@ -223,7 +223,7 @@ fn undisturbed(paths: &Paths, server: &Server) -> Command {
     command
 }
 
-/// From PoCL to the machine's device and back, while the program runs; it has to print what it prints undisturbed.
+/// Moves the running program from PoCL to the machine's device and back; its output must be the same as without a move.
 fn moves(paths: &Paths, pocl: &Path) -> Result<Value> {
     let drivers: OsString = [pocl.as_os_str(), programs::library(paths)?.as_ref()].join(":".as_ref());
     let (server, home) = (server(paths, &[(DRIVERS_VARIABLE, drivers)])?, Home::new()?);

@@ -1,8 +1,8 @@
 //! Parts of `gpu-test` that are lists of steps.
 //!
-//! A machine with a GPU is had for minutes, and may be taken away: the steps come in the order in which their results are
-//! wanted, each has a limit of its own, and what it said is written before the next one begins. Steps never run at the
-//! same time, since they measure, or take the whole machine.
+//! A machine with a GPU is available for minutes, and may be taken away. So the most important steps come first, each has its own
+//! limit, and its output is written before the next one begins. Steps never run at the same time, since they measure, or take the
+//! whole machine.
 
 use std::env;
 use std::fs;
@@ -19,38 +19,38 @@ use serde_json::json;
 use crate::gpu::machine;
 use crate::output::{self, line};
 
-/// With less time than this left, nothing more is begun.
+/// Smallest time left with which a step is begun.
 const MIN_STEP_TIME: Duration = Duration::from_secs(10);
-/// Where the report of a step goes that makes a folder of its own.
+/// Variable with the folder for a step that writes its own report.
 const OUT_FOLDER_VARIABLE: &str = "OUT";
 
-/// Steps, and the time for all of them.
+/// A list of steps, and the time for all of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) steps: &'static [Step],
     pub(crate) budget: Duration,
 }
 
-/// One thing to do.
+/// One step of a plan.
 pub(crate) struct Step {
-    /// Names its files in the report.
+    /// Name of its files in the report.
     pub(crate) name: &'static str,
-    /// What does it.
+    /// Program or function that runs it.
     pub(crate) tool: Tool,
-    /// Words, with one space between two.
+    /// Arguments, separated by one space.
     pub(crate) arguments: &'static str,
-    /// Seconds at most, each time.
+    /// Limit in seconds, for each time.
     pub(crate) seconds: u64,
-    /// How often, until it fails.
+    /// Number of times that it runs, until it fails.
     pub(crate) times: u32,
 }
 
 impl Step {
-    /// What most steps have in common.
+    /// Common values of most steps.
     pub(crate) const ONCE: Self = Self { name: "", tool: Tool::Katydid, arguments: "", seconds: 0, times: 1 };
 }
 
-/// What does a step.
+/// Program or function that runs a step.
 #[derive(Clone, Copy)]
 pub(crate) enum Tool {
     /// `katydid`.
@@ -59,11 +59,11 @@ pub(crate) enum Tool {
     Ourselves,
     /// A binary of tests, by its name.
     Tests(&'static str),
-    /// A function of this program, with limits of its own. It is given the pack and the report.
+    /// A function of this program with its own limits. Its arguments are the pack and the report.
     Function(fn(&Path, &Path) -> Result<()>),
 }
 
-/// Does the steps of `plan` that are among `only`, all if that is empty, out of a pack. Writes a line for each to
+/// Runs the steps of `plan` whose names are in `only`, or all if it is empty, from a pack. Writes a line for each to
 /// `steps.jsonl`.
 pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> Result<ExitCode> {
     if let Some(unknown) = only.iter().find(|name| plan.steps.iter().all(|step| step.name != **name)) {
@@ -89,7 +89,7 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Does a step for the `time`th time.
+/// Runs a step; `time` is the number of its earlier runs.
 fn take(folder: &Path, report: &Path, step: &Step, time: u32, deadline: Instant) -> Result<()> {
     let time_left = deadline.saturating_duration_since(Instant::now());
     if time_left < MIN_STEP_TIME {
@@ -104,7 +104,7 @@ fn take(folder: &Path, report: &Path, step: &Step, time: u32, deadline: Instant)
     start(command, report, step, time, time_left)
 }
 
-/// Runs the command of a step. What it says is in the report as it comes: a user who kills this one finds what was seen until then.
+/// Runs the command of a step. Its output goes to the report as it comes, so that a user who kills it keeps the output so far.
 fn start(mut command: Command, report: &Path, step: &Step, time: u32, time_left: Duration) -> Result<()> {
     command.args(step.arguments.split(' ').filter(|word| !word.is_empty()));
     let name = if time == 0 { step.name.to_owned() } else { format!("{}-{}", step.name, time + 1) };
@@ -123,7 +123,7 @@ fn start(mut command: Command, report: &Path, step: &Step, time: u32, time_left:
     }
 }
 
-/// This program, with a folder of its own in the report.
+/// Returns the command for this program, with a separate folder in the report.
 fn ourselves(folder: &Path, report: &Path, step: &Step) -> Result<Command> {
     let own = report.join(step.name);
     fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
@@ -132,19 +132,19 @@ fn ourselves(folder: &Path, report: &Path, step: &Step) -> Result<Command> {
     Ok(command)
 }
 
-/// A binary of tests of a pack, without its arguments.
+/// Returns the command for a binary of tests in a pack, without its arguments.
 pub(crate) fn tests(folder: &Path, name: &str) -> Command {
     let mut command = Command::new(folder.join("tests").join(name));
     command.env(PACK_VARIABLE, folder).env(DRIVER_VARIABLE, driver());
     command
 }
 
-/// CUDA's, of the servers; `auto` unless the environment says otherwise, as where there is no GPU.
+/// Returns the CUDA driver of the servers: `auto`, unless the environment names another, as on a machine without a GPU.
 pub(crate) fn driver() -> String {
     env::var(DRIVER_VARIABLE).unwrap_or_else(|_| "auto".to_owned())
 }
 
-/// Says what failed of what a binary of tests has said, and its last words.
+/// Prints the failures in the output of a binary of tests, and its last lines.
 fn tell_verdicts(output: &str) {
     output.lines().filter(|line| line.contains("FAILED") || line.starts_with("test result")).for_each(line);
 }

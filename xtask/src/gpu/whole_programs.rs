@@ -1,8 +1,8 @@
 //! `gpu-test programs`: programs of the kinds in Figures 4 to 7 of the Cricket paper, natively and through Katydid.
 //!
-//! Each round has one run of each way, so that a machine that slows down slows all of them; rounds are begun while time is
-//! left, and each figure is the median over them. Calls are counted once, in a run of their own, since counting takes
-//! time. On a machine without a GPU `--driver soft` runs the small form of each.
+//! Each round has one run of each way, so that a machine that slows down slows all of them. New rounds begin while there is time,
+//! and each figure is the median over all rounds. Calls are counted once in a separate run, since counting takes time. On a
+//! machine without a GPU, `--driver soft` runs the small form of each program.
 
 use std::env;
 use std::fs;
@@ -25,20 +25,20 @@ use crate::tables::reports::{self, COPY_KINDS};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// All of it, counting included, unless the options choose less.
+/// Default time for all programs, counting included.
 const PROGRAMS_TIME_BUDGET: Duration = Duration::from_secs(210);
-/// More rounds than this change no median by much.
+/// Largest number of rounds; more would hardly change a median.
 const MAX_PROGRAM_ROUNDS: usize = 5;
-/// A program that takes longer hangs.
+/// Time limit of a program; one that takes longer hangs.
 const WHOLE_PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
-/// Asks a Python where its wheels have NVIDIA's libraries.
+/// Script that asks a Python where its wheels have NVIDIA's libraries.
 const FIND_WHEELS_SCRIPT: &str =
     "import glob, sysconfig; print('\\n'.join(glob.glob(sysconfig.get_paths()['purelib'] + '/nvidia/*/lib')))";
-/// What is known of the paper's figures.
+/// Known figures of the paper.
 const CRICKET_NOTE: &str = "The paper on Cricket (P40, 2021) has 23 to 26 µs added to each call, and of native bandwidth 33 % kept \
                        (HtoD) and 42 % (DtoH), pageable. Its run times of each program are not at hand, and stand in no column.";
 
-/// Runs them out of a checkout, after building what is needed.
+/// Runs the programs from a checkout, after building their prerequisites.
 pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     dist::run(tree, false)?;
     apps::run(tree)?;
@@ -47,12 +47,12 @@ pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     run(tree.paths(), &report, options)
 }
 
-/// Runs them out of a pack.
+/// Runs the programs from a pack.
 pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
     run(Paths::of_pack(folder), report, options)
 }
 
-/// What is known of one program: its calls, what each run told by way, and why there is nothing.
+/// Results of one program: its calls, the figures of each run by way, and the reason if there are none.
 struct Row {
     program: Program,
     calls: Option<u64>,
@@ -77,7 +77,7 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
         rows.iter_mut().filter(|row| row.missing.is_none()).for_each(|row| one_round(&ground, &ways, row));
         rounds += 1;
         step(&format!("round {rounds}: {:.1} s", started.elapsed().as_secs_f64()));
-        // Another one would take as long.
+        // Another round would take as long.
         if Instant::now() + started.elapsed() > deadline {
             break;
         }
@@ -99,14 +99,14 @@ fn is_absent(error: &MeasureError) -> bool {
     matches!(error, MeasureError::Absent(_))
 }
 
-/// Where a Python's wheels have NVIDIA's libraries; nowhere without such a Python.
+/// Returns where a Python's wheels have NVIDIA's libraries; nothing without such a Python.
 fn wheels(options: &Options) -> Vec<PathBuf> {
     let python = options.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
     let output = shell::read(Command::new(python).args(["-c", FIND_WHEELS_SCRIPT])).unwrap_or_default();
     output.lines().map(PathBuf::from).collect()
 }
 
-/// A program with its calls, or with the reason why it will not be measured.
+/// Returns a program with its calls, or with the reason why it is not measured.
 fn count_row(ground: &MeasurementSetup, server: &Server, program: Program, options: &Options) -> Row {
     let counted = match program.needs_gpu && options.is_soft() {
         true => Err(MeasureError::Absent("softcuda runs PTX, which NVIDIA's libraries do not have".to_owned())),
@@ -121,7 +121,7 @@ fn count_row(ground: &MeasurementSetup, server: &Server, program: Program, optio
     Row { program, calls, rounds: Vec::new(), missing }
 }
 
-/// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
+/// Runs one round with each way. A failure ends the measurement of this program, whose ways could not be compared.
 fn one_round(ground: &MeasurementSetup, ways: &[Way], row: &mut Row) {
     let result: Result<Vec<RunFigures>, MeasureError> = ways.iter().map(|way| ground.run(way, row.program)).collect();
     match result {
@@ -134,7 +134,7 @@ fn one_round(ground: &MeasurementSetup, ways: &[Way], row: &mut Row) {
 }
 
 impl Row {
-    /// The median over the rounds of a number that runs on a way told.
+    /// Returns the median over the rounds of a figure of a way's runs.
     fn median(&self, way: usize, of: impl Fn(&RunFigures) -> Option<f64>) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| round.get(way)).filter_map(of).collect())
     }
@@ -143,7 +143,7 @@ impl Row {
         self.median(way, |figures| Some(figures.work))
     }
 
-    /// Seconds that a way adds to each call; less than nothing where it takes time away.
+    /// Returns the seconds that a way adds to each call; negative if it saves time.
     fn added(&self, way: usize) -> Option<f64> {
         Some((self.work(way)? - self.work(0)?) / self.calls? as f64)
     }
@@ -157,11 +157,11 @@ impl Row {
     }
 }
 
-/// The tables that pages have of such a report, and why programs have no figures.
+/// Returns the tables that pages have of such a report, and the reasons why programs have no figures.
 fn text(report: &Value, rows: &[Row]) -> Result<String> {
     let machine = reports::table(report, "machine")?;
     let mut out = format!("{machine}Rounds: {}.\n\n{}", report["rounds"], reports::table(report, "programs")?);
-    // A run of some programs alone has no rates.
+    // A run of selected programs has no rates.
     if let Ok(rates) = reports::table(report, "bandwidth") {
         out += &format!("\n{rates}\n{CRICKET_NOTE}\n");
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn overhead_of_a_way_is_reported_per_call() {
         let row = row(&[[1.0, 1.5], [1.1, 9.0], [1.2, 1.6]], Some(1_000_000));
-        // Medians: 1.1 s and 1.6 s.
+        // The medians are 1.1 s and 1.6 s.
         assert!((row.added(1).unwrap() - 0.5e-6).abs() < 1e-12);
         let report = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
         assert_eq!((&report["calls"], &report["bytes_in"]), (&json!(1_000_000), &json!(2_000_000)));

@@ -1,15 +1,15 @@
-//! A limit of host memory that the kernel holds: a kernel of Debian's whose memory controller is that of control groups of version 2,
-//! which many machines have given to version 1.
+//! A limit of host memory that the kernel enforces, tested on a Debian kernel whose memory controller belongs to control groups
+//! of version 2. Many machines have given that controller to version 1.
 //!
-//! `tests/control-groups/init` has root run a server in a group of its own there, with a program that takes more than it may and one
-//! beside it, and looks at what becomes of them and of the groups.
+//! In `tests/control-groups/init`, root runs a server in a separate group. One program there exceeds its limit and another runs
+//! beside it. The script checks what happens to them and to the groups.
 
 use anyhow::Result;
 
 use super::Guest;
 use crate::tree::Tree;
 
-/// Runs it all.
+/// Runs the whole test.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     let guest = Guest {
         name: "control-groups",

@@ -1,14 +1,14 @@
-//! Katydid over vsock, which few machines have: a kernel of Debian's that knows how to loop it back.
+//! Katydid over vsock, which few machines have, on a Debian kernel that can loop it back.
 //!
-//! `tests/vsock/init` starts a server, runs each program without Katydid and through vsock, one of them with checkpoints and
-//! restores, and says whether they print the same.
+//! `tests/vsock/init` starts a server and runs each program without Katydid and through vsock, one of them with checkpoints and
+//! restores. It compares their outputs.
 
 use anyhow::Result;
 
 use super::Guest;
 use crate::tree::Tree;
 
-/// In the order in which they are loaded: vsock, and what CRIU asks for.
+/// Kernel modules in loading order: those for vsock, and those that CRIU needs.
 const KERNEL_MODULES: [&str; 12] = [
     "drivers/net/tun.ko",
     "drivers/net/veth.ko",
@@ -23,8 +23,8 @@ const KERNEL_MODULES: [&str; 12] = [
     "net/netfilter/nfnetlink.ko",
     "net/unix/unix_diag.ko",
 ];
-/// Programs that between them use all that a link has: bulk over several connections, calls back, prints, memory of the host. And the
-/// one that is checkpointed and restored.
+/// Programs that together use everything a link has: bulk over several connections, calls back, prints, memory of the host. The
+/// last one is checkpointed and restored.
 const GUEST_PROGRAMS: [(&str, &str); 7] = [
     ("programs", "vector_add"),
     ("programs", "big_copy"),
@@ -35,7 +35,7 @@ const GUEST_PROGRAMS: [(&str, &str); 7] = [
     ("kept", "long_loop"),
 ];
 
-/// Runs it all; `measures` has `katydid bench` run there too.
+/// Runs the whole test; `measures` also runs `katydid bench` there.
 pub(crate) fn run(tree: &Tree, measures: bool) -> Result<()> {
     let guest = Guest {
         name: "vsock",

@@ -1,4 +1,4 @@
-//! Every program with every minor version of CUDA's shared runtime, by `tests/tests/all/cudart.rs`.
+//! Runs of every program with every minor version of CUDA's shared runtime, by `tests/tests/all/cudart.rs`.
 
 use anyhow::Result;
 

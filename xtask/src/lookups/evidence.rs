@@ -1,4 +1,4 @@
-//! `docs/evidence/DATE-releases.json`: what each release did on softcuda, a row each. `DATE` is the day of the newest row.
+//! `docs/evidence/DATE-releases.json`: results of each release on softcuda, in a row each. `DATE` is the day of the newest row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::lookups::release::Release;
 use crate::lookups::trial::Trial;
 use crate::shell;
 
-/// The end of the file's name, after its date.
+/// End of the file's name, after its date.
 const RELEASES_SUFFIX: &str = "-releases.json";
 
-/// What CUDA says where softcuda refuses machine code.
+/// CUDA's message if softcuda refuses machine code.
 const NO_KERNEL_IMAGE_TEXT: &str = "no kernel image is available";
 
-/// The rows, by release.
+/// Rows with the name of each release.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes(Vec<(String, Value)>);
 
@@ -72,7 +72,7 @@ impl Outcomes {
     }
 }
 
-/// The file of rows that the checkout has.
+/// Returns the file of rows in the checkout.
 fn file(root: &Path) -> Result<Option<PathBuf>> {
     let folder = root.join(EVIDENCE_FOLDER);
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -80,7 +80,7 @@ fn file(root: &Path) -> Result<Option<PathBuf>> {
     Ok(paths.find(|path| path.to_string_lossy().ends_with(RELEASES_SUFFIX)))
 }
 
-/// A release as the page names it: `NCCL 2.32.3 (cu13)` for `nvidia-nccl-cu13==2.32.3`.
+/// Returns the name of a release on the page: `NCCL 2.32.3 (cu13)` for `nvidia-nccl-cu13==2.32.3`.
 fn title(release: &Release) -> String {
     let (package, version) = release.parts();
     match package {

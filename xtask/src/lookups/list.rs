@@ -1,7 +1,7 @@
-//! `spec/lookups.txt`: a line for each function and version that releases ask the driver for, with those that do.
+//! `spec/lookups.txt`: a line for each function and version that releases look up in the driver, with these releases.
 //!
-//! `cuMemAlloc 3.2 torch:2.1.2-2.15.0` is asked of `cuGetProcAddress`, `cuInit - torch:2.1.2` of `dlsym`, and
-//! `table NAME (ID) - torch:2.1.2` of `cuGetExportTable`. A range has all releases of the package from one to the other in the order of
+//! `cuMemAlloc 3.2 torch:2.1.2-2.15.0` stands for `cuGetProcAddress`, `cuInit - torch:2.1.2` for `dlsym`, and `table NAME (ID) -
+//! torch:2.1.2` for `cuGetExportTable`. A range has all releases of the package from one to the other in the order of
 //! `xtask/releases.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::lookups::release::Release;
 
-/// Where the list lies in the checkout.
+/// Path of the list in the checkout.
 pub(super) const LOOKUPS_FILE: &str = "spec/lookups.txt";
 
 const LOOKUPS_HEAD: &str = "\
@@ -19,15 +19,15 @@ const LOOKUPS_HEAD: &str = "\
 # dlsym) or a private table, and the releases. Made by `cargo xtask lookups`; a test of the shim holds the driver API to it.
 ";
 
-/// A function or table, and the version as `cuGetProcAddress` takes it; 0 where none is named.
+/// A function or table, and the version as `cuGetProcAddress` takes it; 0 if none is named.
 pub(super) type Lookup = (String, u32);
 
-/// Which releases ask for what; releases as pip is asked for them.
+/// Releases for each lookup, by the requirements for pip.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lookups(BTreeMap<Lookup, BTreeSet<String>>);
 
 impl Lookups {
-    /// Reads the list; releases that `known` has not are left out.
+    /// Reads the list; releases that are not in `known` are left out.
     pub(super) fn parse(text: &str, known: &[Release]) -> Result<Self> {
         let mut lookups = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -38,7 +38,7 @@ impl Lookups {
         Ok(lookups)
     }
 
-    /// Replaces what a release asks for.
+    /// Replaces the lookups of a release.
     pub(super) fn replace(&mut self, release: &str, lookups: &BTreeSet<Lookup>) {
         for releases in self.0.values_mut() {
             releases.remove(release);
@@ -49,7 +49,7 @@ impl Lookups {
         self.0.retain(|_, releases| !releases.is_empty());
     }
 
-    /// The list as it lies in the file.
+    /// Returns the list as the text of the file.
     pub(super) fn text(&self, known: &[Release]) -> String {
         let mut text = LOOKUPS_HEAD.to_owned();
         for ((name, version), releases) in &self.0 {
@@ -59,7 +59,7 @@ impl Lookups {
     }
 }
 
-/// A version as people write it: 13.2 for 13020, and - for none.
+/// Returns a version as people write it: 13.2 for 13020, and - for none.
 fn describe_version(version: u32) -> String {
     if version == 0 { "-".to_owned() } else { format!("{}.{}", version / 1000, version % 1000 / 10) }
 }
@@ -72,7 +72,7 @@ fn version_of(words: &str) -> Option<u32> {
     Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok()? * 10)
 }
 
-/// The releases as ranges, each package's behind the other.
+/// Returns the releases as ranges, one package after the other.
 fn ranges(releases: &BTreeSet<String>, known: &[Release]) -> String {
     let mut text = String::new();
     let mut packages: Vec<&str> = known.iter().map(|release| release.parts().0).collect();
@@ -94,7 +94,7 @@ fn ranges(releases: &BTreeSet<String>, known: &[Release]) -> String {
     text
 }
 
-/// A line of the list.
+/// Parses a line of the list.
 fn entry(line: &str, known: &[Release]) -> Option<(Lookup, Vec<String>)> {
     let mut words = line.split(' ');
     let mut name = words.next()?.to_owned();

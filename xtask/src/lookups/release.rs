@@ -1,9 +1,9 @@
 //! The releases that are tried: the lines of `xtask/releases.txt`.
 
-/// The releases, oldest first.
+/// Releases, oldest first.
 const RELEASE_PINS: &str = include_str!("../../releases.txt");
 
-/// A release: the program of `tests/releases` that runs with it, and what pip is asked for.
+/// A release: the program of `tests/releases` that runs with it, and the requirement for pip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) program: &'static str,
@@ -11,13 +11,13 @@ pub(super) struct Release {
 }
 
 impl Release {
-    /// The package, and its version.
+    /// Returns the package and its version.
     pub(super) fn parts(&self) -> (&'static str, &'static str) {
         self.requirement.split_once("==").unwrap_or((self.requirement, ""))
     }
 }
 
-/// All of them.
+/// Returns all releases.
 pub(super) fn releases() -> Vec<Release> {
     let lines = RELEASE_PINS.lines().filter(|line| !line.starts_with('#'));
     let release = |line: &'static str| {

@@ -1,4 +1,4 @@
-//! A release on softcuda: fetched, run under `katydid trace`, removed.
+//! Trial of a release on softcuda: it is fetched, run under `katydid trace`, and removed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use crate::lookups::release::Release;
 use crate::shell;
 use crate::tree::Tree;
 
-/// The options by which pip fetches a release with all that it needs.
+/// Options with which pip fetches a release and its dependencies.
 const PIP_INSTALL: [&str; 6] = [
     "install",
     "--quiet",
@@ -24,27 +24,27 @@ const PIP_INSTALL: [&str; 6] = [
     "--only-binary=:all:",
     "--no-compile",
 ];
-/// The library whose symbols are looked up.
+/// Library whose symbols are looked up.
 const CUDA_DRIVER_LIBRARY: &str = "libcuda.so.1";
 
-/// What `tests/releases/with_nccl.py` itself asks `dlsym` for.
+/// Functions that `tests/releases/with_nccl.py` itself looks up by `dlsym`.
 const OWN_LOOKUPS: [&str; 2] = ["cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"];
 
-/// What came of a release.
+/// Results of a release.
 #[derive(Debug)]
 pub(super) struct Trial {
-    /// All that it asked for.
+    /// All lookups.
     pub(super) lookups: BTreeSet<Lookup>,
-    /// Of these, what the driver does not have.
+    /// Lookups that the driver does not have.
     pub(super) absent: BTreeSet<Lookup>,
-    /// What its program says: `versions`, `passed` and `failed`.
+    /// Report of its program: `versions`, `passed` and `failed`.
     pub(super) report: Value,
-    /// Functions that Katydid refused, as its lines on standard error name them.
+    /// Functions that Katydid refused, by its lines on standard error.
     pub(super) refused: BTreeSet<String>,
 }
 
 impl Trial {
-    /// A line for the person who waits.
+    /// Returns a line for the person who waits.
     pub(super) fn summary(&self) -> String {
         let names: Vec<&str> = self.absent.iter().map(|(name, _)| name.as_str()).collect();
         format!(
@@ -64,7 +64,7 @@ pub(super) fn run(tree: &Tree, release: &Release) -> Result<Trial> {
     let folder = tree.target.join("lookups");
     packages::remove(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // An environment, since packages share folders, and `--target` leaves the second one's out.
+    // An environment is needed, since packages share folders, and `--target` omits a second package's part of them.
     let python = folder.join("python");
     shell::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&python))?;
     let mut pip = Command::new("python3");
@@ -102,7 +102,7 @@ fn traced(tree: &Tree, release: &Release, folder: &Path) -> Result<Trial> {
     Ok(Trial { lookups, absent, report, refused: refused.map(|(name, _)| name.to_owned()).collect() })
 }
 
-/// What a trace says of `cuGetProcAddress` and `cuGetExportTable`: all lookups, and those without an answer.
+/// Returns the lookups by `cuGetProcAddress` and `cuGetExportTable` in a trace, and those among them without an answer.
 fn recorded(trace: &Value) -> (BTreeSet<Lookup>, BTreeSet<Lookup>) {
     let (mut lookups, mut absent) = (BTreeSet::new(), BTreeSet::new());
     for lookup in trace["lookups"].as_array().into_iter().flatten() {
@@ -116,8 +116,8 @@ fn recorded(trace: &Value) -> (BTreeSet<Lookup>, BTreeSet<Lookup>) {
     (lookups, absent)
 }
 
-/// Takes in what the loader says of a process's symbols. Of those of the driver's own, the first time is when it is loaded, and
-/// each further one is a `dlsym`.
+/// Takes lookups from the loader's messages about a process's symbols. The driver's own symbols are bound first when it is
+/// loaded; each further binding is a `dlsym`.
 fn take_bindings(path: &PathBuf, lookups: &mut BTreeSet<Lookup>, absent: &mut BTreeSet<Lookup>) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut own = BTreeSet::new();
@@ -137,7 +137,7 @@ fn take_bindings(path: &PathBuf, lookups: &mut BTreeSet<Lookup>, absent: &mut BT
     Ok(())
 }
 
-/// The function of the driver that a library was bound to, and whether that is the driver itself.
+/// Returns the function of the driver that a library was bound to, and whether that library is the driver itself.
 fn bound(line: &str) -> Option<(bool, &str)> {
     let (from, to) = line.split_once("binding file ")?.1.split_once(" to ")?;
     let (library, symbol) = to.split_once(": normal symbol `")?;
@@ -146,13 +146,13 @@ fn bound(line: &str) -> Option<(bool, &str)> {
     (is_driver(library) && is_function(name)).then(|| (is_driver(from), name))
 }
 
-/// A function of the driver that `dlsym` did not find.
+/// Returns a function of the driver that `dlsym` did not find.
 fn unbound(line: &str) -> Option<&str> {
     let name = line.split_once("undefined symbol: ")?.1.split([' ', ',']).next()?;
     is_function(name).then_some(name)
 }
 
-/// Whether a name is one of the driver API: `cuInit`, and not `cublasCreate` nor `cuFileOpen`.
+/// Returns whether a name belongs to the driver API: `cuInit` does, `cublasCreate` and `cuFileOpen` do not.
 fn is_function(name: &str) -> bool {
     let rest = name.strip_prefix("cu").unwrap_or_default();
     rest.starts_with(|letter: char| letter.is_ascii_uppercase()) && !rest.starts_with("File")

@@ -14,11 +14,11 @@ use crate::fetch::packages;
 use crate::shell;
 use crate::tree::Tree;
 
-/// What the names of programs with ranks of MPI begin with.
+/// Prefix of the names of programs with ranks of MPI.
 pub(crate) const RANKED_PREFIX: &str = "mpi_";
-/// What is built: a program that finds a loader, or a driver's library.
+/// Flags for a program that finds a loader, and for a driver's library.
 const PROGRAM_FLAGS: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
-/// A driver for tests, no program; where it lies among the sources.
+/// Source of a driver for tests, which is not a program.
 const DRIVER_SOURCE: &str = "drivers/memory.c";
 const LIBRARY_FLAGS: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
 
@@ -57,7 +57,7 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     if_changed(&library, &[&text], || build(tree, "gcc", &LIBRARY_FLAGS, &source, &library))
 }
 
-/// The sources of all topics' programs, each named as its program.
+/// Returns the sources of all topics' programs; each has the name of its program.
 fn program_sources(sources: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = with_end(sources, "c")?;
     files::check_names(&paths)?;
@@ -65,21 +65,21 @@ fn program_sources(sources: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The files of all topics whose names have this end.
+/// Returns the files of all topics with this extension.
 fn with_end(sources: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut paths = files::below(sources)?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == end));
     Ok(paths)
 }
 
-/// The text of all headers.
+/// Returns the text of all headers.
 fn headers(sources: &Path) -> Result<Vec<u8>> {
     let paths = with_end(sources, "h")?;
     let texts = paths.iter().map(|path| fs::read(path).with_context(|| format!("cannot read {}", path.display())));
     Ok(texts.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// Does `work`, which makes a file out of these texts, unless it has made it of the same ones before.
+/// Runs `work`, which makes a file from these texts, unless the file was made from the same ones.
 fn if_changed(output: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(OPENCL_PINS.as_bytes());
@@ -94,14 +94,14 @@ fn if_changed(output: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>)
     fs::write(&stamp, print.as_str()).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
-/// The script that a program with ranks is started by.
+/// Writes the script that starts a program with ranks.
 fn launcher(path: &Path, script: &str) -> Result<()> {
     fs::write(path, script).with_context(|| format!("cannot write {}", path.display()))?;
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(path, executable).with_context(|| format!("cannot set the mode of {}", path.display()))
 }
 
-/// `way`: what the compiler makes of the source.
+/// Compiles `source` to `output`; `way` has the flags for the kind of output.
 fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, output: &Path) -> Result<()> {
     let root = root(tree);
     let mut gcc = Command::new(compiler);

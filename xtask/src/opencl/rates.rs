@@ -1,5 +1,5 @@
-//! What programs of other people that measure a device reach, natively and through Katydid over shared memory, in turns: clpeak's
-//! kernels and launches, hashcat's benchmark. Of each figure the median of all rounds counts.
+//! Rates of third-party programs that measure a device, natively and through Katydid over shared memory, in turns. They are
+//! clpeak's kernels and launches, and hashcat's benchmark. Each figure is the median of all rounds.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,27 +21,28 @@ use crate::opencl::third_party;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
-/// Rounds on a GPU machine, whose time is short, and here, where other work disturbs.
+/// Numbers of rounds: few on a GPU machine, whose time is short, and many here, where other work disturbs.
 pub(crate) const FEW_ROUNDS: usize = 3;
 const MANY_ROUNDS: usize = 7;
-/// Of one run. PoCL compiles each program for a processor that others use too.
+/// Time limit of one run. PoCL compiles each program for a processor that is shared with other work.
 const RUN_TIMEOUT: Duration = Duration::from_secs(240);
-/// The section of the figure that is better when it is smaller.
+/// Section of the figure that is better when it is smaller.
 const LATENCY_SECTION: &str = "latency";
 
-/// A program that measures, and how its figures are read.
+/// A program that measures, and how its output is read.
 struct Subject {
     name: &'static str,
-    /// Below the folder of all.
+    /// Path below the folder of all programs.
     path: &'static str,
-    /// What is measured. Copies are part of `katydid bench opencl`.
+    /// Arguments that select the figures. Copies are part of `katydid bench opencl`.
     arguments: &'static [&'static str],
-    /// On PoCL besides: no search for the best size of launches, in which processors spend minutes. One takes some 10 ms so.
+    /// Further arguments on PoCL: no search for the best size of launches, which takes minutes on processors. A launch then takes
+    /// some 10 ms.
     of_processors: &'static [&'static str],
     read: fn(&str) -> BTreeMap<String, f64>,
 }
 
-/// What is measured. hashcat's backend is OpenCL, also where CUDA is.
+/// Programs that are measured. hashcat's backend is OpenCL, even if CUDA is available.
 const RATE_SUBJECTS: [Subject; 2] = [
     Subject {
         name: "clpeak",
@@ -59,16 +60,16 @@ const RATE_SUBJECTS: [Subject; 2] = [
     },
 ];
 
-/// Their folder in a pack.
+/// Folder of the programs in a pack.
 pub(crate) const PACKED_FOLDER: &str = "others";
 
-/// Where the programs of a pack lie, as they do below the folder that they were fetched to.
+/// Returns the folder of a pack's programs, which has the same layout as the folder that they were fetched to.
 pub(crate) fn packed(paths: &Paths) -> PathBuf {
     paths.opencl().join(PACKED_FOLDER)
 }
 
-/// What travels in a pack: files and folders below the folder that they were fetched to. Of hashcat's modes that one which is
-/// measured, with what all need.
+/// Files and folders for a pack, below the folder that they were fetched to. Of hashcat's modes, it has only the measured one,
+/// with the files that all modes need.
 pub(crate) const PACKED_FILES: [&str; 8] = [
     "root/usr/bin/clpeak",
     "root/usr/lib/x86_64-linux-gnu/libminizip.so.1",
@@ -80,7 +81,7 @@ pub(crate) const PACKED_FILES: [&str; 8] = [
     "hashcat/modules/module_00000.so",
 ];
 
-/// Measures with the programs below `folder`, and says each figure with its ratio to the native one.
+/// Measures with the programs below `folder`, and prints each figure with its ratio to the native one.
 pub(crate) fn measure(paths: &Paths, server: &Server, folder: &Path, rounds: usize) -> Result<Value> {
     let [shm, _] = Way::through(server);
     let ways = [Way::Direct { name: "native", folder: None }, shm];
@@ -90,7 +91,7 @@ pub(crate) fn measure(paths: &Paths, server: &Server, folder: &Path, rounds: usi
         ensure!(program.exists(), "there is no {} in {}", subject.name, folder.display());
         let mut rates = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
         for round in 0..rounds {
-            // A machine that becomes slower as it runs, or faster, does so for both.
+            // A machine that becomes slower or faster as it runs affects both ways.
             for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                 let figures = run(paths, &ways[index], folder, subject)?;
                 figures.into_iter().for_each(|(key, figure)| rates[index].entry(key).or_default().push(figure));
@@ -110,12 +111,12 @@ pub(crate) fn measure(paths: &Paths, server: &Server, folder: &Path, rounds: usi
     Ok(report)
 }
 
-/// How much of the native figure another one is; above 1: better.
+/// Returns the ratio of a figure to the native one; a value above 1 is better.
 fn ratio(key: &str, figure: f64, native: f64) -> f64 {
     if key.contains(LATENCY_SECTION) { native / figure } else { figure / native }
 }
 
-/// By how much native runs differ among each other, as a part of the largest: no ratio says more than that.
+/// Returns how much native runs differ from each other, relative to the largest: no ratio is more precise than that.
 fn spread(figures: &[f64]) -> f64 {
     let largest = figures.iter().copied().fold(0.0, f64::max);
     let smallest = figures.iter().copied().fold(largest, f64::min);
@@ -147,13 +148,13 @@ fn run(paths: &Paths, way: &Way, folder: &Path, subject: &Subject) -> Result<BTr
     (!figures.is_empty()).then_some(figures).with_context(|| format!("no figures: {}", outcome.text()))
 }
 
-/// A list of folders with one more.
+/// Returns a list of folders with one more.
 fn with(folders: &OsString, own: &Path) -> Result<OsString> {
     let folders = env::split_paths(folders).chain([own.to_owned()]);
     env::join_paths(folders).context("a folder with a colon in its name")
 }
 
-/// Numbers by section and name: `name : number`, below a line without a colon. Only those of the first device are read.
+/// Returns numbers by section and name: `name : number`, below a line without a colon. Only the first device is read.
 fn figures(text: &str) -> BTreeMap<String, f64> {
     let (mut figures, mut section) = (BTreeMap::new(), String::new());
     for line in text.lines().map(str::trim) {
@@ -170,8 +171,8 @@ fn figures(text: &str) -> BTreeMap<String, f64> {
     figures
 }
 
-/// Hashes a second by mode, of the first device: `device:mode:clock:clock:milliseconds:speed`. The milliseconds are those of a launch,
-/// by the device's own clock: launches of another length are of another size, which hashcat has chosen.
+/// Returns hashes per second of the first device by mode: `device:mode:clock:clock:milliseconds:speed`. The milliseconds are
+/// those of a launch, by the device's own clock: another length means that hashcat has chosen another size.
 fn speeds(text: &str) -> BTreeMap<String, f64> {
     let mut speeds = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -186,7 +187,7 @@ fn speeds(text: &str) -> BTreeMap<String, f64> {
     speeds
 }
 
-/// Measures out of a checkout, on PoCL.
+/// Measures from a checkout, on PoCL.
 pub(crate) fn run_here(tree: &Tree) -> Result<ExitCode> {
     third_party::fetch(tree)?;
     let paths = programs::paths(&tree.paths());

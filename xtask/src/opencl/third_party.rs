@@ -1,7 +1,8 @@
-//! Programs of other people that use OpenCL, natively on PoCL and through Katydid: what they print has to be equal.
+//! Third-party programs that use OpenCL, natively on PoCL and through Katydid: their outputs must be equal.
 //!
-//! `tests/opencl-programs/run.sh` runs them; here is what it takes: Debian's packages, PyOpenCL in a Python of its own, and
-//! PyOpenCL's own tests. As with PoCL itself (`opencl.rs`), what cannot be fetched is said, and is not tested.
+//! `tests/opencl-programs/run.sh` runs them, and the code here fetches its prerequisites: Debian's packages, a separate Python
+//! with PyOpenCL, and PyOpenCL's own tests. As with PoCL itself (`opencl.rs`), parts that cannot be fetched are reported and not
+//! tested.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,16 +18,16 @@ use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
 
-/// The pins: packages, each with its version.
+/// Pinned packages, each with its version.
 const PROGRAM_PINS: &str = include_str!("../../opencl-programs.txt");
-/// The pins of what the Python has.
+/// Pins of the Python packages.
 const OPENCL_PYTHON_PINS: &str = include_str!("../../opencl-python.txt");
-/// Where PyOpenCL's sources are, whose tests are in no wheel, and their content.
+/// Address and hash of PyOpenCL's sources, whose tests are in no wheel.
 const TEST_SOURCES: [&str; 2] = [
     "https://files.pythonhosted.org/packages/0a/a9/b6133777fc20be05faa88c4dbae9cc0d26d6dc1395c45770ec49b56edc4b/pyopencl-2026.1.4.tar.gz",
     "6cb9544a004609061e86873fe36500da6c2101042e9c7b9c3b804a29a12b98bf",
 ];
-/// Reads an address, a hash and a folder, and puts the tests of PyOpenCL there.
+/// Script that reads an address, a hash and a folder, and puts the tests of PyOpenCL there.
 const FETCH_SCRIPT: &str = "
 import hashlib, io, sys, tarfile, time, urllib.request
 address, wanted, folder = sys.argv[1:]
@@ -44,9 +45,9 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         if len(parts) == 3 and parts[1] == 'test' and member.isfile():
             open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
 ";
-/// ViennaCL's pages, below the root of its documents.
+/// Path of ViennaCL's pages, below the root of its documents.
 const VIENNACL_PAGES: &str = "usr/share/doc/libviennacl-dev/html";
-/// What runs of the tests have, a slice each; of PyOpenCL's long tests `slice` takes a smaller one.
+/// Programs in runs of the tests, a slice in each run; of PyOpenCL's long tests `slice` takes a smaller part.
 const BRIEF_RUNS: [&str; 16] = [
     "clinfo",
     "blas",
@@ -65,7 +66,7 @@ const BRIEF_RUNS: [&str; 16] = [
     "fine_grain",
     "slice",
 ];
-/// Those whole: run by hand.
+/// Programs without slices, which are run by hand.
 const WHOLE_RUNS: [&str; 7] = [
     "clblast_test_xaxpy",
     "clblast_test_xgemv",
@@ -75,12 +76,12 @@ const WHOLE_RUNS: [&str; 7] = [
     "test_algorithm",
     "test_array",
 ];
-/// The slices of the brief ones.
+/// Number of slices of the brief programs.
 const BRIEF_SLICES: u64 = 4;
-/// The slices of PyOpenCL's long tests.
+/// Number of slices of PyOpenCL's long tests.
 const LONG_SLICES: u64 = 32;
 
-/// Fetches what is missing, and runs a slice of the brief ones, or all of those.
+/// Fetches the missing parts, and runs a slice of the brief programs, or all of them.
 pub(crate) fn test(tree: &Tree, runs_everything: bool) -> Result<()> {
     if !opencl::root(tree).exists() {
         return Ok(());
@@ -94,7 +95,7 @@ pub(crate) fn test(tree: &Tree, runs_everything: bool) -> Result<()> {
     run(tree, &names)
 }
 
-/// Runs all of them, or those that are named. All ways have to be equal.
+/// Runs all programs, or those that are named. The outputs of all ways must be equal.
 pub(crate) fn run_here(tree: &Tree, names: &[String]) -> Result<()> {
     fetch(tree)?;
     let all: Vec<&str> = BRIEF_RUNS.into_iter().chain(WHOLE_RUNS).collect();
@@ -110,12 +111,12 @@ fn run(tree: &Tree, names: &[&str]) -> Result<()> {
     shell::run(script.env("SLICE", format!("{number}/{LONG_SLICES}")))
 }
 
-/// Where all of it lies.
+/// Returns the folder of all programs.
 pub(crate) fn folder(tree: &Tree) -> PathBuf {
     tree.target.join("opencl-programs")
 }
 
-/// hashcat beside all that it reads: where it is not installed it looks beside itself.
+/// Puts hashcat beside all files that it reads: if it is not installed, it looks beside itself.
 fn arrange_hashcat(folder: &Path) -> Result<()> {
     let (root, hashcat_folder) = (folder.join("root/usr"), folder.join("hashcat"));
     fs::create_dir_all(&hashcat_folder).with_context(|| format!("cannot make {}", hashcat_folder.display()))?;
@@ -130,11 +131,11 @@ fn arrange_hashcat(folder: &Path) -> Result<()> {
         }
         symlink(&path, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
-    // By its own place it finds the rest, so it is no link.
+    // hashcat finds its files by its own location, so it must not be a link.
     fs::copy(root.join("bin/hashcat"), hashcat_folder.join("hashcat")).context("cannot place hashcat").map(drop)
 }
 
-/// The pages of ViennaCL's documents, which `work` still has packed: its examples are nowhere else.
+/// Unpacks the pages of ViennaCL's documents from the package in `work`: its examples are nowhere else.
 fn take_pages(folder: &Path, work: &Path) -> Result<()> {
     let documents = work.join("documents");
     for entry in fs::read_dir(work.join("packages")).context("cannot read the packages")? {
@@ -146,7 +147,7 @@ fn take_pages(folder: &Path, work: &Path) -> Result<()> {
     fs::rename(documents.join(VIENNACL_PAGES), folder.join("vienna-pages")).context("cannot place ViennaCL's pages")
 }
 
-/// Fetches what is missing.
+/// Fetches the missing parts.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let folder = &folder(tree);
     let stamp = folder.join("pins.txt");

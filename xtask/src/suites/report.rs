@@ -1,11 +1,11 @@
-//! What a suite says, line by line: how many tests passed and failed, and what the failed ones said.
+//! Output of a suite, line by line: how many tests passed and failed, and the outputs of failed tests.
 
 use std::fmt::Display;
 use std::mem::take;
 
 use crate::failures::Failure;
 
-/// What came of a suite.
+/// Results of a suite.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: u64,
@@ -13,25 +13,25 @@ pub(crate) struct Outcome {
     pub(crate) failures: Vec<Failure>,
 }
 
-/// Where a line stands.
+/// Part of the output that a line belongs to.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ReportPart {
     /// Between the parts that matter.
     #[default]
     Outside,
-    /// Behind the first `failures:`: the outputs.
+    /// Behind the first `failures:`: the outputs of failed tests.
     Outputs,
-    /// Behind the second: the names once more.
+    /// Behind the second `failures:`: their names again.
     Names,
 }
 
-/// Reads what a suite says.
+/// Parser of a suite's output.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// All but the outputs of failed tests, for the case that the suite dies.
+    /// All lines except the outputs of failed tests, in case the suite dies.
     stray_lines: Vec<String>,
     part: ReportPart,
-    /// Whether it has said how many tests it runs, and not yet how many passed.
+    /// Whether it has printed how many tests it runs, but not yet how many passed.
     has_begun: bool,
     outcome: Outcome,
 }
@@ -55,7 +55,7 @@ impl Report {
         }
     }
 
-    /// All that came of it. A suite that did not end well, or ended among its tests, has failed, also where none of its tests has.
+    /// Returns the results. A suite that ended badly, or in the middle of its tests, has failed even if none of its tests has.
     pub(super) fn finish(mut self, ended_well: bool, ending: impl Display) -> Outcome {
         if (!ended_well || self.has_begun) && self.outcome.failed == 0 {
             self.outcome.failed = 1;
@@ -79,13 +79,13 @@ impl Report {
     }
 }
 
-/// The test whose output follows: `---- name stdout ----`, or `---- name ----` where the harness is another one.
+/// Returns the test whose output follows: `---- name stdout ----`, or `---- name ----` from other harnesses.
 fn heading(line: &str) -> Option<&str> {
     let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
     Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
-/// The number that stands right before `word`.
+/// Returns the number right before `word`.
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.split(word).next().unwrap_or_default();
     let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();

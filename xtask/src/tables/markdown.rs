@@ -1,29 +1,29 @@
-//! Tables of Markdown out of columns and rows of JSON.
+//! Markdown tables from columns and rows of JSON.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// A column of a table.
 pub(crate) struct Column {
-    /// Path of keys inside a row, with dots between.
+    /// Path of keys inside a row, separated by dots.
     pub(crate) key: String,
     pub(crate) title: String,
     pub(crate) is_left: bool,
 }
 
 impl Column {
-    /// A column of text.
+    /// Makes a column of text.
     pub(crate) fn left_aligned(key: &str, title: &str) -> Self {
         Self { key: key.to_owned(), title: title.to_owned(), is_left: true }
     }
 
-    /// A column of numbers.
+    /// Makes a column of numbers.
     pub(crate) fn right(key: &str, title: &str) -> Self {
         Self { key: key.to_owned(), title: title.to_owned(), is_left: false }
     }
 }
 
-/// The columns of a table: `[KEY, TITLE, "left" or "right"]` each.
+/// Returns the columns of a table: `[KEY, TITLE, "left" or "right"]` each.
 pub(crate) fn columns(table: &Value) -> Result<Vec<Column>> {
     let columns = table.get("columns").and_then(Value::as_array).context("a table has no columns")?;
     let text = |column: &Value, index: usize| column.get(index).and_then(Value::as_str).map(str::to_owned);
@@ -34,7 +34,7 @@ pub(crate) fn columns(table: &Value) -> Result<Vec<Column>> {
     columns.iter().map(column).collect::<Option<_>>().context("a column is not [key, title, side]")
 }
 
-/// The rows in Markdown; columns that no row fills are left out.
+/// Returns the rows in Markdown; columns without any value are left out.
 pub(crate) fn markdown(columns: &[Column], rows: &[Value]) -> String {
     let is_filled = |column: &&Column| rows.iter().any(|row| !cell(row, &column.key).is_empty());
     let columns: Vec<&Column> = columns.iter().filter(is_filled).collect();
@@ -48,7 +48,7 @@ pub(crate) fn markdown(columns: &[Column], rows: &[Value]) -> String {
     text
 }
 
-/// What a row says at a path of keys.
+/// Returns the text of a row's value at a path of keys.
 fn cell(row: &Value, key: &str) -> String {
     let value = key.split('.').try_fold(row, |value, key| value.get(key));
     let unit = row.get("unit").and_then(Value::as_str).unwrap_or("");
@@ -64,7 +64,7 @@ fn cell(row: &Value, key: &str) -> String {
     }
 }
 
-/// Nanoseconds as people read them; other units behind their number.
+/// Returns nanoseconds in a readable unit; other units follow their number.
 pub(crate) fn with_unit(number: f64, unit: &str) -> String {
     match (unit, number) {
         ("ns", small) if small < 1e3 => format!("{small:.0} ns"),
@@ -75,7 +75,7 @@ pub(crate) fn with_unit(number: f64, unit: &str) -> String {
     }
 }
 
-/// Three digits.
+/// Returns a number with three significant digits.
 pub(crate) fn significant(number: f64) -> String {
     let before_point = if number >= 1.0 { number.log10().floor() as usize + 1 } else { 0 };
     let places = match number {

@@ -1,4 +1,4 @@
-//! Tables of Markdown that show measured figures: what `gpu-test` prints, and what pages have of the same reports.
+//! Markdown tables of measured figures: those that `gpu-test` prints, and those that pages have of the same reports.
 
 pub(crate) mod markdown;
 pub(crate) mod reports;

@@ -1,4 +1,4 @@
-//! Tables of what tools wrote: `katydid bench --json`, `katydid bench checkpoint --json`, and the reports of `gpu-test`.
+//! Tables of the reports of tools: `katydid bench --json`, `katydid bench checkpoint --json`, and `gpu-test`.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ const BENCH_WAYS: [&str; 7] = ["native", "shm", "unix", "tcp", "tls", "vsock", "
 /// Ways of programs and trainings, the native one first.
 const PROGRAM_WAYS: [&str; 3] = ["native", "shm", "tcp"];
 const MIB_BYTES: f64 = 1_048_576.0;
-/// The kinds of copies: the key of each, its name, and what the paper says Cricket kept of it, in percent.
+/// Kinds of copies: the key of each, its name, and the share in percent that Cricket reached in its paper.
 pub(crate) const COPY_KINDS: [(&str, &str, Option<f64>); 4] = [
     ("htod_pageable", "to the device, pageable", Some(33.0)),
     ("dtoh_pageable", "from the device, pageable", Some(42.0)),
@@ -18,7 +18,7 @@ pub(crate) const COPY_KINDS: [(&str, &str, Option<f64>); 4] = [
     ("dtoh_pinned", "from the device, pinned", None),
 ];
 
-/// The table `id` of a report.
+/// Returns the table `id` of a report.
 pub(crate) fn table(report: &Value, id: &str) -> Result<String> {
     match id {
         "machine" => machine(report),
@@ -31,7 +31,7 @@ pub(crate) fn table(report: &Value, id: &str) -> Result<String> {
     }
 }
 
-/// One line: card, driver, kernel, processors, date.
+/// Returns one line: card, driver, kernel, processors, date.
 fn machine(report: &Value) -> Result<String> {
     let machine = report.get("machine").unwrap_or(report);
     let of = |key: &str| machine.get(key).and_then(Value::as_str).with_context(|| format!("the machine has no {key}"));
@@ -40,7 +40,7 @@ fn machine(report: &Value) -> Result<String> {
     Ok(format!("{gpu}, driver {driver}, Linux {kernel}, {} processors, {}.\n", of("processors")?, of("date")?))
 }
 
-/// A row a figure, a column a way, and the ratios.
+/// Returns a table with a row for each figure, a column for each way, and the ratios.
 fn figures(report: &Value) -> Result<String> {
     let mut columns = vec![Column::left_aligned("name", "work")];
     columns.extend(BENCH_WAYS.map(|way| Column::right(&format!("ways.{way}.median_ns"), way)));
@@ -52,7 +52,7 @@ fn figures(report: &Value) -> Result<String> {
     Ok(markdown(&columns, &rows))
 }
 
-/// The one size of `bench checkpoint`, a row a figure.
+/// Returns a table of the only size of `bench checkpoint`, with a row for each figure.
 fn sizes(report: &Value) -> Result<String> {
     let row = list(report, "rows")?.first().context("no size was measured")?;
     let number = |path: &str| path.split('.').try_fold(row, |value, key| value.get(key)).and_then(Value::as_f64);
@@ -79,7 +79,7 @@ fn sizes(report: &Value) -> Result<String> {
     Ok(markdown(&[Column::left_aligned("work", "work"), Column::right("figure", &held)], &rows))
 }
 
-/// A program a row: first call and work in milliseconds, and what a call costs more.
+/// Returns a table with a row for each program: first call and work in milliseconds, and the added cost of a call.
 fn programs(report: &Value) -> Result<String> {
     let mut columns = vec![Column::left_aligned("program", "program"), Column::right("calls", "calls")];
     columns.extend([Column::right("mb_in", "MB in"), Column::right("mb_out", "MB out")]);
@@ -103,7 +103,7 @@ fn programs(report: &Value) -> Result<String> {
     Ok(markdown(&columns, &rows.collect::<Vec<_>>()))
 }
 
-/// First call and work of a program on a way, and the ratio of its work to the native one.
+/// Returns first call and work of a program on a way, and the ratio of its work to the native one.
 fn program_cell(program: &Value, way: &str) -> Option<String> {
     let (first, work) = (seconds(program, way, "first_call_s")?, seconds(program, way, "work_s")?);
     let native = seconds(program, "native", "work_s").filter(|_| way != "native");
@@ -111,7 +111,7 @@ fn program_cell(program: &Value, way: &str) -> Option<String> {
     Some(format!("{:.1} + {:.1}{ratio}", first * 1e3, work * 1e3))
 }
 
-/// What a program gives to copies, in millions of bytes.
+/// Returns the bytes that a program copies, in millions.
 fn megabytes(program: &Value, key: &str) -> Option<String> {
     program.get(key)?.as_f64().map(|bytes| format!("{:.2}", bytes / 1e6))
 }
@@ -120,7 +120,7 @@ fn seconds(program: &Value, way: &str, key: &str) -> Option<f64> {
     program.get("ways")?.get(way)?.get(key)?.as_f64()
 }
 
-/// Rates of the program `bandwidth` in GB/s.
+/// Returns the rates of the program `bandwidth` in GB/s.
 fn bandwidth(report: &Value) -> Result<String> {
     let programs = list(report, "programs")?;
     let is_it = |program: &&Value| program.get("program").and_then(Value::as_str) == Some("bandwidth");
@@ -144,7 +144,7 @@ fn bandwidth(report: &Value) -> Result<String> {
     Ok(markdown(&columns, &rows))
 }
 
-/// An item of the frameworks a row: the time of a step, or of the first call.
+/// Returns a table with a row for each item of the frameworks: the time of a step, or of the first call.
 fn training(report: &Value) -> Result<String> {
     let lines = report.as_array().context("the trainings are not a list")?;
     let text = |line: &Value, key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The steps of every measurement: programs run, checkpointed and restored by the commands that users run.
+//! The steps of every measurement: run, checkpoint and restore programs with the commands that users run.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use katydid_cli_core::output::terminal::Progress;
 use katydid_cli_core::probe::ProbedDriver;
 use katydid_cli_core::server::private_server::PrivateServer;
 
-/// What every measurement needs.
+/// The context of every measurement.
 pub(super) struct Bench<'a> {
     pub(super) layout: &'a Layout,
     pub(super) driver: &'a ProbedDriver,
@@ -33,12 +33,12 @@ impl Bench<'_> {
         self.progress.show(what);
     }
 
-    /// A folder for images, in memory.
+    /// Creates a folder for images, in memory.
     pub(super) fn folder(&self) -> Measurement<Scratch> {
         Scratch::below(self.folder, "bench").map_err(|error| error.to_string())
     }
 
-    /// Waits for a worker without a program, so that neither programs nor figures meet one that is being started.
+    /// Waits for an idle warm worker, so that the start of a worker disturbs neither programs nor figures.
     pub(super) fn warm(&self) -> Measurement<()> {
         wait_until_warm(self.server).map_err(|error| error.to_string())
     }
@@ -53,7 +53,7 @@ impl Bench<'_> {
         self.warm().and(subject)
     }
 
-    /// A checkpoint by the command; the program goes on after it, or is ended by it.
+    /// Takes a checkpoint with the command. The program goes on after it, or ends with it.
     pub(super) fn checkpoint(&self, name: &str, image: &Path, goes_on: bool) -> Measurement<CheckpointFigures> {
         let mut command = katydid();
         command.args(["checkpoint", name, "--json", "-o"]).arg(image).args(goes_on.then_some("--leave-running"));
@@ -76,8 +76,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Brings an ended program back by the command, up to its answer to `order`; a warm worker is there, and the one that
-    /// served the program before has given its memory back.
+    /// Restores an ended program with the command, and returns the time until it answers `order`. Waits for a warm worker first,
+    /// and until the old worker has freed its memory.
     pub(super) fn restore(&self, subject: &mut Subject, image: &Path, order: &str) -> Measurement<u64> {
         self.limits.wait("the end of a worker", || Ok((self.server.sessions() == 0).then_some(())))?;
         self.warm()?;
@@ -87,14 +87,14 @@ impl Bench<'_> {
     }
 }
 
-/// This program, started again.
+/// Returns a command that starts this program again.
 pub(super) fn katydid() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env_remove(katydid_cli_core::server::address::SERVER_VARIABLE);
     command
 }
 
-/// The name of a job of the bench.
+/// Returns the name of a job of the bench.
 pub(super) fn job_name(what: &str) -> String {
     format!("bench-{}-{what}", std::process::id())
 }

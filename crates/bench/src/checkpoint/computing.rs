@@ -1,8 +1,7 @@
-//! Programs that compute while they are checkpointed, of the kinds that the Cricket paper measures: a product of
-//! matrices, bodies that pull at each other, a stencil, eigenvalues.
+//! Programs that compute while they are checkpointed, of the kinds that the Cricket paper measures: a product of matrices, bodies
+//! that attract each other, a stencil, eigenvalues.
 //!
-//! Each goes on from step to step, every one of which changes what the next one starts from, so that a step lost or
-//! done twice shows in the sum at the end.
+//! Each step changes the input of the next one. So a lost or repeated step shows in the sum at the end.
 
 use std::ffi::CStr;
 
@@ -10,9 +9,9 @@ use crate::cuda::{Cuda, CudaError, Kernel};
 use crate::flags::Computation;
 use crate::soft;
 
-/// The kernels as nvcc made them from `kernels.cu`.
+/// The kernels as nvcc compiled `kernels.cu`.
 const CHECKPOINT_KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
-/// Rows and columns that a block has of a product.
+/// Rows and columns of a block of a product.
 const TILE_LINES: u32 = 32;
 /// Threads of a block that has one row.
 const ROW_BLOCK_THREADS: u32 = 256;
@@ -22,7 +21,7 @@ const MAX_HALVINGS: u64 = 32;
 impl Computation {
     pub(super) const ALL: [Self; 4] = [Self::Matrix, Self::Bodies, Self::Heat, Self::Eigenvalues];
 
-    /// On the command line of the program.
+    /// Returns the name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Matrix => "matrix",
@@ -32,7 +31,7 @@ impl Computation {
         }
     }
 
-    /// How large it is where host code plays the GPU, and on one.
+    /// Returns the size, where host code plays the GPU (`is_soft`) or on a GPU.
     pub(super) fn size(self, is_soft: bool) -> u32 {
         let (soft, gpu) = match self {
             Self::Matrix => (128, 1024),
@@ -43,7 +42,7 @@ impl Computation {
         if is_soft { soft } else { gpu }
     }
 
-    /// Name of the computation and its size, for tables.
+    /// Returns name and size of the computation, for tables.
     pub(super) fn title(self, size: u32) -> String {
         match self {
             Self::Matrix => format!("matrix product {size}x{size}"),
@@ -61,13 +60,13 @@ pub(super) struct Computing {
     size: u32,
     kernels: Vec<Kernel>,
     buffers: Vec<u64>,
-    /// Bytes of the first buffer, which says how far it is.
+    /// Bytes of the first buffer, which has the result so far.
     bytes: usize,
     steps: u64,
 }
 
 impl Computing {
-    /// Loads what it needs, and fills its memory.
+    /// Loads the kernels, and fills the memory.
     pub(super) fn new(cuda: Cuda, kind: Computation, size: u32) -> Result<Self, CudaError> {
         let missing = |text: &str| CudaError::Missing(text.to_owned());
         let text = |ptx: &'static str| CStr::from_bytes_with_nul(ptx.as_bytes()).map_err(|_| missing("no text of PTX"));
@@ -91,12 +90,12 @@ impl Computing {
         Ok(Self { cuda, kind, size, kernels, buffers, bytes, steps: 0 })
     }
 
-    /// Steps computed so far.
+    /// Returns the steps computed so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// One step, to its end.
+    /// Runs one step to its end.
     pub(super) fn step(&mut self) -> Result<(), CudaError> {
         let (size, n) = (self.size, u64::from(self.size));
         let row = [[size.div_ceil(ROW_BLOCK_THREADS), 1], [ROW_BLOCK_THREADS, 1]];
@@ -128,7 +127,7 @@ impl Computing {
         self.cuda.synchronise()
     }
 
-    /// A number that every word of the first buffer and its place goes into.
+    /// Returns a sum over all words of the first buffer and their positions.
     pub(super) fn sum(&self) -> Result<u64, CudaError> {
         let mut bytes = vec![0; self.bytes];
         self.cuda.copy_out(&mut bytes, self.buffers[0])?;
@@ -137,7 +136,7 @@ impl Computing {
     }
 }
 
-/// What the buffers hold at first; the first one is the result.
+/// Returns the initial contents of the buffers; the first one is the result.
 fn contents(kind: Computation, size: usize) -> Vec<Vec<u8>> {
     let number = |at: usize| {
         let word = (at as u32).wrapping_mul(2_654_435_761) ^ (at as u32) >> 7;
@@ -148,7 +147,7 @@ fn contents(kind: Computation, size: usize) -> Vec<Vec<u8>> {
     };
     match kind {
         Computation::Matrix => {
-            // Turns pairs of columns, so that products neither grow nor fade.
+            // Rotates pairs of columns, so that products neither grow nor fade.
             let turn = |at: usize| {
                 let (row, column) = (at / size, at % size);
                 match (row == column, row / 2 == column / 2, row < column) {

@@ -1,21 +1,21 @@
-//! The program under checkpoint: it holds device memory full of noise, or computes, and does what it is ordered to.
+//! The program under checkpoint: it holds device memory full of noise, or computes, as ordered.
 //!
-//! Orders and answers are files in a folder, each put there by a rename, so that the program has nothing open while it
-//! waits: a line is a number that grows, then words.
+//! Orders and answers are files in a folder, each put there by a rename, so that a waiting program has no file open. Each is one
+//! line: an increasing number, then words.
 //!
 //! | order        | what it does                                  | answer            |
 //! |--------------|-----------------------------------------------|-------------------|
 //! | `say`        | nothing                                       | `ready`           |
 //! | `change`     | writes to one chunk of 2 MiB in a hundred     | `changed BYTES`   |
 //! | `sum`        | reads everything                              | `sum NUMBER`      |
-//! | `fill BYTES` | takes all memory of the device but so much    | `filled BYTES`    |
+//! | `fill BYTES` | takes all memory of the device except so much | `filled BYTES`    |
 //! | `compute`    | goes on computing, until another order        | `computing`       |
 //! | `until STEP` | computes up to that step                      | `step N sum S`    |
 //! | `finish`     | stops after this step                         | `step N sum S`    |
 //! | `end`        | ends                                          | none              |
 //!
-//! Those between `say` and `compute` are for holders of memory, those between `fill` and `end` for what computes. One that
-//! no process has ordered anything for long ends by itself.
+//! Orders up to `compute` are for holders of memory, orders from `fill` on for programs that compute. A program that gets no
+//! order for a long time ends by itself.
 
 use std::fs;
 use std::io;
@@ -30,21 +30,21 @@ use crate::flags::BenchHolderFlags;
 use crate::noise::noise;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// A chunk of an image.
+/// Bytes of a chunk of an image.
 const IMAGE_CHUNK_BYTES: u64 = 2 << 20;
-/// One chunk in this many changes.
+/// A change writes to one chunk in this many.
 const CHUNKS_PER_CHANGE: usize = 100;
-/// Bytes that are copied at once.
+/// Bytes of one copy.
 const FILL_PIECE_BYTES: usize = 64 << 20;
-/// How often orders are looked for.
+/// How often the program looks for an order.
 const ORDER_POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// Without an order for so long, no process is there any more.
+/// Time without an order after which the program ends.
 const HOLDER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Names of the two files.
 pub(super) const ORDER_FILE: &str = "order";
 pub(super) const ANSWER_FILE: &str = "answer";
 
-/// Holds memory and changes it as orders say.
+/// Runs the program: executes orders.
 pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
     let failed = |error: CudaError| Failure::work(format!("cannot hold memory: {error}"));
     let cuda = Cuda::open().map_err(failed)?;
@@ -77,7 +77,7 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the program is.
+/// The two kinds of program.
 enum Program {
     Holding(Holder),
     Computing { it: Computing, is_on: bool },
@@ -88,7 +88,7 @@ impl Program {
         matches!(self, Self::Computing { is_on: true, .. })
     }
 
-    /// A step, of a program that computes.
+    /// Runs a step of a program that computes.
     fn go_on(&mut self) -> Result<(), CudaError> {
         match self {
             Self::Computing { it, is_on: true } => it.step(),
@@ -119,14 +119,14 @@ impl Program {
     }
 }
 
-/// What a file says: its number and its words; none while it is not there.
+/// Reads number and words of a file; `None` while it does not exist.
 pub(super) fn read(path: &Path) -> Option<(u64, String)> {
     let text = fs::read_to_string(path).ok()?;
     let (number, text_after) = text.trim().split_once(' ')?;
     Some((number.parse().ok()?, text_after.to_owned()))
 }
 
-/// Puts a file into the folder, whole.
+/// Writes a file to the folder atomically.
 pub(super) fn write(folder: &Path, name: &str, number: u64, text: &str) -> io::Result<()> {
     let part = folder.join(format!("{name}.part"));
     fs::write(&part, format!("{number} {text}\n"))?;
@@ -139,7 +139,7 @@ struct Holder {
     bytes: usize,
     /// Number of changes made so far.
     round: u32,
-    /// What was taken beyond that.
+    /// Memory that `fill` took besides.
     more: Vec<u64>,
 }
 
@@ -159,7 +159,7 @@ impl Holder {
         }
     }
 
-    /// Noise, which nothing compresses, and no two chunks of which are the same.
+    /// Writes incompressible noise, in which no two chunks are the same.
     fn make_noise(&self) -> Result<(), CudaError> {
         let noise = noise(FILL_PIECE_BYTES);
         for from in (0..self.bytes).step_by(FILL_PIECE_BYTES) {
@@ -168,7 +168,7 @@ impl Holder {
         self.stamp(1, 0)
     }
 
-    /// Numbers every chunk, or one in `stride`.
+    /// Writes a number to every chunk, or to one in `stride`.
     fn stamp(&self, stride: usize, round: u32) -> Result<(), CudaError> {
         for chunk in (0..self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize)).step_by(stride) {
             let at = self.start + chunk as u64 * IMAGE_CHUNK_BYTES;
@@ -184,7 +184,7 @@ impl Holder {
         Ok(self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize).div_ceil(CHUNKS_PER_CHANGE) * IMAGE_CHUNK_BYTES as usize)
     }
 
-    /// A number that every word and its place goes into.
+    /// Returns a sum over all words and their positions.
     fn sum(&self) -> Result<u64, CudaError> {
         let mut piece = vec![0; FILL_PIECE_BYTES.min(self.bytes)];
         let mut sum = 0_u64;

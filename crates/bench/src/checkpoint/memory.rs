@@ -1,19 +1,18 @@
-//! Host memory that a checkpoint takes: how far the resident memory of the processes around it grew at most.
+//! Host memory that a checkpoint takes: the largest growth of the resident memory of the processes around it.
 //!
-//! The kernel keeps a high-water mark of each process and sets it back on demand, so that nothing is sampled, and nothing
-//! disturbed. What CRIU takes is not in it, because that process is gone when the marks are read: it moves pages without
-//! holding them.
+//! The kernel keeps a high-water mark of each process and resets it on demand. So this needs no samples and disturbs nothing. The
+//! memory of CRIU is not included, because CRIU has ended when the marks are read. It moves pages without holding them.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use katydid_job::process::tree;
 
-/// Resident bytes of every process below us, by its id, when the marks were set back.
+/// Resident bytes of every process below this one, by its id, when the marks were reset.
 pub(super) struct ResidentMarks(BTreeMap<u32, u64>);
 
 impl ResidentMarks {
-    /// Sets the marks back.
+    /// Resets the marks.
     pub(super) fn set() -> Self {
         let processes = tree::tree(std::process::id()).unwrap_or_default();
         let mark = |pid: u32| {
@@ -23,14 +22,14 @@ impl ResidentMarks {
         Self(processes.iter().filter_map(|process| mark(process.pid)).collect())
     }
 
-    /// What all processes that are still there had at most, beyond what they had then.
+    /// Returns the largest growth of all processes that still exist, since the reset.
     pub(super) fn growth(&self) -> u64 {
         let grown = |(pid, before): (&u32, &u64)| Some(resident(*pid, "VmHWM:")?.saturating_sub(*before));
         self.0.iter().filter_map(grown).sum()
     }
 }
 
-/// A line of `/proc/PID/status`, in bytes.
+/// Returns a line of `/proc/PID/status`, in bytes.
 fn resident(pid: u32, line: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = status.lines().find_map(|found| found.strip_prefix(line))?.trim().strip_suffix("kB")?.trim();
@@ -50,7 +49,7 @@ mod tests {
             drop(block);
             marks.growth()
         };
-        // Other tests of this process give memory back at times.
+        // Other tests of this process free memory at times.
         assert!((0..100).any(|_| growth() >= 60 << 20), "{}", growth());
     }
 }

@@ -1,11 +1,11 @@
-//! `katydid bench checkpoint`: what checkpoints and restores cost, by the commands that users run.
+//! `katydid bench checkpoint`: the cost of checkpoints and restores with the commands that users run.
 //!
-//! Two tables. Small programs that compute (`programs.rs`) are checkpointed in the middle of it, ended and restored, as
-//! the Cricket paper does for its Figure 8. And a program that holds so much memory (`sizes.rs`) is checkpointed, changed
-//! in part, checkpointed again, ended and restored; beside it, where the driver has it, NVIDIA's own checkpoint of the same
-//! program run natively. Every restored program must come to the result that it would have come to anyway.
+//! It has two tables. For the first, small programs (`programs.rs`) are checkpointed while they compute, ended and restored, as
+//! the Cricket paper does for its Figure 8. For the second, a program holds much memory (`sizes.rs`). It is checkpointed, changed
+//! in part, checkpointed again, ended and restored. Where the driver has it, NVIDIA's own checkpoint of the same native program
+//! is measured too. Every restored program must come to the result of an undisturbed one.
 //!
-//! Images go to memory, and are removed as soon as they are not needed any more.
+//! Images are in memory, and are removed as soon as possible.
 
 mod bench;
 mod computing;
@@ -33,9 +33,9 @@ use katydid_cli_core::server::private_server::PrivateServer;
 use report::Report;
 use subject::Limits;
 
-/// Where memory is a file system.
+/// A folder whose file system is memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
-/// Nothing more is begun after so long, unless the flags say otherwise.
+/// Time after which no further measurement begins, unless the flags say otherwise.
 const CHECKPOINT_TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The program under checkpoint.
@@ -57,7 +57,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let server = PrivateServer::start(&flags.driver, false)?;
     let (layout, folder, against) = (&layout, &*folder, flags.against);
     let bench = Bench { layout, driver: &driver, server: &server, folder, limits, against, progress: &progress };
-    // The sizes first: what they need is had for minutes.
+    // Sizes come first: the memory that they need is free only for minutes.
     let sizes = if flags.tables.includes_sizes() { sizes::measure(&bench, &flags.sizes) } else { Vec::new() };
     let programs = if flags.tables.includes_programs() { programs::measure(&bench, flags.quick) } else { Vec::new() };
     let report = Report::new(&driver, programs, sizes);

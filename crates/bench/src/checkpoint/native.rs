@@ -1,4 +1,4 @@
-//! NVIDIA's own checkpoint of the same program on the same GPU: `cuCheckpointProcess*`, from outside of the program.
+//! NVIDIA's own checkpoint of the same program on the same GPU: `cuCheckpointProcess*`, called from another process.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -9,16 +9,16 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver::{Driver, DriverChoice, open};
 use serde::{Deserialize, Serialize};
 
-/// How long its parts took, in microseconds.
+/// Durations of its parts, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Native {
-    /// Lock and checkpoint: the program is stopped from its beginning on.
+    /// Lock and checkpoint: the program stops when they begin.
     pub(super) out_us: u64,
-    /// Restore and unlock: the program is stopped until its end.
+    /// Restore and unlock: the program goes on when they end.
     pub(super) in_us: u64,
 }
 
-/// Takes the process's device memory away and gives it back.
+/// Takes the process's device memory away and returns it.
 pub(super) fn measure(choice: &DriverChoice, pid: u32) -> Result<Native, String> {
     let library = open(choice, None).map_err(|error| error.to_string())?;
     let driver = Driver::new(library);
@@ -47,7 +47,7 @@ pub(super) fn measure(choice: &DriverChoice, pid: u32) -> Result<Native, String>
     Ok(Native { out_us, in_us: micros(began.elapsed()) })
 }
 
-/// A time as the reports have it.
+/// Returns a time in microseconds, as reports have it.
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

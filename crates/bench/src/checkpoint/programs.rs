@@ -1,19 +1,19 @@
-//! Checkpoint and restore of small programs that compute, as in Figure 8 of the Cricket paper: the command's time out, the
-//! time from the command to the program's answer back in, and the sizes of both parts.
+//! Checkpoint and restore of small programs that compute, as in Figure 8 of the Cricket paper. It measures the checkpoint
+//! command, the time from the restore command to the program's answer, and the sizes of both parts.
 //!
-//! The program computes freely when the checkpoint comes, ends with it, and goes on once it is restored. Where it then
-//! is, and with what, must be what the same program finds that no process disturbed.
+//! The program computes freely when the checkpoint comes, ends with it, and goes on after the restore. Its step and result must
+//! then be those of an undisturbed program.
 
 use super::bench::{Bench, job_name};
 use super::report::{CheckpointFigures, Measurement, ProgramRow};
 
 use crate::flags::Computation;
 
-/// Checkpoints and restores of each program; the medians count.
+/// Checkpoints and restores of each program, of which the medians count.
 const ROUNDS_PER_PROGRAM: usize = 5;
 const QUICK_PROGRAM_ROUNDS: usize = 1;
 
-/// Measures all of them.
+/// Measures all programs.
 pub(super) fn measure(bench: &Bench<'_>, quick: bool) -> Vec<ProgramRow> {
     let rounds = if quick { QUICK_PROGRAM_ROUNDS } else { ROUNDS_PER_PROGRAM };
     Computation::ALL.iter().map(|kind| measure_program(bench, *kind, rounds)).collect()

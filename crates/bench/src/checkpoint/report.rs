@@ -1,5 +1,4 @@
-//! What `katydid bench checkpoint` prints: a line a program and a line a size, as tables for people and as JSON for
-//! programs.
+//! The output of `katydid bench checkpoint`: a row per program and a row per size, as tables and as JSON.
 
 use std::io::{self, Write};
 
@@ -13,28 +12,28 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
-/// One checkpoint, as the command reported it.
+/// One checkpoint, as reported by the command.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct CheckpointFigures {
     /// Bytes of GPU memory in it.
     pub(super) content: u64,
-    /// Bytes that the image grew by for it, as they are stored.
+    /// Bytes by which the image grew, as stored.
     pub(super) added: u64,
-    /// Bytes of the processes' part.
+    /// Bytes of the processes' files.
     pub(super) files: u64,
-    /// How long the program stood still.
+    /// Time for which the program stood still.
     pub(super) stopped_us: u64,
-    /// All of it, within the supervisor.
+    /// Duration of the checkpoint in the supervisor.
     pub(super) took_us: u64,
-    /// All of it, from the command's start to its end.
+    /// Duration of the command, from start to end.
     pub(super) command_us: u64,
-    /// How long each stage of it took.
+    /// Duration of each stage.
     pub(super) stages_us: serde_json::Value,
-    /// How far host memory grew at most, while the program went on.
+    /// Largest growth of host memory, if the program went on.
     pub(super) growth: Option<u64>,
 }
 
-/// A figure, or why there is none.
+/// A figure, or the reason why it is missing.
 pub(super) type Measurement<T> = Result<T, String>;
 
 /// A program that computes.
@@ -42,40 +41,40 @@ pub(super) type Measurement<T> = Result<T, String>;
 pub(super) struct ProgramRow {
     /// Name of the computation and its size.
     pub(super) program: String,
-    /// Its checkpoints, which ended it, one a round.
+    /// Its checkpoints, which ended it, one per round.
     #[serde(rename = "taken")]
     pub(super) checkpoints: Vec<CheckpointFigures>,
-    /// Its restores: from the command to an answer of the program, a warm server being there.
+    /// Its restores: from the command to an answer of the program, with a warm server.
     pub(super) restore_us: Vec<u64>,
-    /// Why there are no more rounds.
+    /// Reason why there are no more rounds.
     pub(super) missing: Option<String>,
 }
 
-/// Everything about one size.
+/// All figures of one size.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SizeRow {
     /// Bytes that the program holds.
     pub(super) held: u64,
-    /// The first checkpoint, nothing of which is in the image yet.
+    /// The first checkpoint, into an empty image.
     #[serde(serialize_with = "measured")]
     pub(super) first: Measurement<CheckpointFigures>,
     /// The second one, after one chunk in a hundred has changed.
     #[serde(serialize_with = "measured")]
     pub(super) second: Measurement<CheckpointFigures>,
-    /// Bytes of the chunks that had changed.
+    /// Bytes of the changed chunks.
     pub(super) changed: u64,
-    /// From the command to an answer of the program, a warm server being there.
+    /// From the command to an answer of the program, with a warm server.
     #[serde(serialize_with = "measured")]
     pub(super) restore_us: Measurement<u64>,
     /// The first checkpoint of a program on a device without free memory.
     #[serde(serialize_with = "measured")]
     pub(super) crowded: Measurement<CheckpointFigures>,
-    /// The program that is checkpointed natively, by the driver's own means.
+    /// The native checkpoint, by the driver itself.
     #[serde(serialize_with = "measured")]
     pub(super) native: Measurement<Native>,
 }
 
-/// The figure itself, or `{"reason": …}`.
+/// Serializes the figure itself, or `{"reason": …}`.
 fn measured<T: Serialize, S: serde::Serializer>(it: &Measurement<T>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Missing<'a> {
@@ -88,7 +87,7 @@ fn measured<T: Serialize, S: serde::Serializer>(it: &Measurement<T>, serializer:
 }
 
 impl SizeRow {
-    /// A row without measurements.
+    /// Returns a row without figures.
     pub(super) fn new(held: u64) -> Self {
         Self {
             held,
@@ -101,7 +100,7 @@ impl SizeRow {
         }
     }
 
-    /// Of the two checkpoints and the restore, the first one that has no figure, nor a reason yet, has failed for this.
+    /// Notes the reason for the first missing figure of the two checkpoints and the restore.
     pub(super) fn fail(&mut self, reason: String) {
         let is_open = |missing: Option<&String>| missing.is_some_and(|reason| reason == NOT_YET);
         if self.first.is_err() {
@@ -114,15 +113,15 @@ impl SizeRow {
     }
 }
 
-/// Why a figure is missing that another one had to come before.
+/// Reason for figures after the one that failed.
 const NOT_YET: &str = "what comes before it failed";
 
-/// What is measured where, and all of it.
+/// All figures, with machine and driver.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     machine: Machine,
     driver: &'a ProbedDriver,
-    /// What the bytes are that the holder of memory holds.
+    /// Kind of bytes that the holder of memory holds.
     content: &'static str,
     programs: Vec<ProgramRow>,
     rows: Vec<SizeRow>,
@@ -135,7 +134,7 @@ impl<'a> Report<'a> {
         Self { machine, driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
     }
 
-    /// Writes the tables, and why figures are missing.
+    /// Writes the tables, and the reasons for missing figures.
     pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
         let device = self.driver.devices.first().map_or("no device", |(name, _)| name);
         writeln!(out, "driver {} ({device})\n", self.driver.path.display())?;

@@ -1,5 +1,5 @@
-//! Checkpoints of a program that holds so much memory: the first, a second one after some of it has changed, a restore,
-//! one on a device without free memory, and NVIDIA's own.
+//! Checkpoints of a program that holds much memory: a first one, a second one after some of it has changed, a restore, a
+//! checkpoint on a device without free memory, and NVIDIA's own.
 
 use std::process::Command;
 
@@ -15,10 +15,10 @@ use crate::setup::native_search;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::layout;
 
-/// Sizes where a GPU is, in bytes, and where none is.
+/// Sizes in bytes, with a GPU and without one.
 const GPU_SIZES: [u64; 4] = [64 << 20, 1 << 30, 8 << 30, 32 << 30];
 const SOFT_SIZES: [u64; 2] = [16 << 20, 128 << 20];
-/// Free memory that is left to a crowded device: less than a snapshot takes anything of.
+/// Free memory of a crowded device: too little for a snapshot to take any.
 const CROWDED_FREE_BYTES: u64 = 160 << 20;
 
 /// Measures programs that hold memory of each size.
@@ -42,12 +42,12 @@ impl SizeRun<'_> {
     fn row(&self) -> SizeRow {
         let mut row = SizeRow::new(self.bytes);
         if let Err(reason) = self.check_limits().and_then(|()| self.katydid(&mut row)) {
-            // It belongs to the first figure that is missing.
+            // This reason is for the first missing figure.
             row.fail(reason);
         }
         self.show_progress("without free memory");
         row.crowded = self.check_limits().and_then(|()| self.crowded());
-        // Last, since the driver's own takes half a minute for what Katydid does in two seconds.
+        // Last, since the driver takes half a minute for what Katydid does in two seconds.
         self.show_progress("natively");
         row.native = self.check_limits().and_then(|()| self.native());
         row
@@ -65,7 +65,7 @@ impl SizeRun<'_> {
         job_name(&format!("{}-{what}", self.bytes))
     }
 
-    /// Two checkpoints and a restore.
+    /// Measures two checkpoints and a restore.
     fn katydid(&self, row: &mut SizeRow) -> Measurement<()> {
         let work = self.bench.folder()?;
         let image = work.path().join("image");
@@ -97,7 +97,7 @@ impl SizeRun<'_> {
         program.end()
     }
 
-    /// A checkpoint when another program has taken the rest of the device.
+    /// Measures a checkpoint while another program has taken the rest of the device.
     fn crowded(&self) -> Measurement<CheckpointFigures> {
         let work = self.bench.folder()?;
         let name = self.name("crowded");

@@ -1,7 +1,7 @@
-//! A program under checkpoint, as the one that measures sees it: started, ordered about, ended.
+//! A program under checkpoint, from the side of the bench: starts it, sends it orders, ends it.
 //!
-//! The rule: it ends when the one that measures does, however that comes about, and the process that waits for it stops waiting
-//! when time is up or another process has had enough.
+//! The program ends whenever the bench does, whatever ends that. The bench stops waiting for the program when time is up or
+//! another process asks it to end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use super::holder;
 use super::report::Measurement;
 use katydid_cli_core::child::dies_with_us;
 
-/// Beside orders and answers: what the command that runs the program says.
+/// Output of the command that runs the program, beside orders and answers.
 const MESSAGES_FILE: &str = "messages";
-/// How often a file is looked for.
+/// How often the bench looks for a file.
 const FILE_POLL_INTERVAL: Duration = Duration::from_micros(200);
-/// How long something may take; reading 32 GiB through slow links takes a while.
+/// Longest duration of a step; reading 32 GiB through slow links takes a while.
 const STEP_TIMEOUT: Duration = Duration::from_secs(240);
-/// How long a program may take to end when something has failed.
+/// Time that a program gets to end after a failure.
 const SUBJECT_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Until when things are begun.
+/// The deadline of the bench, and whether it shall stop.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     end: Instant,
@@ -34,7 +34,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// From now on; interrupts and requests to end are caught, so that nothing is left lying about.
+    /// Returns limits of `time` from now on. Catches interrupts and requests to end, so that nothing is left behind.
     pub(super) fn within(time: Duration) -> std::io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -44,12 +44,12 @@ impl Limits {
         Ok(Self { end: Instant::now() + time, stopped })
     }
 
-    /// Whether another process wants us to end.
+    /// Returns whether another process wants the bench to end.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// An error when nothing more is to be begun.
+    /// Fails when nothing more may begin.
     pub(super) fn check(&self) -> Measurement<()> {
         match Instant::now() > self.end {
             true => Err("the time given by --within is up".to_owned()),
@@ -61,7 +61,7 @@ impl Limits {
         if self.is_stopped() { Err("interrupted".to_owned()) } else { Ok(()) }
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measurement<Option<T>>) -> Measurement<T> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
@@ -76,7 +76,7 @@ impl Limits {
         }
     }
 
-    /// Runs a command to its end, and gives what it prints, which must not be much.
+    /// Runs a command to its end, and returns its output, which must be small.
     pub(super) fn output(&self, what: &str, command: &mut Command) -> Measurement<Output> {
         dies_with_us(command);
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -93,7 +93,7 @@ impl Limits {
     }
 }
 
-/// A program that obeys orders.
+/// A program that executes orders.
 pub(super) struct Subject {
     child: Option<Child>,
     folder: PathBuf,
@@ -103,7 +103,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Starts `command` with what makes it a holder behind it, and waits until it is ready.
+    /// Starts `command` with the arguments of a holder appended, and waits until it is ready.
     pub(super) fn start(mut command: Command, what: &[String], folder: &Path, limits: &Limits) -> Measurement<Self> {
         fs::create_dir_all(folder).map_err(|error| error.to_string())?;
         command.arg("bench-holder").args(what).arg("--folder").arg(folder);
@@ -112,7 +112,7 @@ impl Subject {
         subject.ask("say").map(|_| subject)
     }
 
-    /// Starts the program again by a command that brings it back, and measures the time until it answers `order`.
+    /// Starts the program again with a command that restores it, and measures the time until it answers `order`.
     pub(super) fn again(&mut self, command: Command, order: &str) -> Measurement<Duration> {
         self.number += 1;
         holder::write(&self.folder, holder::ORDER_FILE, self.number, order).map_err(|error| error.to_string())?;
@@ -129,12 +129,12 @@ impl Subject {
         Ok(())
     }
 
-    /// The process that was started.
+    /// Returns the id of the started process.
     pub(super) fn id(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Orders something, and waits for the answer.
+    /// Sends an order, and waits for the answer.
     pub(super) fn ask(&mut self, order: &str) -> Measurement<String> {
         self.number += 1;
         holder::write(&self.folder, holder::ORDER_FILE, self.number, order).map_err(|error| error.to_string())?;
@@ -158,7 +158,7 @@ impl Subject {
         })
     }
 
-    /// The program ends by another process's hand.
+    /// Waits for the end of a program that another process ends.
     pub(super) fn wait(&mut self) -> Measurement<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         self.limits.wait("the end of a program", || child.try_wait().map_err(|error| error.to_string()))?;
@@ -166,7 +166,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Has it end, and waits for that.
+    /// Orders it to end, and waits for that.
     pub(super) fn end(mut self) -> Measurement<()> {
         let written = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
         written.map_err(|error| error.to_string())?;
@@ -175,7 +175,7 @@ impl Subject {
 }
 
 impl Drop for Subject {
-    /// Asks the program to end; a process that does not answer is killed.
+    /// Asks the program to end, and kills it if it does not.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");

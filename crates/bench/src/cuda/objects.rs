@@ -1,10 +1,10 @@
-//! Streams, events, graphs and modules that a measurement makes and ends.
+//! Streams, events, graphs and modules that measurements make and destroy.
 
 use super::{CUresult, Cuda, CudaError, Handle, PinnedMemory};
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-/// A stream of its own, ended with the value.
+/// A separate stream, destroyed on drop.
 pub(crate) struct Stream<'a> {
     cuda: &'a Cuda,
     handle: Handle,
@@ -16,31 +16,31 @@ pub(crate) struct Event<'a> {
     handle: Handle,
 }
 
-/// A graph that can be launched, likewise.
+/// An executable graph, destroyed on drop.
 pub(crate) struct Graph<'a> {
     cuda: &'a Cuda,
     handle: Handle,
 }
 
-/// Captures of one thread do not mind what others do.
+/// Under this mode, the calls of other threads do not affect a capture.
 const CAPTURE_MODE_THREAD_LOCAL: u32 = 1;
 
 impl Cuda {
-    /// One that does not wait for the default stream.
+    /// Makes a stream that does not wait for the default stream.
     pub(crate) fn new_stream(&self) -> Result<Stream<'_>, CudaError> {
         let mut handle = ptr::null_mut();
         call!(self.functions, cuStreamCreate(&raw mut handle, 1))?;
         Ok(Stream { cuda: self, handle })
     }
 
-    /// One that takes times.
+    /// Makes an event with times.
     pub(crate) fn new_event(&self) -> Result<Event<'_>, CudaError> {
         let mut handle = ptr::null_mut();
         call!(self.functions, cuEventCreate(&raw mut handle, 0))?;
         Ok(Event { cuda: self, handle })
     }
 
-    /// Whether the one event is done.
+    /// Fails unless the one event is done.
     pub(crate) fn query_event(&self) -> Result<(), CudaError> {
         call!(self.functions, cuEventQuery(self.event))
     }
@@ -50,7 +50,7 @@ impl Cuda {
         call!(self.functions, cuEventSynchronize(self.event))
     }
 
-    /// A chain of `nodes` empty kernels.
+    /// Makes a chain of `nodes` empty kernels.
     pub(crate) fn chain(&self, nodes: u32) -> Result<Graph<'_>, CudaError> {
         let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
         call!(self.functions, cuStreamBeginCapture_v2(self.stream, CAPTURE_MODE_THREAD_LOCAL))?;
@@ -75,23 +75,23 @@ impl Cuda {
 }
 
 impl Stream<'_> {
-    /// One thread of the kernel.
+    /// Launches one thread of the kernel.
     pub(crate) fn launch(&self) -> Result<(), CudaError> {
         let (none, cuda) = (ptr::null_mut(), self.cuda);
         call!(cuda.functions, cuLaunchKernel(cuda.kernel, 1, 1, 1, 1, 1, 1, 0, self.handle, none, none))
     }
 
-    /// Waits for all of the stream.
+    /// Waits for all work of the stream.
     pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuStreamSynchronize(self.handle))
     }
 
-    /// Begins a copy to the device. The memory must not go before the stream was waited for.
+    /// Begins a copy to the device. The memory must live until a wait for the stream.
     pub(crate) fn begin_copy_in(&self, to: u64, from: &PinnedMemory<'_>) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuMemcpyHtoDAsync_v2(to, from.start.cast::<c_void>(), from.bytes, self.handle))
     }
 
-    /// Begins a copy from the device, likewise.
+    /// Begins a copy from the device. The memory must live until a wait for the stream.
     pub(crate) fn begin_copy_out(&self, to: &PinnedMemory<'_>, from: u64) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuMemcpyDtoHAsync_v2(to.start.cast::<c_void>(), from, to.bytes, self.handle))
     }
@@ -103,7 +103,7 @@ impl Stream<'_> {
 }
 
 impl Event<'_> {
-    /// Records it in the one stream.
+    /// Records it in the main stream.
     pub(crate) fn record(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuEventRecord(self.handle, self.cuda.stream))
     }
@@ -115,7 +115,7 @@ impl Event<'_> {
 }
 
 impl Graph<'_> {
-    /// Launches it into the one stream.
+    /// Launches it into the main stream.
     pub(crate) fn launch(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuGraphLaunch(self.handle, self.cuda.stream))
     }

@@ -6,7 +6,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, memory_type};
 
 use super::{CUresult, Cuda, CudaError};
 
-/// What is copied: on both sides rows lie `pitch` bytes apart, and slices follow each other.
+/// Shape of a copy: on both sides, rows lie `pitch` bytes apart, and slices follow each other.
 pub(crate) struct RowLayout {
     pub(crate) width: usize,
     pub(crate) pitch: usize,
@@ -15,12 +15,12 @@ pub(crate) struct RowLayout {
 }
 
 impl RowLayout {
-    /// Bytes that it reaches over.
+    /// Returns the bytes from the first row to the end of the last pitch.
     pub(crate) fn extent(&self) -> usize {
         self.pitch * self.rows * self.slices
     }
 
-    /// Memory that it does not fit would be read or written behind its end.
+    /// Refuses memory that is too short: the copy would read or write beyond its end.
     fn check(&self, host: &[u8]) -> Result<(), CudaError> {
         let fits = self.width <= self.pitch && self.extent() <= host.len();
         fits.then_some(()).ok_or_else(|| CudaError::Missing("memory for all rows".to_owned()))
@@ -60,7 +60,7 @@ impl Cuda {
         self.copy_rows(&shape.between((None, from), (Some(to.as_mut_ptr()), 0)))
     }
 
-    /// One slice goes by the function for rows, as programs copy them.
+    /// Copies one slice with the function for rows, as programs do.
     fn copy_rows(&self, copy: &CUDA_MEMCPY3D) -> Result<(), CudaError> {
         if copy.Depth > 1 {
             return call!(self.functions, cuMemcpy3D_v2(ptr::from_ref(copy)));

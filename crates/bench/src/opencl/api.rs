@@ -1,4 +1,4 @@
-//! An OpenCL device with a queue and a program, as the measuring program uses them: through whatever loader it finds.
+//! An OpenCL device with a queue and a program, through whatever loader the measuring program finds.
 
 #![expect(unsafe_code, reason = "calls into the OpenCL library")]
 
@@ -10,7 +10,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::opencl_calls::{call, functions, make};
 use katydid_cli_core::layout::OPENCL_LOADER;
 
-/// A pointer to an object of the library's.
+/// A pointer to an object of the library.
 pub(super) type Handle = *mut c_void;
 
 /// `CL_DEVICE_TYPE_ALL` of `clGetDeviceIDs`.
@@ -19,7 +19,7 @@ const DEVICE_TYPE_ALL: u64 = 0xffff_ffff;
 const DEVICE_NAME: u32 = 0x102b;
 /// `CL_TRUE`: the call returns when the copy is done.
 const BLOCKING_CALL: u32 = 1;
-/// `CL_MEM_READ_WRITE`, and with `CL_MEM_ALLOC_HOST_PTR`.
+/// `CL_MEM_READ_WRITE`, without and with `CL_MEM_ALLOC_HOST_PTR`.
 pub(super) const MEM_READ_WRITE: u64 = 1;
 pub(super) const MEM_FOR_HOST: u64 = 1 | 16;
 /// `CL_EVENT_COMMAND_EXECUTION_STATUS` of `clGetEventInfo`.
@@ -69,12 +69,12 @@ pub(super) struct Device {
     context: Handle,
     queue: Handle,
     program: Handle,
-    /// The functions are addresses inside it.
+    /// Library that holds the functions.
     _library: Library,
 }
 
 impl Device {
-    /// Opens it and builds the program.
+    /// Opens the device and builds the program.
     pub(super) fn open() -> Result<Self, String> {
         // SAFETY: loading the library runs no code but its constructors.
         let library =
@@ -95,22 +95,22 @@ impl Device {
         Ok(Self { functions, name, context, queue, program, _library: library })
     }
 
-    /// A kernel of the program's.
+    /// Creates a kernel of the program.
     pub(super) fn kernel(&self, name: &CStr) -> Result<Handle, String> {
         make!(self.functions, clCreateKernel(self.program, name.as_ptr()))
     }
 
-    /// A buffer of `bytes` bytes.
+    /// Creates a buffer of `bytes` bytes.
     pub(super) fn buffer(&self, flags: u64, bytes: usize) -> Result<Handle, String> {
         make!(self.functions, clCreateBuffer(self.context, flags, bytes, ptr::null_mut()))
     }
 
-    /// Gives a buffer back.
+    /// Releases a buffer.
     pub(super) fn release(&self, buffer: Handle) -> Result<(), String> {
         call!(self.functions, clReleaseMemObject(buffer))
     }
 
-    /// An argument of a kernel.
+    /// Sets an argument of a kernel.
     pub(super) fn set<T>(&self, kernel: Handle, index: u32, value: &T) -> Result<(), String> {
         call!(self.functions, clSetKernelArg(kernel, index, size_of::<T>(), ptr::from_ref(value).cast()))
     }
@@ -122,12 +122,12 @@ impl Device {
         call!(self.functions, clEnqueueNDRangeKernel(queue, kernel, 1, none, size, none, 0, ptr::null(), no_event))
     }
 
-    /// An event that no process sets.
+    /// Creates an event that stays unset.
     pub(super) fn event(&self) -> Result<Handle, String> {
         make!(self.functions, clCreateUserEvent(self.context))
     }
 
-    /// Asks for the state of an event.
+    /// Returns the state of an event.
     pub(super) fn state(&self, event: Handle) -> Result<i32, String> {
         let mut state = 0_i32;
         let pointer = (&raw mut state).cast();
@@ -140,7 +140,7 @@ impl Device {
         call!(self.functions, clFinish(self.queue))
     }
 
-    /// Writes a buffer, and waits.
+    /// Writes a buffer, blocking.
     pub(super) fn write(&self, buffer: Handle, bytes: &[u8]) -> Result<(), String> {
         let (queue, from, no_event) = (self.queue, bytes.as_ptr().cast(), ptr::null_mut());
         call!(
@@ -149,7 +149,7 @@ impl Device {
         )
     }
 
-    /// Reads a buffer, and waits.
+    /// Reads a buffer, blocking.
     pub(super) fn read(&self, buffer: Handle, bytes: &mut [u8]) -> Result<(), String> {
         let (queue, to, no_event) = (self.queue, bytes.as_mut_ptr().cast(), ptr::null_mut());
         call!(

@@ -1,4 +1,4 @@
-//! The measuring program: calls, copies and kernels of the device that a loader finds first, figures as JSON.
+//! The measuring program: calls, copies and kernels of the first device that a loader finds, with figures as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,20 +12,20 @@ use crate::figures;
 use crate::flags::BenchOpenclBodyFlags;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// Launches in a row.
+/// Launches of one row.
 const LAUNCHES_PER_ROW: u32 = 1000;
-/// Calls that are timed one by one; the median counts.
+/// Number of small calls, each timed by itself; the median counts.
 const TIMED_CALLS: usize = 200;
-/// Large copies that are timed one by one; the best counts.
+/// Number of large copies, each timed by itself; the best counts.
 const TIMED_COPIES: usize = 8;
 /// Bytes of a small and of a large copy.
 const SMALL_BYTES: usize = 4 << 10;
 const LARGE_BYTES: usize = 64 << 20;
 
-/// What one run prints.
+/// Output of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
-    /// What the device is.
+    /// Name of the device.
     pub(super) device: String,
     /// Seconds, by the key of the figure.
     pub(super) seconds: BTreeMap<String, f64>,
@@ -65,7 +65,7 @@ fn measure(quick: bool) -> Result<Report, String> {
     Ok(Report { device: device.name, seconds })
 }
 
-/// Measures one launch with an argument set before it, among many: until it is enqueued, and until it is done.
+/// Times one launch with an argument, averaged over many: until it is enqueued, and until it is done.
 fn launches(device: &Device) -> Result<[f64; 2], String> {
     let kernel = device.kernel(c"nothing")?;
     let mut best = [f64::MAX; 2];
@@ -83,7 +83,7 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
     Ok(best)
 }
 
-/// Measures a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
+/// Times a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
 fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String> {
     let count = if size == SMALL_BYTES { TIMED_CALLS } else { TIMED_COPIES / if quick { 2 } else { 1 } };
     let figure = |work: &mut dyn FnMut() -> Result<(), String>| {
@@ -103,7 +103,7 @@ fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String>
     Ok([write, read, map])
 }
 
-/// Measures a kernel that computes, and one that moves memory.
+/// Times a kernel that computes, and one that moves memory.
 fn kernels(device: &Device) -> Result<[f64; 2], String> {
     let (from, to) = (device.buffer(MEM_READ_WRITE, LARGE_BYTES)?, device.buffer(MEM_READ_WRITE, LARGE_BYTES)?);
     device.write(from, &vec![0; LARGE_BYTES])?;
@@ -122,7 +122,7 @@ fn kernels(device: &Device) -> Result<[f64; 2], String> {
 
 fn times(count: usize, mut work: impl FnMut() -> Result<(), String>) -> Result<Vec<f64>, String> {
     let mut samples = Vec::with_capacity(count);
-    // The first one makes pages and threads.
+    // The first call creates pages and threads.
     work()?;
     for _ in 0..count {
         let start = Instant::now();

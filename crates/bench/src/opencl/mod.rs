@@ -1,7 +1,7 @@
-//! `katydid bench opencl`: calls, copies and kernels of this machine's OpenCL, natively beside Katydid's ways.
+//! `katydid bench opencl`: calls, copies and kernels of this machine's OpenCL, natively and through Katydid.
 //!
-//! Each run is a process of its own ([`mod@body`]), and the ways take turns within a round; the best of all rounds counts, since
-//! what disturbs makes everything slower. The device is the first one of the first platform, for all ways the same.
+//! Each run is a process of its own ([`mod@body`]), and the ways take turns within a round. The best of all rounds counts, since
+//! every disturbance makes a run slower. All ways use the first device of the first platform.
 
 mod api;
 mod body;
@@ -26,10 +26,10 @@ use katydid_cli_core::server::private_server::PrivateServer;
 
 const OPENCL_ROUNDS: u32 = 5;
 const QUICK_OPENCL_ROUNDS: u32 = 2;
-/// Bytes that the large copies move.
+/// Bytes of a large copy.
 const LARGE_BYTES: f64 = (64 << 20) as f64;
 
-/// One figure: its key, what it is, and how it is shown.
+/// One figure: its key, its title, and its unit.
 const OPENCL_FIGURES: [(&str, &str, Unit); 12] = [
     ("enqueue", "an argument set, a launch enqueued", Unit::Microseconds),
     ("launch", "the same until it is done, many at a time", Unit::Microseconds),
@@ -45,11 +45,11 @@ const OPENCL_FIGURES: [(&str, &str, Unit); 12] = [
     ("move", "a kernel that moves 128 MiB", Unit::Microseconds),
 ];
 
-/// How seconds are shown.
+/// How a figure is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Microseconds,
-    /// Bytes per second, of [`LARGE_BYTES`] bytes moved.
+    /// Bytes per second, for [`LARGE_BYTES`] moved bytes.
     Bandwidth,
 }
 
@@ -66,7 +66,7 @@ impl Unit {
 #[derive(Debug, Clone)]
 struct DeviceWay {
     name: &'static str,
-    /// None for the native one.
+    /// The server; `None` for the native way.
     server: Option<Address>,
 }
 
@@ -102,13 +102,13 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One run of the measuring program. Natively it finds what any program of this environment does.
+/// Runs the measuring program once. The native way finds the OpenCL that any program of this environment finds.
 fn run(layout: &Layout, way: &DeviceWay, quick: bool) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.name));
     let mut command = Command::new("/proc/self/exe");
     command.arg("bench-opencl-body").args(quick.then_some("--quick"));
     if let Some(server) = &way.server {
-        // The vendors' file names our library as the linker's search finds it.
+        // The vendors' file names Katydid's library, which the linker's search finds.
         command.env(layout::SEARCH_PATH_VARIABLE, layout.program_search());
         command.env(layout::VENDORS_VARIABLE, layout.vendors()).env_remove(layout::ICD_LIBRARIES_VARIABLE);
         command.env(address::SERVER_VARIABLE, server.to_string());
@@ -121,11 +121,11 @@ fn run(layout: &Layout, way: &DeviceWay, quick: bool) -> Result<Report, Failure>
     serde_json::from_slice(&output.stdout).map_err(|error| fail(error.to_string()))
 }
 
-/// The best figures; `--json` writes them, and keys are only ever added.
+/// The best figures, as `--json` writes them. Keys are only ever added.
 #[derive(Debug, Default, Serialize)]
 struct Best {
     device: String,
-    /// Seconds by way and key.
+    /// Seconds, by way and key.
     ways: BTreeMap<&'static str, BTreeMap<String, f64>>,
 }
 

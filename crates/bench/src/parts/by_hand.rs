@@ -1,5 +1,5 @@
-//! Copies out over TCP by the program that holds the memory: the driver copies parts of it to pinned memory, from which threads
-//! send them. It is the floor of what such copies take through Katydid.
+//! Copies from the device over TCP by a program itself: the driver copies parts of memory to pinned memory, from which threads
+//! send them. Such copies through Katydid take at least this long.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::network::{self, NETWORK_COPY_BYTES, NETWORK_PIECE_BYTES};
 use crate::sampling::{Body, Samples};
 
 const COPY_CONNECTIONS: usize = 8;
-/// What one of them sends.
+/// Bytes that one connection sends.
 const CONNECTION_BYTES: usize = NETWORK_COPY_BYTES / COPY_CONNECTIONS;
 
 pub(super) fn measure(body: &mut Body) {
@@ -28,7 +28,7 @@ fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
     samples
 }
 
-/// Sends the part of the device's memory that begins at `from`, as often as it is asked for.
+/// Sends the part of the device's memory that begins at `from`, once per request.
 fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError> {
     let order = cuda.new_stream()?;
     let piece = |at: usize| Ok((from + at as u64, cuda.pinned(NETWORK_PIECE_BYTES)?, cuda.new_event()?));
@@ -47,7 +47,7 @@ fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError
         }
         Ok(())
     });
-    // What goes wrong in between must not leave copies behind that use the memory.
+    // After a failure, no copy may still use the memory.
     order.synchronise()?;
     served
 }

@@ -1,4 +1,4 @@
-//! Calls that carry nothing: round trips, launches, events, streams.
+//! Calls without data: round trips, launches, events, streams.
 
 use crate::cuda::{Cuda, CudaError};
 use crate::sampling::{Body, CALLS_PER_BATCH, batches, each};
@@ -20,7 +20,7 @@ pub(super) fn measure(body: &mut Body) {
     figures.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }
 
-/// The one event is recorded, and done.
+/// Records the one event, and waits until it is done.
 fn recorded(cuda: &Cuda) -> Result<(), CudaError> {
     cuda.record()?;
     cuda.synchronise()

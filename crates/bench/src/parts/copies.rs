@@ -1,4 +1,4 @@
-//! Copies: both directions, from and to both kinds of host memory, alone, at the same time, and by several threads.
+//! Copies: both directions, both kinds of host memory, alone, concurrently, and by several threads.
 
 use std::thread;
 
@@ -18,12 +18,12 @@ const COPY_SIZES: [(usize, &str); 5] = [
     (256 * BYTES_PER_MIB, "256m"),
     (1024 * BYTES_PER_MIB, "1g"),
 ];
-/// Larger ones are left out of quick runs, and of all rounds but the first one.
+/// Largest copy of quick runs, and of all rounds but the first one.
 const LIGHT_BYTES: usize = 64 * BYTES_PER_MIB;
-/// Threads that copy at once, and what each of them copies.
+/// Number of concurrent copying threads, and bytes per thread.
 const COPYING_THREADS: usize = 4;
 const BYTES_PER_THREAD: usize = 16 * BYTES_PER_MIB;
-/// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
+/// Rows whose width does not suit a GPU, as programs have them, and a box of such rows.
 const ROWS_SHAPE: RowLayout = RowLayout { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
 const SLICES_SHAPE: RowLayout = RowLayout { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
 
@@ -64,7 +64,7 @@ pub(super) fn measure_large(body: &mut Body) {
     }
 }
 
-/// A size, from and to both kinds of host memory.
+/// Measures a size, with both kinds of host memory.
 fn alone(body: &mut Body, bytes: usize, size: &str) {
     let repetitions = match bytes {
         small if small <= BYTES_PER_MIB => body.plan.repetitions,
@@ -82,7 +82,7 @@ fn alone(body: &mut Body, bytes: usize, size: &str) {
     body.note(&format!("dtoh_{size}_pinned"), out);
 }
 
-/// The copy that a program may enqueue without waiting: its four bytes live as long as the program.
+/// Measures a copy that a program may enqueue without waiting: its four bytes live as long as the program.
 fn small_async(number: u32, cuda: &Cuda) -> Samples {
     let device = cuda.allocate(FOUR_BYTES.len())?;
     let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR_BYTES));
@@ -90,7 +90,7 @@ fn small_async(number: u32, cuda: &Cuda) -> Samples {
     samples
 }
 
-/// A copy that the work of another stream could overtake.
+/// Measures a copy that work of another stream could overtake.
 fn small_beside(repetitions: u32, cuda: &Cuda) -> Samples {
     let device = cuda.allocate(FOUR_BYTES.len())?;
     let other = cuda.new_stream()?;
@@ -100,7 +100,7 @@ fn small_beside(repetitions: u32, cuda: &Cuda) -> Samples {
     samples
 }
 
-/// To the device, then back.
+/// Copies to the device, then back.
 fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
     let device = match cuda.allocate(host.len()) {
         Ok(device) => device,
@@ -111,7 +111,7 @@ fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
     both_freed(cuda, device, [into, out])
 }
 
-/// To the device, then back, from and to addresses that nothing is aligned to.
+/// Copies to the device, then back, at unaligned addresses.
 fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
     let mut host = noise(BYTES_PER_THREAD + 1);
     let device = match cuda.allocate(BYTES_PER_THREAD + 3) {
@@ -123,7 +123,7 @@ fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
     both_freed(cuda, device, [into, out])
 }
 
-/// Rows to the device, then back.
+/// Copies rows to the device, then back.
 fn of_rows(cuda: &Cuda, repetitions: u32, shape: &RowLayout) -> [Samples; 2] {
     let mut host = noise(shape.extent());
     let device = match cuda.allocate(shape.extent()) {
@@ -135,7 +135,7 @@ fn of_rows(cuda: &Cuda, repetitions: u32, shape: &RowLayout) -> [Samples; 2] {
     both_freed(cuda, device, [into, out])
 }
 
-/// Samples of both directions, once the memory they used is free.
+/// Returns samples of both directions, after freeing their memory.
 fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 2] {
     match cuda.free(device) {
         Ok(()) => [into, out],
@@ -143,7 +143,7 @@ fn both_freed(cuda: &Cuda, device: u64, [into, out]: [Samples; 2]) -> [Samples; 
     }
 }
 
-/// One copy each way at the same time, in two streams.
+/// Copies in both directions at the same time, in two streams.
 fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
     let (upload, download) = (cuda.new_stream()?, cuda.new_stream()?);
     let (from, to): (PinnedMemory<'_>, PinnedMemory<'_>) = (cuda.pinned(bytes)?, cuda.pinned(bytes)?);
@@ -154,14 +154,14 @@ fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
         upload.synchronise()?;
         download.synchronise()
     });
-    // What goes wrong in between must not leave copies behind that use the memory.
+    // After a failure, no copy may still use the memory.
     cuda.synchronise()?;
     cuda.free(target)?;
     cuda.free(source)?;
     samples
 }
 
-/// Several threads at once, each with memory of its own.
+/// Copies by several concurrent threads, each with its own memory.
 fn by_threads(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
     let devices: Result<Vec<u64>, CudaError> = (0..COPYING_THREADS).map(|_| cuda.allocate(BYTES_PER_THREAD)).collect();
     let devices = match devices {

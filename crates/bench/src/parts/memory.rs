@@ -1,4 +1,4 @@
-//! Device memory: allocated, freed, filled; and pinned memory, which programs allocate too.
+//! Device memory: allocations, frees and fills; and pinned memory, which programs allocate too.
 
 use std::time::Instant;
 
@@ -6,11 +6,11 @@ use crate::cuda::{Cuda, CudaError};
 use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
 const BYTES_PER_MIB: usize = 1 << 20;
-/// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of
-/// their own for what is larger.
+/// Requests of PyTorch's caching allocator to a driver while a model grows: small pools, large ones, and separate blocks for
+/// larger sizes.
 const POOL_BLOCKS_MIB: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
-/// What CuPy's pool asks a driver for: each array for which it has no free block, in bytes that it rounds up to 512, and nothing
-/// is given back before the pool is cleared. Here operands and results of growing arrays, and a large one.
+/// Requests of CuPy's pool to a driver: each array without a free block, in bytes that the pool rounds up to 512. The pool frees
+/// nothing until it is cleared. Here they are operands and results of growing arrays, and a large one.
 const ARRAY_BYTES: [usize; 16] = [
     1_000,
     1_000,
@@ -30,8 +30,7 @@ const ARRAY_BYTES: [usize; 16] = [
     200_000_001,
 ];
 const ROUNDING_BYTES: usize = 512;
-/// What JAX's allocator asks for while it grows, with preallocation off: regions, each twice as
-/// large as the one before, which it keeps.
+/// Requests of JAX's allocator while it grows, with preallocation off: regions that it keeps, each twice as large as the last.
 const REGION_MIB: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
 /// Powers of two of a program that allocates as it goes: 256 B to 128 MiB.
 const SIZE_SHIFTS: std::ops::Range<u32> = 8..28;
@@ -64,7 +63,7 @@ pub(super) fn measure(body: &mut Body) {
     figures.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }
 
-/// Measures with allocated device memory.
+/// Runs `measure` with allocated device memory.
 fn filled(cuda: &Cuda, bytes: usize, measure: impl FnOnce(u64) -> Samples) -> Samples {
     let at = cuda.allocate(bytes)?;
     let samples = measure(at);
@@ -72,8 +71,8 @@ fn filled(cuda: &Cuda, bytes: usize, measure: impl FnOnce(u64) -> Samples) -> Sa
     samples
 }
 
-/// Allocates all sizes, frees every second one, then the rest; a sample is the time of one pair. The first round, which
-/// makes the arenas grow, counts as any: programs pay it.
+/// Allocates all sizes, frees every second one, then the rest. A sample is the time of one pair. The first round, in which the
+/// arenas grow, counts too, since programs also pay for it.
 fn pattern(cuda: &Cuda, rounds: u32, sizes: &[usize]) -> Samples {
     (0..rounds.max(3))
         .map(|_| {

@@ -1,12 +1,12 @@
-//! Modules: loaded from PTX and unloaded again. A native driver keeps what it has compiled on disk; Katydid's is the
-//! same driver's.
+//! Modules: loaded from PTX and unloaded again. A native driver caches compiled code on disk; so does the same driver under
+//! Katydid.
 
 use std::ffi::{CStr, CString};
 
 use crate::empty_kernel::EMPTY_KERNEL_PTX;
 use crate::sampling::{Body, each};
 
-/// Kernels of the larger one.
+/// Kernels of the larger module.
 const KERNELS_PER_MODULE: usize = 200;
 
 pub(super) fn measure(body: &mut Body) {
@@ -18,7 +18,7 @@ pub(super) fn measure(body: &mut Body) {
     }
 }
 
-/// A module of that many kernels, each of which writes a number of its own.
+/// Returns a module of that many kernels, each of which writes its own number.
 fn of_many_kernels() -> CString {
     let mut text = ".version 7.0\n.target sm_75\n.address_size 64\n".to_owned();
     for number in 0..KERNELS_PER_MODULE {
@@ -28,6 +28,6 @@ fn of_many_kernels() -> CString {
              st.global.u32 [%rd2], %r1;\n    ret;\n}}\n"
         ));
     }
-    // No byte of it is zero; should one be, an empty module is refused by the driver, and that is said.
+    // The text has no zero byte. If it had one, the driver would refuse the empty module, and the bench would report that.
     CString::new(text).unwrap_or_else(|_| CStr::to_owned(c""))
 }

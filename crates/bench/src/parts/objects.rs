@@ -1,4 +1,4 @@
-//! A program that keeps very many objects: what making, using and ending one costs then.
+//! A program with very many objects: the cost of making, using and destroying one.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ pub(super) fn measure(body: &mut Body) {
     body.note("objects_end", ended);
 }
 
-/// Makes `count` events and keeps them, records some, and ends all; the time of one each.
+/// Makes `count` events, records some, and destroys all. Returns the times per event.
 fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], CudaError> {
     let start = Instant::now();
     let events: Vec<Event<'_>> = (0..count).map(|_| cuda.new_event()).collect::<Result<_, CudaError>>()?;

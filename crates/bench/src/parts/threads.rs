@@ -1,4 +1,4 @@
-//! What several threads of a program do at once.
+//! Concurrent threads of a program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,7 +20,7 @@ pub(super) fn measure(body: &mut Body) {
     body.note("stream_query_loaded", samples);
 }
 
-/// Time per launch, all threads and the wait at the end taken together.
+/// Returns the time per launch over all threads, with the wait at the end.
 fn rate(cuda: &Cuda, threads: u32, launches: u32) -> Samples {
     (0..SAMPLES_PER_RATE)
         .map(|_| {
@@ -42,7 +42,7 @@ fn rate(cuda: &Cuda, threads: u32, launches: u32) -> Samples {
         .collect()
 }
 
-/// A round trip while another thread keeps launching, in batches, so that what it launches never piles up.
+/// Times a round trip while another thread launches in batches, so that its launches never pile up.
 fn loaded(cuda: &Cuda, repetitions: u32) -> Samples {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {

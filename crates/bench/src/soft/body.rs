@@ -1,4 +1,4 @@
-//! The measuring program: one device on a number of cores, every kernel, figures as JSON.
+//! The measuring program: every kernel on one device and a number of cores, with figures as JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,16 +16,16 @@ use crate::flags::{BenchSoftBodyFlags, SoftDevice};
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// How long a kernel is measured: the best launch of that time counts, since everything that disturbs makes it slower.
+/// Measuring time of a kernel. The best launch counts, since every disturbance makes it slower.
 const KERNEL_TIME: Duration = Duration::from_millis(700);
 const QUICK_KERNEL_TIME: Duration = Duration::from_millis(150);
 
-/// What one run prints.
+/// Output of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
-    /// What the device is.
+    /// Name of the device.
     pub(super) device: String,
-    /// By name of the kernel.
+    /// Figures by name of the kernel.
     pub(super) figures: BTreeMap<String, Figure>,
 }
 
@@ -67,7 +67,7 @@ fn open(device: SoftDevice) -> Result<Box<dyn Device>, String> {
     })
 }
 
-/// Keeps this process, with all threads that it will have, on the first `cores` cores that it may use.
+/// Restricts this process and its future threads to the first `cores` allowed cores.
 fn use_cores(cores: usize) -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut chosen = CpuSet::new();
@@ -75,7 +75,7 @@ fn use_cores(cores: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &chosen)?)
 }
 
-/// The best of the launches that fit into `time`, after one that fills caches and makes threads.
+/// Returns the best launch within `time`, after a first one that fills caches and creates threads.
 fn measure(device: &mut dyn Device, work: &KernelWork, time: Duration) -> Result<Figure, String> {
     device.prepare(work)?;
     let executed_before = device.executed();

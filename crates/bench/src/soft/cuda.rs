@@ -1,4 +1,4 @@
-//! The device under test through the driver API, loaded from where it is installed.
+//! The device under test through the driver API, from the installed library.
 
 #![expect(unsafe_code, reason = "calls into the software device")]
 
@@ -13,7 +13,7 @@ use super::work::{Argument, KernelWork};
 
 type Handle = *mut c_void;
 
-/// The kernels as nvcc made them from `kernels.cu`, with a zero at their end.
+/// The kernels as nvcc compiled `kernels.cu`, with a NUL at the end.
 pub(crate) const KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 macro_rules! functions {
@@ -54,7 +54,7 @@ pub(super) struct Soft {
     module: Handle,
     kernel: Handle,
     buffers: Vec<u64>,
-    /// The functions are addresses inside it.
+    /// Library that holds the functions.
     _library: Library,
 }
 

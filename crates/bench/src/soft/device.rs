@@ -1,17 +1,17 @@
-//! What every device under test does.
+//! The interface of every device under test.
 
 use super::work::KernelWork;
 
 /// A device under test.
 pub(super) trait Device {
-    /// Makes the kernel and the buffers of `work` the current ones, with their first content.
+    /// Selects the kernel and the buffers of `work`, with their initial contents.
     fn prepare(&mut self, work: &KernelWork) -> Result<(), String>;
-    /// One launch, to its end.
+    /// Runs one launch to its end.
     fn run(&mut self, work: &KernelWork) -> Result<(), String>;
-    /// The buffer with the result.
+    /// Returns the buffer with the result.
     fn result(&mut self, work: &KernelWork) -> Result<Vec<u32>, String>;
-    /// Warp instructions so far, if it counts them.
+    /// Returns the warp instructions so far, if the device counts them.
     fn executed(&self) -> Option<u64>;
-    /// Name of the device, as it calls itself.
+    /// Returns the name that the device reports.
     fn name(&self) -> String;
 }

@@ -1,8 +1,8 @@
-//! `katydid bench soft`: how fast the software device computes, on one core and on two, beside OpenCL on the same CPU.
+//! `katydid bench soft`: the speed of the software device on one core and on two, beside OpenCL on the same CPU.
 //!
-//! Each run is a process of its own that keeps to its cores, and the runs take turns within a round; the best launch of
-//! all rounds counts. The kernels are compiled CUDA C for softcuda and the same in OpenCL C. Without an OpenCL that has a
-//! CPU device, its columns are left out, with the reason.
+//! Each run is a process of its own that stays on its cores, and the runs take turns within a round. The best launch of all
+//! rounds counts. The kernels are compiled CUDA C for softcuda, and the same in OpenCL C. Without an OpenCL that has a CPU
+//! device, its columns are left out, with the reason.
 
 mod body;
 pub(super) mod cuda;
@@ -28,9 +28,9 @@ const SOFT_ROUNDS: u32 = 3;
 const QUICK_SOFT_ROUNDS: u32 = 1;
 /// Lanes of a warp: a warp instruction is this many lane instructions.
 const WARP_LANES: f64 = 32.0;
-/// The numbers of cores that are measured.
+/// Numbers of cores to measure.
 const CORE_COUNTS: [usize; 2] = [1, 2];
-/// How far results may differ: sums of millions of rounded numbers, added in different orders.
+/// Largest relative difference of results: sums of millions of rounded numbers, added in different orders.
 const RELATIVE_TOLERANCE: f64 = 1e-3;
 
 /// Runs the measuring program in this process.
@@ -76,7 +76,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keeps the better figure of each kernel.
+/// Merges the better figure of each kernel.
 fn keep(best: &mut BTreeMap<String, Figure>, report: Report) {
     for (name, figure) in report.figures {
         let best_figure = best.entry(name).or_insert(figure);
@@ -84,7 +84,7 @@ fn keep(best: &mut BTreeMap<String, Figure>, report: Report) {
     }
 }
 
-/// One run of the measuring program; its messages go where ours go, unless there is no OpenCL, which is no fault.
+/// Runs the measuring program once, and passes its messages on. A missing OpenCL is no fault and stays silent.
 fn run(device: SoftDevice, cores: usize, quick: bool) -> Result<Report, String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["bench-soft-body", device.name(), &cores.to_string()]).args(quick.then_some("--quick"));
@@ -98,7 +98,7 @@ fn run(device: SoftDevice, cores: usize, quick: bool) -> Result<Report, String> 
     serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
 }
 
-/// What `--json` writes; keys are only ever added.
+/// Output of `--json`. Keys are only ever added.
 #[derive(Serialize)]
 struct Json<'a> {
     opencl: Option<String>,
@@ -113,13 +113,13 @@ struct Row {
     /// Seconds of a launch on one and two cores.
     soft: [f64; 2],
     opencl: Option<[f64; 2]>,
-    /// Units of work a second on one core.
+    /// Units of work per second on one core.
     work_a_second: f64,
-    /// Lane instructions a second on one core.
+    /// Lane instructions per second on one core.
     lane_instructions_a_second: f64,
-    /// How many times faster two cores are than one.
+    /// Speed of two cores over one.
     scaling: f64,
-    /// How many times faster than OpenCL, on one and two cores.
+    /// Speed over OpenCL, on one and two cores.
     ratio: Option<[f64; 2]>,
     #[serde(skip)]
     agrees: bool,

@@ -51,12 +51,12 @@ pub(super) struct OpenCl {
     program: Handle,
     kernel: Handle,
     buffers: Vec<Handle>,
-    /// The functions are addresses inside it.
+    /// Library that holds the functions.
     _library: Library,
 }
 
 impl OpenCl {
-    /// The first platform that has a CPU device.
+    /// Opens the first platform that has a CPU device.
     pub(super) fn open() -> Result<Self, String> {
         // SAFETY: loading the library runs no code but its constructors.
         let library =

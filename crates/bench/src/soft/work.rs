@@ -1,13 +1,13 @@
-//! What is computed: each kernel with its geometry, its buffers and how much work that is.
+//! The work: each kernel with its geometry, its buffers and the amount of work.
 
 use std::ffi::CStr;
 
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Argument {
-    /// A buffer, by its place in `KernelWork::buffers`.
+    /// A buffer, by its index in `KernelWork::buffers`.
     Buffer(usize),
-    /// A signed integer of 32 bits.
+    /// A signed 32-bit integer.
     Int(i32),
 }
 
@@ -16,17 +16,17 @@ pub(super) enum Argument {
 pub(super) struct KernelWork {
     /// Its name in both languages.
     pub(super) name: &'static CStr,
-    /// What it does, for people, with the unit of `amount`.
+    /// Title for people, with the unit of `amount`.
     pub(super) title: &'static str,
     /// Blocks of the grid along each axis.
     pub(super) grid: [u32; 2],
     /// Threads of a block.
     pub(super) block: [u32; 2],
-    /// Words of each buffer; all but the result hold numbers when it starts.
+    /// Words of each buffer. All but the result hold numbers at the start.
     pub(super) buffers: &'static [usize],
     /// The buffer with the result.
     pub(super) result: usize,
-    /// In the order of the kernel.
+    /// Arguments, in the order of the kernel.
     pub(super) arguments: &'static [Argument],
     /// Work of one launch, in the unit of the title.
     pub(super) amount: f64,
@@ -107,7 +107,7 @@ pub(super) const KERNEL_WORKS: [KernelWork; 6] = [
 ];
 
 impl KernelWork {
-    /// What buffer `index` holds at first: the same everywhere, with no pattern that a kernel could profit from.
+    /// Returns the initial contents of buffer `index`: the same everywhere, without a pattern that a kernel could exploit.
     pub(super) fn content(&self, index: usize) -> Vec<u32> {
         let size = self.buffers.get(index).copied().unwrap_or(0);
         if index == self.result {
@@ -119,7 +119,7 @@ impl KernelWork {
         (0..size).map(|at| if self.integers { word(at) } else { number(word(at)) }).collect()
     }
 
-    /// The sum of a result, to compare with that of another device.
+    /// Returns the sum of a result, to compare with that of another device.
     pub(super) fn sum(&self, words: &[u32]) -> f64 {
         let value = |word: &u32| if self.integers { f64::from(*word) } else { f64::from(f32::from_bits(*word)) };
         words.iter().map(value).sum()

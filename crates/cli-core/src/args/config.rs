@@ -1,13 +1,13 @@
-//! The config file, `~/.config/katydid/config.toml` (`$XDG_CONFIG_HOME/katydid/config.toml` where that is set).
+//! The config file, `~/.config/katydid/config.toml` (`$XDG_CONFIG_HOME/katydid/config.toml` if that is set).
 //!
 //! ```toml
 //! server = "tcp://gpu-host:9923"   # where programs run, unless --server or KATYDID_SERVER says otherwise
 //! certs = "/home/me/certs"          # the folder of certificates for tls://, unless --certs or KATYDID_CERTS says otherwise
 //! module_cache = "/srv/katydid"     # where a server keeps code that programs sent, unless --module-cache says otherwise
-//! module_cache_size = "4G"          # most bytes of it, unless --module-cache-size says otherwise
+//! module_cache_size = "4G"          # size limit of that folder, unless --module-cache-size says otherwise
 //! ```
 //!
-//! A key that is not known is an error that names it: a misspelt setting must not be passed over in silence.
+//! An unknown key is an error that names it: a misspelt setting must not be ignored silently.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use crate::args::file;
 
-/// What the file can say.
+/// Settings of the config file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -28,9 +28,9 @@ pub struct Config {
     pub server: Option<String>,
     /// The folder of certificates.
     pub certs: Option<PathBuf>,
-    /// The folder of a server's module cache.
+    /// Folder of a server's module cache.
     pub module_cache: Option<PathBuf>,
-    /// Most bytes of it, with a suffix.
+    /// Size limit of the module cache, with a suffix.
     pub module_cache_size: Option<String>,
 }
 
@@ -54,20 +54,20 @@ pub enum ConfigError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// It is not TOML, or has a key or value that is not known.
+    /// The file is not TOML, or has an unknown key or value.
     #[error("{path}:{line}: {message}; correct the line, or remove the file")]
     Malformed {
         /// The file or folder.
         path: PathBuf,
-        /// Where in the file, from 1.
+        /// Line number in the file, from 1.
         line: usize,
         /// What is wrong in that line.
         message: String,
     },
 }
 
-/// The file of this process: one reading counts for all that asks, so that a file which changes meanwhile is not half followed.
-/// `None` without a home.
+/// Returns this process's config file. It is read only once, so that a file that changes meanwhile is not half followed. `None`
+/// without a home.
 ///
 /// # Errors
 ///
@@ -81,21 +81,21 @@ pub fn own() -> Result<Option<ConfigFile>, ConfigError> {
     Ok(OWN.get_or_init(|| file).clone())
 }
 
-/// The file of an environment; `None` without a home.
+/// Reads the config file for an environment; `None` without a home.
 pub(crate) fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<ConfigFile>, ConfigError> {
     let read = |path: PathBuf| Ok(ConfigFile { config: read(&path)?, path });
     path(variable).map(read).transpose()
 }
 
-/// Where the file is, given the environment; `None` without a home.
+/// Path of the file in an environment; `None` without a home.
 fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
     Some(folder.join("katydid/config.toml"))
 }
 
-/// Reads the file; one that does not exist says nothing, nor does one in a folder that is closed to this user: `su` and `sudo -u`
-/// leave the `HOME` of another one.
+/// Reads the file. A missing file has no settings, nor does one in a folder that is closed to this user: `su` and `sudo -u` keep
+/// another user's `HOME`.
 fn read(path: &Path) -> Result<Config, ConfigError> {
     match file::read_to_string(path) {
         Ok(text) => parse(path, &text),
@@ -112,7 +112,7 @@ fn is_out_of_reach(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// The line is found by hand, since the parser's own message spans several and draws arrows.
+/// Parses the file. Finds the line itself, since the parser's message spans several lines and draws arrows.
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);

@@ -13,7 +13,7 @@ pub struct DurationArg(pub Duration);
 /// Why a text is not a duration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DurationArgError {
-    /// The text is no length of time.
+    /// The text is not a length of time.
     #[error(transparent)]
     Text(#[from] DurationError),
     /// The time is zero, or longer than a year.
@@ -35,7 +35,7 @@ impl FromStr for DurationArg {
     }
 }
 
-/// The limit for a link's silence, where nothing stands for none.
+/// Limit for the silence of a link; nothing means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SilenceLimit(pub Duration);
 

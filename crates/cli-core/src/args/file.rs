@@ -1,15 +1,15 @@
-//! Files that a user names and we read whole: a pipe or a device in the place of one, which may never end, is refused.
+//! Reads whole files that a user names. A pipe or device instead of a file is refused, since it may never end.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Reads a file of text.
+/// Reads a text file.
 ///
 /// # Errors
 ///
-/// What the system said; or it is no file.
+/// The system's error; or the path is not a regular file.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let found = file.metadata()?;

@@ -1,6 +1,6 @@
-//! Sizes in bytes, read from the command line and written for people.
+//! Sizes in bytes, parsed from the command line and formatted for users.
 //!
-//! Suffixes count in powers of 1024, as memory does: `K`, `KB` and `KiB` are the same.
+//! Suffixes are powers of 1024, as for memory: `K`, `KB` and `KiB` are the same.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// Three digits at most, such as `64 MiB`, `1.5 GiB`, `0 B`.
+    /// Formats at most three digits, such as `64 MiB`, `1.5 GiB`, `0 B`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut value = self.0 as f64;
         let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].into_iter();

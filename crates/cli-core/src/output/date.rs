@@ -1,14 +1,14 @@
 //! Dates for people, in UTC.
 
-/// Seconds since 1970 as `2026-11-21 09:05:00 UTC`.
+/// Formats seconds since 1970, such as `2026-11-21 09:05:00 UTC`.
 pub fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let (year, month, day) = civil(days);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Year, month and day. Counted in years that begin in March, so that a leap day is the last of its year; 719468 days
-/// lie between 0000-03-01 and 1970-01-01, 146097 in 400 years.
+/// Returns year, month and day. Counts in years that begin in March, so that a leap day is the last of its year; 719468 days lie
+/// between 0000-03-01 and 1970-01-01, 146097 in 400 years.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,8 +1,8 @@
-//! What `--json` writes: exactly one document, whatever happens.
+//! The output of `--json`: exactly one document, whatever happens.
 //!
-//! It goes to standard output, or, of `trace` and `restore`, whose standard output is the program's, to the file or descriptor that
-//! the flag names. The rule: a command hands its result to [`write()`], or pieces of it to [`append`]; what ends without having done so
-//! leaves `{"error": "…", "status": N}` in its place, from [`close`], which every way out of `main` passes.
+//! It goes to standard output. For `trace` and `restore`, whose standard output is the program's, it goes to the file or
+//! descriptor that the flag names. The rule: a command passes its result to [`write()`], or pieces of it to [`append`]. If a
+//! command ends without a result, [`close`], which every way out of `main` calls, writes `{"error": "…", "status": N}` instead.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -19,12 +19,12 @@ use serde_json::json;
 
 use crate::output::failure::Failure;
 
-/// Where a document goes.
+/// Destination of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonDestination {
     /// Standard output of the command.
     Output,
-    /// A file of this name, made anew.
+    /// A file of this name, which is created anew.
     File(PathBuf),
     /// A descriptor that is open in this process.
     Descriptor(i32),
@@ -47,11 +47,11 @@ impl FromStr for JsonDestination {
 /// The document of this process.
 #[derive(Debug)]
 enum DocumentState {
-    /// No process wants one.
+    /// No document is wanted.
     None,
     /// Nothing is written yet.
     Wanted(Sink),
-    /// A list, of which this is not the end.
+    /// A list is begun, and not complete.
     Begun(Sink),
     /// All of it is written.
     Written,
@@ -61,7 +61,7 @@ enum DocumentState {
 #[derive(Debug)]
 enum Sink {
     Output,
-    /// What the flag names, and its name for messages.
+    /// The file or descriptor that the flag names, and its name for messages.
     File(File, String),
 }
 
@@ -86,11 +86,11 @@ impl Sink {
     }
 }
 
-/// From now on a document is owed to `destination`.
+/// Sets the destination of the document, which this process must write from now on.
 ///
 /// # Errors
 ///
-/// A file that cannot be made, or a descriptor that is not open.
+/// A file cannot be created, or a descriptor is not open.
 pub fn want(destination: &JsonDestination) -> Result<(), Failure> {
     let failed =
         |what: String, error: io::Error| Failure::usage(format!("--json: {what}: {error}; name another place"));
@@ -109,12 +109,12 @@ pub fn want(destination: &JsonDestination) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A descriptor of the caller's, which the program is not to have.
+/// Takes a descriptor of the caller's, so that the program does not inherit it.
 #[expect(unsafe_code, reason = "takes a descriptor by the number that the command line names")]
 fn take_descriptor(number: i32) -> io::Result<File> {
-    // Of what is not open there is no such link.
+    // A descriptor that is not open has no such link.
     fs::read_link(format!("/proc/self/fd/{number}"))?;
-    // SAFETY: it is open, and the caller has opened it for us: nothing else of this process knows the number.
+    // SAFETY: it is open, and the caller has opened it for this process, in which no other code knows the number.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
     if fcntl_getfl(&file)? & OFlags::ACCMODE == OFlags::RDONLY {
         return Err(io::Error::other("it is open for reading only"));
@@ -134,7 +134,7 @@ pub fn write(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes one piece of a document that is a list, as it comes.
+/// Writes one entry of a list.
 pub fn append(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(Failure::work)?;
     let mut state = state();
@@ -151,15 +151,15 @@ pub fn append(value: &impl Serialize) -> Result<(), Failure> {
     written
 }
 
-/// Completes the document of a command that a signal ends: a list ends as it is, and where there is nothing yet, `failure` and the exit
-/// status take its place. Whether they did.
+/// Completes the document of a command that a signal ends: a list ends as it is; without a document yet, `failure` and the exit
+/// status are written instead. Returns whether they were.
 pub fn interrupt(failure: &str, status: u8) -> bool {
     let has_nothing = matches!(*state(), DocumentState::Wanted(_));
     close(has_nothing.then_some(failure), status);
     has_nothing
 }
 
-/// Completes the document: a list ends, and where there is nothing yet, `failure` and the exit status take its place.
+/// Completes the document: a list ends; without a document yet, `failure` and the exit status are written instead.
 pub fn close(failure: Option<&str>, status: u8) {
     let mut state = state();
     let (mut sink, end) = match std::mem::replace(&mut *state, DocumentState::Written) {
@@ -173,7 +173,7 @@ pub fn close(failure: Option<&str>, status: u8) {
         (Some(end), None) => end.to_owned(),
         (Some(end), Some(_)) => format!(",\n{}{end}", error()),
     };
-    // No process reads it.
+    // An error does not matter: no process reads the document then.
     let _ = sink.write(&text);
 }
 

@@ -1,21 +1,21 @@
 //! How a command ends: success, a status of its own, or one line on standard error and an exit code.
 //!
-//! A command returns its module's error; here it becomes a [`Failure`] of one of few kinds. The text of every error
-//! says what failed, on what, and what to do, so that nothing needs to be added here.
+//! Here the errors of all commands become a [`Failure`] of one of few kinds. The text of every error says what failed, on what,
+//! and what to do, so nothing needs to be added here.
 
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the shell learns from a command that did its work.
+/// Outcome of a command: the exit code if it did its work.
 pub type Outcome = Result<ExitCode, Failure>;
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run the program: {}: {source}: {}", program.display(), self.remedy())]
 pub struct RunError {
-    /// Name of the program from the command line, before the search in PATH.
+    /// Name of the program on the command line, before the search in PATH.
     pub program: PathBuf,
     /// Error that the system returned.
     pub source: io::Error,
@@ -31,13 +31,13 @@ impl RunError {
         }
     }
 
-    /// As a shell: 127 when there is no such program, 126 when it is none.
+    /// Exit code, as of a shell: 127 if there is no such program, 126 if it cannot be executed.
     pub fn exit_code(&self) -> u8 {
         if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
     }
 }
 
-/// Why a command did not do its work; the codes are those of `katydid --help`.
+/// Why a command did not do its work; `katydid --help` lists the exit codes.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A check or a measurement failed.
@@ -52,7 +52,7 @@ pub enum Failure {
     /// The program of `run` or `trace` cannot be executed.
     #[error(transparent)]
     Program(#[from] RunError),
-    /// Our own output went nowhere.
+    /// The command's own output cannot be written.
     #[error("cannot write the output: {0}; write it where there is free space")]
     Output(#[from] io::Error),
 }
@@ -84,8 +84,8 @@ impl Failure {
     }
 }
 
-/// Writes one line for the user; a closed standard error loses it. Names in it come from elsewhere: what a terminal would obey
-/// is replaced.
+/// Writes one line for the user to standard error, if that is open. Control characters are replaced, since names in the line come
+/// from elsewhere.
 pub fn print_message(line: impl Display) {
     use io::Write;
     let text = line.to_string();

@@ -1,4 +1,4 @@
-//! The last word of a command that failed: a line, what is left of its document, and the exit code.
+//! Final output of a command that failed: a line, the rest of its document, and the exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::output::document;
 use crate::output::failure::{Failure, print_message};
 
-/// Writes the line, completes the document that `--json` owes, and gives the code. A reader that has read enough is no
+/// Writes the line, completes the document for `--json`, and returns the exit code. A reader that closes its pipe early is no
 /// failure.
 pub fn report(failure: &Failure) -> ExitCode {
     if let Failure::Output(error) = failure
@@ -20,7 +20,7 @@ pub fn report(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.status())
 }
 
-/// A text of several lines, such as a library's or one with a name that has them, in one.
+/// Joins the lines of a text, such as of a library's error.
 fn in_one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ")

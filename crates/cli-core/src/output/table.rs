@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Where a column's cells stand.
+/// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Aligned left, for words.
@@ -37,7 +37,7 @@ impl Table {
         self.rows.iter().try_for_each(|row| self.line(out, row, &widths))
     }
 
-    /// In characters, not bytes: names may be in any script.
+    /// Widths of the columns in characters, not bytes: names may be in any script.
     fn widths(&self, titles: &[String]) -> Vec<usize> {
         let mut widths = vec![0; titles.len()];
         for row in self.rows.iter().map(Vec::as_slice).chain([titles]) {
@@ -48,7 +48,7 @@ impl Table {
         widths
     }
 
-    /// Trailing spaces are cut, so that a narrow terminal does not wrap for nothing.
+    /// Writes a row. Trailing spaces are cut, so that a narrow terminal does not wrap needlessly.
     fn line(&self, out: &mut impl Write, cells: &[String], widths: &[usize]) -> io::Result<()> {
         let padded = cells.iter().zip(widths).zip(&self.columns).map(|((cell, &width), (_, align))| match align {
             Align::Left => format!("{cell:<width$}"),

@@ -1,4 +1,4 @@
-//! What is shown on a terminal only: progress of long work, on standard error.
+//! Output for terminals only: progress of long work, on standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use rustix::termios::tcgetwinsize;
 
 use crate::args::size::Size;
 
-/// Characters of a whole bar.
+/// Length of a full bar, in characters.
 const BAR_CHARS: u64 = 20;
 
-/// One line that is replaced by the next and wiped at the end; nothing at all when standard error is no terminal.
+/// One line, which the next one replaces and which is erased at the end; without a terminal on standard error nothing is shown.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
@@ -25,10 +25,10 @@ impl Progress {
     /// Replaces the line on the terminal with `line`, cut to its width.
     pub fn show(&self, line: &str) {
         if self.shown {
-            // A line that goes on in the next row could not be wiped.
+            // A line that wraps into the next row could not be erased.
             let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
             let shown: String = line.chars().take(columns.checked_sub(1).unwrap_or(usize::MAX)).collect();
-            // A terminal that went away is no reason to stop the work.
+            // A closed terminal is no reason to stop the work.
             let _ = write!(io::stderr(), "\r\x1b[K{shown}");
         }
     }
@@ -40,8 +40,8 @@ impl Drop for Progress {
     }
 }
 
-/// How far a work of `total` bytes is that began `elapsed` ago: a bar, bytes, `more` about them, and the mean rate. A total of 0 is
-/// one that is not known yet, and is left out.
+/// Formats the progress of a work of `total` bytes that began `elapsed` ago: a bar, bytes, `more` about them, and the mean rate.
+/// A total of 0 is not known yet, and is left out.
 pub fn bar(done: u64, total: u64, more: &str, elapsed: Duration) -> String {
     let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0).min(100);
     let filled = "#".repeat((percent * BAR_CHARS / 100) as usize);

@@ -1,7 +1,7 @@
-//! Which server a program uses, and where a server listens unless told.
+//! Chooses the server that a program uses, and the default address of a server.
 //!
-//! The order is that of `katydid --help`; the first source that says something decides, and a malformed address there
-//! is an error, never a reason to look further.
+//! The order is that of `katydid --help`. The first source that names an address decides. A malformed address there is an error,
+//! never a reason to look further.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,17 +20,17 @@ use crate::args::config::{self, ConfigError, ConfigFile};
 use crate::output::failure::Failure;
 use crate::server::start::REQUIRE_GPU_VARIABLE;
 
-/// The variable programs and commands read the server from.
+/// Variable that names the server to programs and commands.
 pub const SERVER_VARIABLE: &str = "KATYDID_SERVER";
 /// The flag that names a server.
 pub const SERVER_FLAG: &str = "--server";
 /// The variable that names the folder of certificates.
 const CERTS_VARIABLE: &str = "KATYDID_CERTS";
-/// The variable of Cricket, whose users need not relearn it.
+/// Cricket's variable for a server, so that its users need not relearn it.
 const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
-/// Our TCP port where none is given.
+/// Katydid's TCP port if an address has none.
 const DEFAULT_PORT: u16 = 9923;
-/// The variable that says how long a server may take to answer a hello, to programs as well.
+/// Variable that says, to programs as well, how long a server may take to answer a hello.
 const CONNECT_TIMEOUT_VARIABLE: &str = "KATYDID_CONNECT_TIMEOUT";
 
 /// Where the address of the server comes from.
@@ -38,7 +38,7 @@ const CONNECT_TIMEOUT_VARIABLE: &str = "KATYDID_CONNECT_TIMEOUT";
 pub enum Origin {
     /// A flag: `--server`, or `--to` of a migration.
     Flag(&'static str),
-    /// A variable of the environment, ours or Cricket's.
+    /// A variable of the environment, Katydid's or Cricket's.
     Variable(&'static str),
     /// The config file at this path.
     File(PathBuf),
@@ -63,15 +63,15 @@ pub struct NamedServer {
     pub origin: Origin,
 }
 
-/// Why no address came out.
+/// Why no address was found.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// A source says something that is no address.
+    /// A source has a malformed address.
     #[error("{origin}: {source}")]
     Malformed {
         /// The source of the address.
         origin: Origin,
-        /// Why it is no address.
+        /// What is wrong with the address.
         source: katydid_transport::AddressError,
     },
     /// The config file is wrong.
@@ -96,19 +96,20 @@ pub struct ReachError {
     source: io::Error,
 }
 
-/// The server that a flag, a variable or the config file names, with certificates if it needs them; `None`: nothing names one.
+/// Returns the server that a flag, a variable or the config file names, with certificates if it needs them; `None` if nothing
+/// names one.
 pub fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<NamedServer>, AddressError> {
     let known = resolve_with(flag, |name| std::env::var_os(name), config::own)?;
     let certified = |known: NamedServer| Ok(NamedServer { address: certified(known.address, certs)?, ..known });
     known.map(certified).transpose()
 }
 
-/// The address with the folder of certificates, if it needs one and names none.
+/// Adds the folder of certificates to an address that needs one and names none.
 pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, AddressError> {
     match &address {
         Address::Tls { certs: None, .. } => {
             let folder = certs_with(flag, |name| std::env::var_os(name), config::own)?;
-            // Programs change their folder.
+            // Absolute, since programs may change their folder.
             let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
             Ok(address.with_certs(folder.as_deref()))
         }
@@ -116,7 +117,7 @@ pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, Addre
     }
 }
 
-/// The folder of certificates that a flag or a variable names, or else the default one.
+/// The folder of certificates that a flag or a variable names, or the default one.
 fn certs_with(
     flag: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -138,7 +139,7 @@ pub fn named_by(flag: &'static str, text: &str, certs: Option<&Path>) -> Result<
     Ok(NamedServer { address: certified(known.address, certs)?, ..known })
 }
 
-/// [`resolve`] in an environment of the caller's, so that tests need not change that of the process.
+/// Works as [`resolve`] with the given environment, so that tests need not change that of the process.
 fn resolve_with(
     flag: Option<&str>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -159,12 +160,12 @@ fn resolve_with(
     set(CRICKET_VARIABLE).map(|text| named_server(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
 }
 
-/// Refuses a config file that names a server which is none, whether that server is meant or not.
+/// Refuses a config file with a malformed server, even if another server is used.
 pub fn check_config(file: &ConfigFile) -> Result<(), AddressError> {
     file.config.server.as_deref().map_or(Ok(()), |text| named_server(text, Origin::File(file.path.clone())).map(drop))
 }
 
-/// An address is checked where it was said, so that the error names the source and not only the text.
+/// Parses an address with its source, so that an error names that.
 fn named_server(text: &str, origin: Origin) -> Result<NamedServer, AddressError> {
     match text.parse::<Address>() {
         Ok(address) => Ok(NamedServer { address, origin }),
@@ -172,7 +173,7 @@ fn named_server(text: &str, origin: Origin) -> Result<NamedServer, AddressError>
     }
 }
 
-/// A Cricket address is a host, with our port unless it names one; a Katydid address stays as it is.
+/// Converts a Cricket address: a host, with Katydid's port unless it names one. A Katydid address stays as it is.
 fn cricket(text: &str) -> String {
     let has_port =
         text.rsplit_once(':').is_some_and(|(host, port)| !host.ends_with(':') && port.parse::<u16>().is_ok());
@@ -184,7 +185,7 @@ fn cricket(text: &str) -> String {
 }
 
 impl ReachError {
-    /// What happened, and at which address.
+    /// What failed, and at which address.
     #[must_use]
     pub fn reason(&self) -> String {
         let Self { address, origin, source } = self;
@@ -216,12 +217,12 @@ impl NamedServer {
         }
     }
 
-    /// Why this process or its program is not let in, for its user.
+    /// The failure, for the user, if the server does not admit this process or its program.
     fn failure(&self, error: ConnectError) -> Failure {
         self.unreachable(error).map_or_else(refusal, Failure::server)
     }
 
-    /// As [`NamedServer::greet`]; where a GPU is required, a driver that is softcuda's is refused.
+    /// As [`NamedServer::greet`], but refuses softcuda if a GPU is required.
     pub fn greet_for(&self, requires_gpu: bool) -> Result<String, Failure> {
         let driver = self.greet()?;
         self.check_gpu(&driver, requires_gpu).map(|()| driver)
@@ -235,7 +236,7 @@ impl NamedServer {
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
     }
 
-    /// Refuses softcuda where a GPU is required.
+    /// Refuses softcuda if a GPU is required.
     fn check_gpu(&self, driver: &str, requires_gpu: bool) -> Result<(), Failure> {
         if driver != SOFTCUDA_DRIVER || !requires_gpu {
             return Ok(());
@@ -248,15 +249,15 @@ impl NamedServer {
         )))
     }
 
-    /// Says hello as a program would, without a session, and gives the name of the driver. This finds what the server would
-    /// refuse the program for, and reports it in one line with its own exit status: the server is full, has no driver or is of
-    /// another build; certificates are missing or not trusted.
+    /// Says hello as a program would, without a session, and returns the name of the driver. If the server would refuse the
+    /// program, this reports it in one line with an exit status of its own. The server is full, has no driver or is of another
+    /// build; or certificates are missing or not trusted.
     pub fn greet(&self) -> Result<String, Failure> {
         driver_at(&self.address, own_reservation(), connect_timeout()).map_err(|error| self.failure(error))
     }
 }
 
-/// Key of the slot that a server reserves for the program that this process belongs to.
+/// Key of the slot that a server has reserved for the program of this process.
 fn own_reservation() -> SessionKey {
     let spelled = std::env::var(settings::RESERVATION_VARIABLE).ok();
     spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)
@@ -267,7 +268,7 @@ fn connect_timeout() -> Duration {
     settings::connect_timeout(std::env::var(CONNECT_TIMEOUT_VARIABLE).ok().as_deref())
 }
 
-/// Why a server that can be reached lets no program in. Certificates of ours that are not there are a mistake of the caller.
+/// The failure for a reachable server that admits no program. Missing certificates of this side are a mistake of the caller.
 fn refusal(error: ConnectError) -> Failure {
     match &error {
         ConnectError::Tls { source: TlsError::NoFolder | TlsError::File { .. }, .. } => Failure::usage(error),
@@ -275,7 +276,7 @@ fn refusal(error: ConnectError) -> Failure {
     }
 }
 
-/// Where sockets go unless told: a folder only this user can write to.
+/// Default folder of sockets, to which only this user can write.
 pub fn runtime_folder() -> PathBuf {
     let uid = rustix::process::getuid();
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()) {
@@ -290,7 +291,7 @@ pub fn default_listen() -> Address {
     Address::Unix(runtime_folder().join("katydid.sock"))
 }
 
-/// Makes [`runtime_folder`] where it is ours to make, and refuses one that another user could have laid out.
+/// Creates [`runtime_folder`] if it is below `/tmp`, and refuses one that another user could have made.
 pub fn prepare_runtime_folder() -> Result<(), AddressError> {
     let path = runtime_folder();
     if !path.starts_with("/tmp") {
@@ -315,7 +316,7 @@ pub fn admin_path(listen: &Address) -> PathBuf {
     }
 }
 
-/// Appends to the whole name: an extension in it must stay, or two sockets could share one admin socket.
+/// Appends to the whole name: the extension must stay, or two sockets could share one admin socket.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -326,7 +327,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// An environment of the given variables, and a config file that names `unix:/file` if asked.
+    /// Resolves in an environment of the given variables, with a config file that names `unix:/file` if asked.
     fn resolved(flag: Option<&str>, file: bool, variables: &[(&str, &str)]) -> Option<(String, Origin)> {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("katydid");

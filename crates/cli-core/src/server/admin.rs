@@ -1,4 +1,4 @@
-//! Asks a server's admin socket, or a job's control socket: one HTTP request a connection, JSON back.
+//! Client of a server's admin socket, or of a job's control socket: one HTTP request a connection, with a JSON answer.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,15 +18,15 @@ use crate::server::address::admin_path;
 
 /// How long an answer may take, on a busy machine too.
 pub const ADMIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit of an answer where many servers may have to be asked.
+/// Time limit of an answer if many servers may have to be asked.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long of that it may do nothing: one that a signal has stopped does not answer, and one that waits for a processor is at work.
+/// How long of that the peer may do nothing. A stopped process does not answer, while one that waits for a processor is at work.
 const QUIET_LIMIT: Duration = Duration::from_secs(2);
-/// Between two looks at what it does.
+/// Time between two checks of what the peer does.
 const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes that are read at a time.
+/// Bytes that one read takes.
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// Largest answer that is read; the table of sessions stays far below.
+/// Largest answer that is accepted; the table of sessions is far smaller.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Why there is no answer.
@@ -48,7 +48,7 @@ pub enum AdminError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// The answer is not one of a server of this release.
+    /// The answer is not that of a server of this release.
     #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
     Unexpected {
         /// Path of the socket.
@@ -59,7 +59,7 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// Whether it is there, and says nothing.
+    /// Whether the peer exists, but does not answer.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Unreachable { source, .. } if is_silence(source))
@@ -70,7 +70,7 @@ fn is_silence(source: &io::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// What the system said, and what a user can do about it.
+/// The system's error, and what a user can do about it.
 fn why(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::PermissionDenied => format!("{source}; root and the user of the server may ask it"),
@@ -82,7 +82,8 @@ fn why(source: &io::Error) -> String {
     }
 }
 
-/// The admin socket of the server that listens on `address` on this machine: where it lies unless told, or where its note says.
+/// The admin socket of the server that listens on `address` on this machine: at the default path, or where the server's note
+/// says.
 pub fn of_address(address: &Address) -> PathBuf {
     find_among(address, admin_path(address), registry::servers)
 }
@@ -100,7 +101,7 @@ fn find_among(address: &Address, usual: PathBuf, candidates: impl FnOnce() -> Ve
     candidates().into_iter().find(|admin| listens(admin)).unwrap_or(usual)
 }
 
-/// Whether a server of this machine that listens on `there` is meant. A port has several names.
+/// Whether both are the same server of this machine. A port has several names.
 fn is_same(known: &Address, meant: &Address) -> bool {
     use Address::{Tcp, Tls, Unix, Vsock};
     match (known, meant) {
@@ -118,15 +119,15 @@ pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminE
     get_within(path, resource, ADMIN_ANSWER_TIMEOUT)
 }
 
-/// Gets a resource from a peer whose answer may take as long as `limit`.
+/// Gets a resource from a peer that may take as long as `limit` to answer.
 pub fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
     let answer = exchange(path, resource, limit, is_at_work)
         .map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
-/// Posts a JSON object to a job's supervisor, and hands over each line of the answer, a JSON object too, as it comes, until one is said to be
-/// the last or the supervisor closes.
+/// Posts a JSON object to a job's supervisor, and passes each line of the answer, a JSON object too, to the caller as it comes.
+/// Ends when the caller says that a line is the last, or when the supervisor closes.
 pub fn post_lines<T: DeserializeOwned>(
     path: &Path,
     resource: &str,
@@ -154,13 +155,13 @@ pub fn post_lines<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Sends the request and reads until the server closes, or has done nothing for too long as far as `is_at_work` says of its process.
+/// Sends the request, and reads until the server closes, or `is_at_work` says of its process for too long that it does nothing.
 fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i32) -> bool) -> io::Result<Vec<u8>> {
     let mut stream = connect(path)?;
     stream.set_read_timeout(Some(SERVER_POLL_INTERVAL))?;
     stream.set_write_timeout(Some(QUIET_LIMIT.min(limit)))?;
-    // HTTP/1.0 makes the server close afterwards and leave the body in one piece. The request is one write: a server that answers after
-    // its first part and closes would reset the connection, and the answer would be lost.
+    // HTTP/1.0 makes the server close afterwards and send the body in one piece. The request is one write: if a server answered
+    // and closed after the first part of it, the connection would be reset, and the answer lost.
     stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
     let server = socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
     let (mut answer, mut piece) = (Vec::new(), vec![0; READ_BUFFER_BYTES]);
@@ -200,13 +201,13 @@ fn is_at_work(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut states = threads.filter_map(|thread| {
         let text = fs::read_to_string(thread.path().join("stat")).ok()?;
-        // Behind the name, which may have any letters.
+        // The state follows the name, which may hold any characters.
         text.rsplit_once(") ")?.1.chars().next()
     });
     states.any(|state| matches!(state, 'R' | 'D'))
 }
 
-/// Header and body apart; only the status of the header is looked at.
+/// Parses the answer; of the header, only the status matters.
 fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or("no HTTP header")?;
     let status = answer.split(|&byte| byte == b' ').nth(1).ok_or("no HTTP status")?;
@@ -223,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one question after the other as a server that listens there.
+    /// Answers one request after the other, as a server that listens on `listen`.
     fn server(admin: &Path, listen: &str) {
         let (listener, view) =
             (UnixListener::bind(admin).unwrap(), ServerView { listen: vec![listen.to_owned()], ..view() });
@@ -272,7 +273,7 @@ mod tests {
         let (stopped, took) = ask(Duration::MAX, |_| false);
         assert!(stopped.is_silence() && stopped.to_string().contains("kill -CONT"), "{stopped}");
         assert!(took >= QUIET_LIMIT);
-        // One that is at work is waited for as long as may be.
+        // The client waits for a busy server until the limit.
         let (busy, took) = ask(QUIET_LIMIT * 2, |_| true);
         assert!(busy.is_silence() && took >= QUIET_LIMIT * 2, "{busy}");
         assert!(!get::<ServerView>(&folder.path().join("none"), "/v1/server").unwrap_err().is_silence());

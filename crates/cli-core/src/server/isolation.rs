@@ -1,4 +1,4 @@
-//! How far a server keeps its workers from all else: the flags, and what it does about them before the first worker starts.
+//! Isolation of a server's workers: the flags, and the setup before the first worker starts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,10 +12,10 @@ use katydid_transport::Address;
 use crate::output::failure::{Failure, print_message};
 use crate::server::{worker_env, worker_user};
 
-/// A device of NVIDIA's, and the program that makes it.
+/// NVIDIA's UVM device, and the program that creates it.
 const UVM_DEVICE: &str = "/dev/nvidia-uvm";
 const DEVICE_MAKER: &str = "nvidia-modprobe";
-/// There while the kernel has NVIDIA's driver: a folder a GPU, with its number in a file.
+/// Exists while the kernel has NVIDIA's driver: one folder a GPU, with the device's number in a file.
 const GPUS_FOLDER: &str = "/proc/driver/nvidia/gpus";
 const GPU_INFORMATION_FILE: &str = "information";
 const DEVICE_MINOR_LABEL: &str = "Device Minor:";
@@ -74,11 +74,11 @@ pub struct IsolationFlags {
 }
 
 impl IsolationFlags {
-    /// Has the server start its workers so.
+    /// Applies the flags to the server's configuration.
     ///
     /// # Errors
     ///
-    /// The workers cannot run as the user that is named.
+    /// The workers cannot run as the named user.
     pub fn apply(self, config: &mut ServerConfig) -> Result<(), Failure> {
         config.cpu_opencl = self.allow_cpu_opencl;
         config.worker_images = self.allow_worker_images;
@@ -108,32 +108,32 @@ impl IsolationFlags {
 }
 
 impl SandboxReach {
-    /// The worker's command-line arguments for it.
+    /// The worker's command-line arguments for this reach.
     fn arguments(self) -> impl Iterator<Item = OsString> {
         let name = self.to_possible_value().map(|value| value.get_name().to_owned());
         ["--sandbox".to_owned()].into_iter().chain(name).map(OsString::from)
     }
 }
 
-/// Has workers start in a sandbox that leaves them the files of their user, whom alone they serve.
+/// Makes workers start in a sandbox that leaves them the files of their user, whom alone they serve.
 pub fn confine_to_user(worker: &mut WorkerCommand) {
     worker.arguments.extend(SandboxReach::OwnUser.arguments());
 }
 
-/// Whether others than the server's own user can come.
+/// Whether users other than the server's own can connect.
 fn listens_beyond(config: &ServerConfig) -> bool {
     config.listen.iter().any(|address| !matches!(address, Address::Unix(_)))
 }
 
-/// Says what the sandboxes of a server's workers do not hold here.
+/// Warns of what the sandboxes of workers do not enforce on this machine.
 pub fn tell_of_missing_layers() {
     if let Some(missing) = katydid_worker::missing_from_sandbox() {
         print_message(format_args!("warning: {missing}"));
     }
 }
 
-/// Makes the devices of NVIDIA's GPUs where they are missing: the driver has a set-user-id program do that, which no worker in a
-/// sandbox can.
+/// Creates missing devices of NVIDIA's GPUs: the driver uses a set-user-id program for that, which no worker in a sandbox can
+/// run.
 pub fn make_devices() {
     if Path::new(UVM_DEVICE).exists() {
         return;
@@ -143,12 +143,12 @@ pub fn make_devices() {
     {
         let mut make = Command::new(DEVICE_MAKER);
         make.args(["-u", "-c", &number.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Where there is no such program, devices come in another way.
+        // Without such a program, devices are made in another way.
         let _ = make.status();
     }
 }
 
-/// The number of a GPU's device, as the driver tells it.
+/// The number of a GPU's device, in the driver's information file.
 fn device_number(facts: &str) -> Option<u32> {
     facts.lines().find_map(|line| line.strip_prefix(DEVICE_MINOR_LABEL))?.trim().parse().ok()
 }

@@ -1,8 +1,9 @@
-//! The module cache: where a server keeps the code that programs have sent, and how much of it: the first of the flags, the config
-//! file and the environment that says something decides.
+//! The module cache: the folder in which a server keeps the code that programs have sent, and its size limit. The first of the
+//! flags, the config file and the environment that sets a value decides.
 //!
-//! Only this user may write to the folder; where each worker has a user of its own, the group of all workers. One that cannot be had is an error if another process named it; else code is kept
-//! for as long as the server runs, among temporary files.
+//! Only this user may write to the folder; if each worker has a user of its own, the group of all workers may. A named folder
+//! that cannot be used is an error. If the default one cannot be used, code is kept for as long as the server runs, among
+//! temporary files.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,14 +22,13 @@ use crate::args::config::{self, ConfigFile};
 use crate::args::size::Size;
 use crate::output::failure::{Failure, print_message};
 
-/// Most bytes of it unless another process says otherwise: the code of a framework for one kind of GPU is some hundred
-/// megabytes.
+/// Default size limit: the code of a framework for one kind of GPU is some hundred megabytes.
 const DEFAULT_SIZE: Size = Size(4 << 30);
 
-/// Where caches of a machine's services are.
+/// Folder for caches of a machine's services.
 const SYSTEM_CACHE: &str = "/var/cache/katydid";
 
-/// Why a folder is not taken.
+/// Why a folder is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The folder cannot be made, read or written to.
@@ -39,7 +39,7 @@ pub enum FolderError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// Another process else could put something there, or take it away.
+    /// Another user could put files there, or remove them.
     #[error(
         "{path}: is not a folder that only you can write to; correct that, or name another one with --module-cache"
     )]
@@ -47,14 +47,14 @@ pub enum FolderError {
         /// The file or folder.
         path: PathBuf,
     },
-    /// It is for something else, whose files workers must not get.
+    /// It has another purpose, and workers must not get its files.
     #[error(
         "{path}: cannot be the module cache: {entry} lies there, which is not a module; name an empty or new folder with --module-cache"
     )]
     Foreign {
         /// Path of the folder.
         path: PathBuf,
-        /// Name of the file that is no module.
+        /// Name of the file that is not a module.
         entry: String,
     },
 }
@@ -63,12 +63,12 @@ pub enum FolderError {
 pub struct ModuleCache {
     folder: PathBuf,
     size: Size,
-    /// A folder that goes with the server.
+    /// A temporary folder, which is removed with the server.
     _scratch: Option<Scratch>,
 }
 
 impl ModuleCache {
-    /// Makes the folder ready; none where code cannot be kept at all, and then programs send them each time.
+    /// Prepares the folder. Returns `None` if code cannot be kept at all; then programs send it each time.
     ///
     /// # Errors
     ///
@@ -86,7 +86,8 @@ impl ModuleCache {
             make_private(&folder, runs_as).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
         }
-        // The caller's folder stays the caller's: what workers of another user keep goes with the server, unless a folder is named.
+        // The caller's default folder stays the caller's: without a named folder, the cache of workers of another user is removed
+        // with the server.
         let lasting = match runs_as {
             RunsAs::Server => default_folder(|name| env::var_os(name)),
             RunsAs::User(_) => None,
@@ -108,7 +109,7 @@ impl ModuleCache {
     }
 }
 
-/// Refuses a config file whose size of the module cache is none.
+/// Refuses a config file with a malformed size of the module cache.
 pub fn check_config(file: &ConfigFile) -> Result<(), Failure> {
     size(None, file).map(drop)
 }
@@ -120,25 +121,25 @@ fn size(flag: Option<Size>, ConfigFile { path, config }: &ConfigFile) -> Result<
     Ok(flag.or(config_size).unwrap_or(DEFAULT_SIZE))
 }
 
-/// Where it is if no process names another folder.
+/// The default folder, if none is named.
 fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(cache::folder(variable)?.join("modules"))
 }
 
-/// The default folder where workers have users of their own, which cannot enter root's home.
+/// Default folder if workers have users of their own, which cannot enter root's home.
 fn tenants_folder(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let named = variable("KATYDID_CACHE").map(PathBuf::from).filter(|path| path.is_absolute());
     named.map_or_else(|| PathBuf::from(SYSTEM_CACHE), |cache| cache.join("tenants")).join("modules")
 }
 
-/// Gives a folder to the users of the workers, if those are others than this one.
+/// Gives a folder to the users of the workers, if those differ from this one.
 fn give(path: &Path, runs_as: &RunsAs) -> io::Result<()> {
     match runs_as {
         RunsAs::Server => Ok(()),
         RunsAs::User(user) => chown(path, Some(user.uid), Some(user.gid)),
         RunsAs::OwnUser(users) => {
             share(path, users.group(), 0o770)?;
-            // Those of workers whose numbers are others' by now, and of a group that was another one.
+            // Also the files of former workers, whose user numbers others have by now, or of a former group.
             for file in fs::read_dir(path)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
             {
                 share(&file.path(), users.group(), 0o660)?;
@@ -148,17 +149,17 @@ fn give(path: &Path, runs_as: &RunsAs) -> io::Result<()> {
     }
 }
 
-/// Makes a file or folder root's and its group's. A link that a worker has put in its place meanwhile stays as it is.
+/// Gives a file or folder to root and to its group. A link that a worker has put in its place meanwhile stays as it is.
 fn share(path: &Path, group: u32, mode: u32) -> io::Result<()> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
-        // Removed by a worker of another server.
+        // A worker of another server has removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
     let found = file.metadata()?;
-    // Of a second name of another file, that file would be given.
+    // A second name of another file would give away that file.
     if !found.is_dir() && (!found.is_file() || found.nlink() != 1) {
         return Ok(());
     }
@@ -166,10 +167,10 @@ fn share(path: &Path, group: u32, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Makes the folder if it is not there, and refuses one that others than the workers' users could write to.
+/// Makes the folder if it is missing, and refuses one to which others than the workers' users could write.
 fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     let system = |source| FolderError::System { path: path.to_owned(), source };
-    // Workers go through the folders above.
+    // Workers must be able to pass through the folders above.
     if let (RunsAs::OwnUser(_), Some(above)) = (runs_as, path.parent()) {
         DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(system)?;
     }
@@ -193,8 +194,8 @@ fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     check_writable(path).and_then(|()| give(path, runs_as)).map_err(system)
 }
 
-/// Whether what lies in a cache says that the folder is another's. Where its files are given to the workers' group, only what file
-/// systems and other servers leave there is let pass; elsewhere folders and hidden files are.
+/// Whether an entry shows that the folder is not a module cache. If its files are given to the workers' group, only entries of
+/// file systems and other servers are accepted besides modules. Otherwise folders and hidden files are accepted too.
 fn is_foreign(entry: &DirEntry, runs_as: &RunsAs) -> bool {
     let name = entry.file_name();
     let is_left =
@@ -204,14 +205,14 @@ fn is_foreign(entry: &DirEntry, runs_as: &RunsAs) -> bool {
     !ImageStore::owns(&name) && !passes
 }
 
-/// Checks that files can be made in a folder; of one that is not there, in the next one above that is.
+/// Checks that files can be created in a folder, or, if it is missing, in the nearest existing one above.
 ///
 /// # Errors
 ///
-/// Why they cannot: it is another user's, or its file system is mounted read-only.
+/// The system's error: the folder is another user's, or its file system is mounted read-only.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
-    // Nothing else tells of all that can be in the way. It has no name where the file system has such files.
+    // Only creating a file finds all obstacles. The file has no name if the file system has such files.
     tempfile::tempfile_in(there).map(drop)
 }
 
@@ -250,7 +251,7 @@ mod tests {
         for name in ["a".repeat(64), "new-x".to_owned()] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        // What file systems and other servers leave there.
+        // Names that file systems and other servers leave in a folder.
         [".nfs0001", ".tmpAbc"].iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         fs::create_dir(folder.path().join("lost+found")).unwrap();
         make_private(folder.path(), &RunsAs::Server).unwrap();
@@ -267,7 +268,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert!(check_writable(&file).is_err() && check_writable(&file.join("below")).is_err());
         assert_eq!(fs::read_dir(above.path()).unwrap().count(), 1, "a trial has left something");
-        // Not even root makes files there.
+        // Not even root can create files there.
         let kernel_s = Path::new("/proc/self/fdinfo");
         assert!(check_writable(kernel_s).is_err() && make_private(kernel_s, &RunsAs::Server).is_err());
     }

@@ -1,12 +1,11 @@
-//! NVIDIA's Multi-Process Service for the workers of a server: their kernels run beside each other, where the GPU would else
-//! change from one process to the next.
+//! NVIDIA's Multi-Process Service for the workers of a server: their kernels run side by side, instead of time-slicing the GPU.
 //!
-//! The service is a process of the driver's (`nvidia-cuda-mps-control`), which starts another one when the first worker comes.
-//! A server has one of its own, with folders of its own, whatever else the machine has: in the foreground, so that it ends
-//! with the server in order, and is killed with a server that is. The second process ends with the first.
+//! The service is a process of the driver's (`nvidia-cuda-mps-control`), which starts another one when the first worker comes. A
+//! server starts a service of its own, with folders of its own, whatever else the machine has. It runs in the foreground, so that
+//! it ends properly with the server, and is killed with a killed server. The second process ends with the first.
 //!
-//! A thread minds the service. One that ends while the server lives is started again, at the same place: sessions that used it
-//! fail, as the driver has it, and workers that were ready for others are replaced.
+//! A thread watches the service. If that ends while the server lives, the thread starts it again, with the same folders. Sessions
+//! that used it fail, as the driver defines, and waiting warm workers are replaced.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -27,38 +26,38 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::child::dies_with_us;
 use crate::output::failure::{Failure, print_message};
 
-/// The service, as it is found by PATH.
+/// The control program, found in PATH.
 const MPS_CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
-/// What it listens on, in its folder.
+/// Socket on which it listens, in its folder.
 const MPS_CONTROL_SOCKET: &str = "control";
 /// How long it may take until it listens, and to end, on a busy machine too.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at it.
+/// Time between two checks of the service.
 const MPS_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Before one that has ended is started again; doubles each time, until one lives for longer than the longest.
+/// Time before an ended service is started again; it doubles each time, until a service outlives the longest.
 const FIRST_RESTART_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest time before that.
+/// Longest such time.
 const MAX_RESTART_BACKOFF: Duration = Duration::from_secs(30);
 
 /// A service that lives as long as this value.
 pub struct Mps {
     /// Mode 0700; removed after the service, whose sockets are in it.
     folder: Arc<Scratch>,
-    /// The end of this is what the supervisor ends with.
+    /// Closing this ends the supervisor.
     stop: Option<OwnedFd>,
     supervisor: Option<JoinHandle<()>>,
     revived: RestartHook,
 }
 
-/// What is done when the service was started again.
+/// Called whenever the service was started again.
 type RestartHook = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 impl Mps {
-    /// Starts one, and returns when it listens.
+    /// Starts a service, and returns when it listens.
     ///
     /// # Errors
     ///
-    /// It is not installed, or does not start.
+    /// The service is not installed, or does not start.
     pub fn start() -> Result<Self, Failure> {
         let folder = prepared().map_err(|error| {
             Failure::server(format!("--mps: cannot make folders: {error}; set TMPDIR to one with free space"))
@@ -74,14 +73,14 @@ impl Mps {
         Ok(service)
     }
 
-    /// By what the driver in a worker finds the service.
+    /// Variables by which the driver in a worker finds the service.
     pub fn variables(&self) -> [(OsString, OsString); 2] {
         variables(self.folder.path())
     }
 
-    /// Has `work` done whenever the service was started again.
+    /// Sets the work to do whenever the service was started again.
     pub fn when_revived(&self, work: impl Fn() + Send + Sync + 'static) {
-        // No process asks twice.
+        // The work is set only once.
         let _ = self.revived.set(Box::new(work));
     }
 }
@@ -95,12 +94,12 @@ impl fmt::Debug for Mps {
 impl Drop for Mps {
     fn drop(&mut self) {
         self.stop = None;
-        // A thread that panicked has ended too, and the service with it.
+        // If the thread panicked, it has ended too, and the service with it.
         let _ = self.supervisor.take().map(JoinHandle::join);
     }
 }
 
-/// What the thread has that starts the service, and dies with it.
+/// State of the thread that starts the service; the service dies with the thread.
 struct MpsSupervisor {
     folder: Arc<Scratch>,
     /// Readable once the service is to end.
@@ -109,7 +108,7 @@ struct MpsSupervisor {
 }
 
 impl MpsSupervisor {
-    /// Keeps a service going until it is to end; tells how its first start went.
+    /// Keeps a service running until it is to end; reports the outcome of its first start to `tell`.
     fn supervise(&self, tell: &mpsc::Sender<Result<(), Failure>>) {
         let mut started = self.start();
         let first = started.as_mut().map(drop).map_err(|error| Failure::server(error.to_string()));
@@ -133,7 +132,7 @@ impl MpsSupervisor {
         }
     }
 
-    /// Until it starts; an error is that it is to end.
+    /// Retries until the service starts; an error means that it is to end.
     fn start_again(&self, backoff: &mut Duration) -> Result<Service, Failure> {
         loop {
             if self.is_stopped_within(*backoff) {
@@ -150,10 +149,10 @@ impl MpsSupervisor {
         }
     }
 
-    /// Starts one where there may have been one, and waits until it listens.
+    /// Starts the service, perhaps after an earlier one, and waits until it listens.
     fn start(&self) -> Result<Service, Failure> {
         let folder = self.folder.path();
-        // A socket of one that was would be taken for one that listens.
+        // The socket of an earlier service would be mistaken for the new one's.
         fs::remove_dir_all(pipes(folder)).and_then(|()| private::folder(&pipes(folder))).map_err(Failure::server)?;
         let log = private::create(&output(folder)).map_err(Failure::server)?;
         let mut command = Command::new(MPS_CONTROL_PROGRAM);
@@ -175,7 +174,7 @@ impl MpsSupervisor {
         Ok(service)
     }
 
-    /// Waits for the end of a service, and says how it ended by itself; none where it was to end.
+    /// Waits for the end of the service, and returns how it ended; `None` if it is to end.
     fn wait_for_end(&self, mut service: Service) -> Option<String> {
         let pidfd = pidfd_open(Pid::from_child(&service.0), PidfdFlags::empty()).ok()?;
         let mut events = [PollFd::new(&self.stopped, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
@@ -192,7 +191,7 @@ impl MpsSupervisor {
     }
 }
 
-/// A process of the service. Dropped: it ends, in order, if it does so in time.
+/// A process of the service. Dropping the value ends it properly, or kills it after a timeout.
 struct Service(Child);
 
 impl Drop for Service {
@@ -204,13 +203,13 @@ impl Drop for Service {
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
             thread::sleep(MPS_POLL_INTERVAL);
         }
-        // Fails where it has ended.
+        // Fails if it has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A folder with those of the service in it.
+/// Makes a folder with the folders of the service.
 fn prepared() -> io::Result<Scratch> {
     let folder = Scratch::for_sockets("mps")?;
     private::folder(&pipes(folder.path()))?;
@@ -226,7 +225,7 @@ fn logs(folder: &Path) -> PathBuf {
     folder.join("log")
 }
 
-/// What the service says.
+/// File with the output of the service.
 fn output(folder: &Path) -> PathBuf {
     logs(folder).join("output")
 }

@@ -1,4 +1,4 @@
-//! A server of one's own: inside this process, on a socket in a private folder, for one program.
+//! A private server: inside this process, on a socket in a private folder, for one program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::server::isolation::confine_to_user;
 use crate::server::mps::Mps;
 use crate::server::start;
 
-/// What chooses among devices: on a server of its own, a program is the only one who does.
+/// Variables that choose among devices; the only program of a private server applies them itself.
 const DEVICE_CHOICE_VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
-/// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
+/// How long the workers of a private server wait for a hello: its only program is trusted, and may be on a busy machine.
 const PRIVATE_HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Its sockets in its folder.
+/// Names of its sockets in its folder.
 const SERVER_SOCKET: &str = "sock";
 const ADMIN_SOCKET: &str = "admin";
 
@@ -27,7 +27,7 @@ const ADMIN_SOCKET: &str = "admin";
 #[derive(Debug)]
 pub struct PrivateServer {
     server: Server,
-    /// By which `katydid ps` finds it; one that has none is not listed.
+    /// Note by which `katydid ps` finds it; without one it is not listed.
     _registered: Option<ServerRegistration>,
     /// Mode 0700; removed after the server, whose sockets are in it.
     _folder: Scratch,
@@ -55,7 +55,7 @@ impl PrivateServer {
         Self::start_as(driver, &[], false, |config| config.worker.set.extend(service.variables()))
     }
 
-    /// The admin socket of the private server that listens on this socket, if it has a private server's name.
+    /// The admin socket of the private server that listens on `socket`; `None` if that is not a private server's name.
     pub fn admin_beside(socket: &Path) -> Option<PathBuf> {
         (socket.file_name()? == SERVER_SOCKET).then(|| socket.with_file_name(ADMIN_SOCKET))
     }
@@ -75,7 +75,7 @@ impl PrivateServer {
         // The program receives the error and prints it.
         config.verbosity = Verbosity::Private;
         config.hello_timeout = PRIVATE_HELLO_TIMEOUT;
-        // The program's own settings: applied on its side, they must not be applied twice.
+        // The program's side applies its own settings, so they must not be applied twice.
         config.worker.unset.extend(DEVICE_CHOICE_VARIABLES.map(OsString::from));
         confine_to_user(&mut config.worker);
         change(&mut config);
@@ -99,7 +99,7 @@ impl PrivateServer {
         self.server.workers()
     }
 
-    /// Sessions whose workers are there.
+    /// Number of sessions that have a worker.
     pub fn sessions(&self) -> usize {
         self.server.sessions()
     }

@@ -1,4 +1,4 @@
-//! How servers of this command start, in this process: what is usual of them, and their workers' command.
+//! Starts servers in this process: their defaults, and the command of their workers.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,15 +19,15 @@ const SERVER_HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default limits of a server.
 const MAX_SESSIONS: usize = 256;
 const MAX_PEER_CONNECTIONS: usize = 64;
-/// Variable that is set in workers.
+/// Variable that marks workers.
 const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 /// Variable with glibc's tunables (ld.so(8)).
 const GLIBC_TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
-/// Set in programs that softcuda may not serve.
+/// Variable that keeps programs from softcuda.
 pub const REQUIRE_GPU_VARIABLE: &str = "KATYDID_REQUIRE_GPU";
-/// The flag of a worker that may not load softcuda.
+/// Flag that keeps a worker from softcuda.
 const REQUIRE_GPU_FLAG: &str = "--require-gpu";
-/// How long a GPU's driver may take to start where one is required.
+/// How long a GPU's driver may take to start if a GPU is required.
 const REQUIRED_DRIVER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Variables meant for programs, which are removed from the environment of workers.
 const PROGRAM_VARIABLES: [&str; 8] = [
@@ -37,12 +37,12 @@ const PROGRAM_VARIABLES: [&str; 8] = [
     "KATYDID_LINK",
     "KATYDID_TRACE",
     REQUIRE_GPU_VARIABLE,
-    // What launches wait for, and which calls failed, is the program's side's to see to.
+    // Blocking launches and the log of failed calls are the program's side's work.
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_LOG_FILE",
 ];
 
-/// Whether softcuda will not do, by the flag or the variable.
+/// Whether a GPU is required, by the flag or the variable.
 pub fn requires_gpu(flag: bool) -> bool {
     flag || env::var_os(REQUIRE_GPU_VARIABLE).is_some_and(|value| value == "1")
 }
@@ -55,7 +55,8 @@ pub fn names_library(driver: &str) -> bool {
     !["auto", "soft"].contains(&driver)
 }
 
-/// Why a worker did not open its driver, with the name of the library, and what to do where the worker could not say it.
+/// The reason why a worker did not open its driver, with the name of the library, and with the remedy if the worker could not say
+/// it.
 fn of_named(driver: &str, reason: String) -> String {
     match reason {
         reason if !names_library(driver) => reason,
@@ -64,8 +65,8 @@ fn of_named(driver: &str, reason: String) -> String {
     }
 }
 
-/// Starts a server. Where a GPU is required, or it needs its driver, a first worker must have opened that, unless the wait for it
-/// `is_given_up`.
+/// Starts a server. If a GPU is required, or the server needs its driver, waits until a first worker has opened the driver,
+/// unless the wait `is_given_up`.
 pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn() -> bool) -> Result<Server, Failure> {
     let driver = config.driver.clone();
     if driver != "soft" {
@@ -89,12 +90,12 @@ pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn(
     Ok(server)
 }
 
-/// Sessions of one peer over a network, unless told otherwise: others find a free slot, too.
+/// Default limit of sessions of one peer over a network, which leaves slots for others.
 pub fn peer_sessions(max_sessions: usize) -> usize {
     max_sessions - max_sessions / 4
 }
 
-/// A server of one warm worker without limits; the caller changes what it wants otherwise.
+/// Configuration of a server with one warm worker and default limits; the caller changes the rest.
 pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<ServerConfig, Failure> {
     let layout = Layout::find().map_err(Failure::server)?;
     check_driver(driver)?;
@@ -119,7 +120,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
     })
 }
 
-/// A path that leads nowhere would only show when the first worker dies of it.
+/// Checks the path of a driver library, since a wrong one would only show when the first worker ends.
 fn check_driver(driver: &str) -> Result<(), Failure> {
     if driver.contains('/') && !Path::new(driver).is_file() {
         return Err(Failure::usage(format!("--driver: {driver}: no such file; {DRIVER_VALUES}")));
@@ -127,14 +128,14 @@ fn check_driver(driver: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// This very executable, even if its file is replaced while the server runs.
+/// The command of a worker: this very executable, even if its file is replaced while the server runs.
 fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
     let mut set: Vec<(OsString, OsString)> =
         vec![(layout::LIBRARY_FOLDER_VARIABLE.into(), layout.folder.clone().into())];
     if let Some(path) = layout.driver_search() {
         set.push((layout::SEARCH_PATH_VARIABLE.into(), path));
     }
-    // For softcuda, which tells a program's environment from a server's by it.
+    // softcuda recognizes a worker's environment by it.
     set.push((WORKER_VARIABLE.into(), "1".into()));
     set.push((GLIBC_TUNABLES_VARIABLE.into(), tunables(env::var_os(GLIBC_TUNABLES_VARIABLE))));
     WorkerCommand {
@@ -146,7 +147,7 @@ fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
     }
 }
 
-/// A worker's settings of the C library, besides those that are there.
+/// Adds a worker's settings of the C library to the present ones.
 fn tunables(inherited: Option<OsString>) -> OsString {
     let mut all = inherited.filter(|inherited| !inherited.is_empty()).unwrap_or_default();
     if !all.is_empty() {

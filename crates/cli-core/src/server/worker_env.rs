@@ -1,15 +1,15 @@
-//! Which variables of a server's environment its workers have.
+//! Selects the variables of a server's environment that its workers get.
 //!
-//! An operator's environment may hold secrets, and a worker runs code of others. So workers have what drivers, their compilers and
-//! Katydid read, by the beginnings of the names, and nothing else; `--worker-env` adds what is missing. Names that look like those of
-//! secrets never pass by their beginning. `docs/reference/environment.md` has the lists.
+//! An operator's environment may hold secrets, and a worker runs other users' code. So workers get only the variables that
+//! drivers, their compilers and Katydid read, selected by prefixes of the names; `--worker-env` adds further ones. Names that
+//! look like those of secrets never pass by a prefix. `docs/reference/environment.md` has the lists.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 
 use crate::output::failure::Failure;
 
-/// Passed on by their names.
+/// Variables that are passed on by name.
 const PASSED_VARIABLES: [&str; 14] = [
     "PATH",
     "HOME",
@@ -27,7 +27,8 @@ const PASSED_VARIABLES: [&str; 14] = [
     "RUST_BACKTRACE",
 ];
 
-/// Passed on by how they begin: the loader's and the language's, CUDA's, Katydid's, those of OpenCL and its drivers.
+/// Prefixes of variables that are passed on: the loader's and the language's, CUDA's, Katydid's, and those of OpenCL and its
+/// drivers.
 const PASSED_PREFIXES: [&str; 34] = [
     "LC_", "LD_", "MALLOC_", "CUDA_", "NVIDIA_", "KATYDID_", "OCL_", "OPENCL_", "CL_", "POCL_", "LLVM_", "OMP_",
     "KMP_", "TBB_", "INTEL_", "ONEAPI_", "SYCL_", "ZE_", "IGC_", "NEO_", "ROCR_", "HSA_", "HIP_", "AMD_", "GPU_",
@@ -37,7 +38,7 @@ const PASSED_PREFIXES: [&str; 34] = [
 /// Parts of the names of secrets.
 const SECRET_NAME_PARTS: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "AUTH"];
 
-/// Whether workers have a variable of this name.
+/// Whether workers get a variable of this name.
 pub fn passes(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let is_driver_s = || PASSED_PREFIXES.iter().any(|start| name.starts_with(start));
@@ -45,12 +46,12 @@ pub fn passes(name: &OsStr) -> bool {
     PASSED_VARIABLES.contains(&name) || (is_driver_s() && !is_secret())
 }
 
-/// The variables of these names, as far as they are set.
+/// The variables of these names that are set.
 pub fn named(names: &[String]) -> Vec<(OsString, OsString)> {
     names.iter().filter_map(|name| Some((name.into(), env::var_os(name)?))).collect()
 }
 
-/// A name that no variable can have is a mistake.
+/// Refuses names that no variable can have.
 pub fn check(names: &[String]) -> Result<(), Failure> {
     match names.iter().find(|name| name.is_empty() || name.contains('=')) {
         Some(name) => Err(Failure::usage(format!(

@@ -1,4 +1,4 @@
-//! The users that workers of a server of root's run as.
+//! Users as which the workers of a root server run.
 
 #![expect(unsafe_code, reason = "asks the system's library for a user")]
 
@@ -18,26 +18,26 @@ use rustix::process::geteuid;
 
 use crate::output::failure::{Failure, print_message};
 
-/// Whom a server of root's names to have no other user.
+/// Name that makes the workers of a root server run as root.
 pub const SERVER_USER: &str = "root";
-/// Privileges that it takes to give files to a user and to become it, by their numbers: `CAP_CHOWN`, `CAP_SETGID`, `CAP_SETUID`.
+/// Numbers of the capabilities for giving files to a user and becoming that user: `CAP_CHOWN`, `CAP_SETGID`, `CAP_SETUID`.
 const USER_CHANGE_CAPABILITIES: [u32; 3] = [0, 6, 7];
-/// Devices of GPUs, or folders of them.
+/// Folders of GPU devices.
 const DEVICE_FILES_FOLDER: &str = "/dev";
 const RENDER_DEVICE_FOLDER: &str = "/dev/dri";
-/// How names of devices begin that a group may be let use.
+/// Prefixes of devices that a group may have access to.
 const GPU_GROUP_DEVICE_PREFIXES: [&str; 3] = ["nvidia", "kfd", "dxg"];
 
-/// Room for the strings of an entry.
+/// Buffer size for the strings of a user entry.
 const MAX_USER_ENTRY_BYTES: usize = 64 << 10;
-/// Groups of a user at most.
+/// Most groups of a user.
 const MAX_USER_GROUPS: usize = 4096;
 
-/// The user that is named, and its home; none: the server's.
+/// Returns the named user and its home; `None` for the server's own user.
 ///
 /// # Errors
 ///
-/// There is none, or the server is not root and cannot become another user.
+/// There is no such user, or the server is not root and cannot become another user.
 pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
     if !geteuid().is_root() {
         return Err(Failure::usage(
@@ -50,9 +50,9 @@ pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
     find(name).map(Some)
 }
 
-/// A user of its own for each worker, where a server of root's serves tenants; beside NVIDIA's driver, one for all of them. Where that
-/// cannot be, workers run as the server's user without privileges, and `quiet` servers say nothing of it. `needed`: files that workers
-/// open.
+/// Returns a user of its own for each worker of a root server for tenants; beside NVIDIA's driver, one user for all of them. If
+/// that is impossible, workers run as the server's user without privileges, which `quiet` servers do not report. `needed`: files
+/// that workers open.
 #[must_use]
 pub fn own_users(driver: &str, needed: &[PathBuf], quiet: bool) -> RunsAs {
     if !geteuid().is_root() {
@@ -73,7 +73,7 @@ pub fn own_users(driver: &str, needed: &[PathBuf], quiet: bool) -> RunsAs {
     }
 }
 
-/// Users of workers, to whom the folders are open that variables name; `as_common`: one for all.
+/// Users for workers that can use the folders that variables name; `as_one`: one user for all.
 fn with_folders(as_one: bool) -> Result<OwnUsers, String> {
     let users = OwnUsers::new(device_groups());
     let users = users
@@ -83,7 +83,7 @@ fn with_folders(as_one: bool) -> Result<OwnUsers, String> {
     closed.map_or(Ok(users), Err)
 }
 
-/// Why workers of several users cannot use a folder.
+/// Why workers of several users cannot use a folder, if so.
 fn closed(named: &NamedFolder, group: u32) -> Option<String> {
     let NamedFolder { variable, path, may_share } = named;
     let shown = path.display();
@@ -96,7 +96,7 @@ fn closed(named: &NamedFolder, group: u32) -> Option<String> {
         .then(|| format!("{variable}: {shown} is not open to their group (chgrp {group} {shown}; chmod g+rwx {shown})"))
 }
 
-/// What keeps workers from users of their own.
+/// What keeps workers from having users of their own, if anything.
 fn obstacle(needed: &[PathBuf]) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -109,7 +109,7 @@ fn obstacle(needed: &[PathBuf]) -> Option<String> {
     if !maps.iter().all(|map| covers(map)) {
         return Some(format!("this container has no users from {} to {}", OWN_USERS.start(), OWN_USERS.end()));
     }
-    // With a root folder of its own a worker finds what lies in folders that are closed to it.
+    // A worker with a root folder of its own can reach files in closed folders.
     if katydid_worker::has_own_root() {
         return None;
     }
@@ -117,7 +117,7 @@ fn obstacle(needed: &[PathBuf]) -> Option<String> {
     Some(format!("{} lies in a folder that is root's alone", closed.display()))
 }
 
-/// Whether a map of a user namespace has all of the users: lines of first number inside, first outside, and how many.
+/// Whether a user namespace maps all of the users. A line has the first number inside, the first outside, and the count.
 fn covers(map: &str) -> bool {
     map.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
@@ -126,7 +126,7 @@ fn covers(map: &str) -> bool {
     })
 }
 
-/// Whether every user may go where a file really lies.
+/// Whether every user may enter the folders of a file's real path.
 #[must_use]
 pub fn is_open(path: &Path) -> bool {
     let Ok(real) = fs::canonicalize(path) else { return true };
@@ -134,7 +134,7 @@ pub fn is_open(path: &Path) -> bool {
     real.ancestors().skip(1).all(may_enter)
 }
 
-/// Groups that devices of GPUs are open to, and not to every user.
+/// Groups with access to GPU devices that not every user can use.
 fn device_groups() -> Vec<u32> {
     let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
     let is_gpu = |name: &str| GPU_GROUP_DEVICE_PREFIXES.iter().any(|start| name.starts_with(start));
@@ -147,7 +147,7 @@ fn device_groups() -> Vec<u32> {
     groups
 }
 
-/// The user of a name, and its home.
+/// Looks up a user by name, with its home.
 fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     let unknown = || {
         Failure::usage(format!(

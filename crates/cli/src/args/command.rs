@@ -1,16 +1,16 @@
-//! What all commands have in common: whether a document is asked for, and whether variables of ours matter.
+//! Properties of all commands: whether a document is wanted, and whether Katydid's variables matter.
 
 use clap::{Arg, CommandFactory};
 
 use crate::args::flags::{Command, Flags, ImagesCommand};
 use katydid_cli_core::output::document::JsonDestination;
 
-/// The flag of all commands that write a document, alone and with its value.
+/// The flag of all commands that write a document, without and with a value.
 const JSON_FLAG: &str = "--json";
 const FLAG_WITH_VALUE: &str = "--json=";
 
 impl Command {
-    /// Where the document of `--json` goes, if one is asked for.
+    /// Destination of the document for `--json`, if one is wanted.
     pub(crate) fn document(&self) -> Option<JsonDestination> {
         let is_wanted = match self {
             Self::Trace(flags) => return flags.json.clone(),
@@ -31,7 +31,7 @@ impl Command {
         is_wanted.then_some(JsonDestination::Output)
     }
 
-    /// Whether people call it, not Katydid itself.
+    /// Whether users call the command, and not Katydid itself.
     pub(crate) fn is_for_users(&self) -> bool {
         matches!(
             self,
@@ -50,20 +50,20 @@ impl Command {
         )
     }
 
-    /// Whether a signal ends it while it has something to leave in order: a document that is owed, or folders. `serve` sees to signals
-    /// itself.
+    /// Whether a signal has to be handled before it ends the command: a document is still owed, or folders must be removed.
+    /// `serve` handles signals itself.
     pub(crate) fn is_interruptible(&self) -> bool {
         self.document().is_some() || matches!(self, Self::Run(_) | Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
     }
 
-    /// Whether what it starts reads variables of ours.
+    /// Whether the command starts processes that read Katydid's variables.
     pub(crate) fn starts_programs(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Serve(_) | Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
     }
 }
 
-/// Where the document goes that a command line asks for which cannot be read otherwise. A place that it does not name as it should
-/// is standard output: nothing has been started.
+/// Destination of the document that an otherwise unparsable command line asks for. Standard output, if the named one is
+/// malformed: no program has been started.
 pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
     let is_command = |word: &&String| !word.starts_with('-');
     let command = arguments.iter().skip(1).position(|word| is_command(&word)).map_or(arguments.len(), |at| at + 1);
@@ -85,7 +85,7 @@ pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
     }
 }
 
-/// The words of a command line that are no program's: those before `--`, or before the program.
+/// Katydid's own words of a command line: those before `--`, or before the program.
 fn own_arguments<'a>(command: &str, arguments: &'a [String]) -> &'a [String] {
     let end = arguments.iter().position(|word| word == "--");
     let (arguments, has_end) = (&arguments[..end.unwrap_or(arguments.len())], end.is_some());
@@ -99,7 +99,7 @@ fn own_arguments<'a>(command: &str, arguments: &'a [String]) -> &'a [String] {
     };
     let takes_value = |word: &str| match command.get_arguments().find(|flag| is(flag, word)) {
         Some(flag) => flag.get_action().takes_values(),
-        // A mistyped one: what follows is its value rather than a program, which stands behind `--`.
+        // An unknown flag: the next word is its value rather than the program, which follows `--`.
         None => has_end && !word.contains('='),
     };
     let mut at = 0;
@@ -109,7 +109,7 @@ fn own_arguments<'a>(command: &str, arguments: &'a [String]) -> &'a [String] {
     &arguments[..at.min(arguments.len())]
 }
 
-/// The words of a whole command line that are no program's; none without a command.
+/// Katydid's own words of a whole command line; `None` without a command.
 pub(crate) fn own_words_of(arguments: &[String]) -> Option<&[String]> {
     let command = arguments.iter().skip(1).position(|word| !word.starts_with('-'))? + 1;
     Some(own_arguments(&arguments[command], &arguments[command + 1..]))
@@ -144,7 +144,7 @@ mod tests {
         {
             assert_eq!(of(line), None, "{line}");
         }
-        // The program's own `--`.
+        // This `--` is the program's own.
         assert_eq!(of("katydid trace --lanes 99 echo --json f -- x"), None);
     }
 }

@@ -199,7 +199,7 @@ pub(crate) struct SessionFlags {
     /// Where the GPU is: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
-    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    /// Folder of the client certificates, for a server behind tls://; made by `katydid certs`.
     ///
     /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -315,7 +315,7 @@ pub(crate) struct RestoreFlags {
     /// Where the GPU is: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
-    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    /// Folder of the client certificates, for a server behind tls://; made by `katydid certs`.
     ///
     /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -355,7 +355,7 @@ pub(crate) struct MigrateFlags {
     /// The server to go to, such as tls://HOST:PORT; the job's own one to change devices only.
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: String,
-    /// Folder of our certificates, for a server behind tls://; made by `katydid certs`.
+    /// Folder of the client certificates, for a server behind tls://; made by `katydid certs`.
     ///
     /// Unless given: KATYDID_CERTS, `certs = "DIR"` in the config file, ~/.config/katydid/certs.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -544,7 +544,7 @@ pub(crate) struct ServeFlags {
     pub(crate) session_memory: Option<Size>,
     #[command(flatten)]
     pub(crate) isolation: IsolationFlags,
-    /// Folder of the module cache: code that programs have sent, which then need not send it again; only ours to write to.
+    /// Folder of the module cache: code that programs have sent, which then need not send it again; only its user may write there.
     ///
     /// Unless given: `module_cache = "DIR"` in the config file, $KATYDID_CACHE/modules, $XDG_CACHE_HOME/katydid/modules,
     /// ~/.cache/katydid/modules. Servers of one user may share it. What has not been asked for the longest goes.

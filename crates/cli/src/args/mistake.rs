@@ -1,6 +1,6 @@
-//! Mistakes of the command line, in one line.
+//! Formats mistakes on the command line in one line.
 //!
-//! clap's own text spans several: what is wrong, names or possible values below it, tips, and the usage.
+//! clap's own text spans several lines: the mistake, names or possible values below it, tips, and the usage.
 
 use clap::{Arg, Command, CommandFactory};
 use katydid_driver_rules::state::units;
@@ -8,13 +8,14 @@ use katydid_driver_rules::state::units;
 use crate::args::command::own_words_of;
 use crate::args::flags::Flags;
 
-/// How the values of options are called that are numbers, times or sizes.
+/// Names of the values of options that take numbers, times or sizes.
 const NUMBER_VALUE_NAMES: [&str; 5] = ["TIME", "SIZE", "N", "NUMBER", "LEVEL"];
 
-/// Most of a word of the command line that a message repeats.
+/// Most characters of a word of the command line that a message repeats.
 const MAX_WORD_CHARS: usize = 200;
 
-/// What clap says, with its names and tips, and the command whose help says more. It takes a negative number for a flag.
+/// Joins clap's text with its names and tips, and names the command whose help says more. Handles negative numbers itself, since
+/// clap takes them for flags.
 pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
     if let Some(message) = negative(arguments) {
         return format!("{message}; `{} --help` tells more", name(&below(arguments)));
@@ -39,7 +40,7 @@ pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
     format!("{whole}; `{} --help` tells more", name(&below(arguments)))
 }
 
-/// What Rust's library and clap say of numbers, in words of the command line.
+/// Replaces the texts of Rust's library and clap about numbers by ones in terms of the command line.
 fn about_numbers(text: &str) -> String {
     const WORDS: [(&str, &str); 3] = [
         ("invalid digit found in string", "write a whole number"),
@@ -57,7 +58,7 @@ fn about_numbers(text: &str) -> String {
     }
 }
 
-/// What is wrong with the first option whose value is a number below nothing.
+/// The mistake in the first option whose value is a negative number, if any.
 fn negative(arguments: &[String]) -> Option<String> {
     let (command, words) = (below(arguments), own_words_of(arguments)?);
     let is = |option: &&Arg, word: &str| {
@@ -74,7 +75,7 @@ fn negative(arguments: &[String]) -> Option<String> {
     })
 }
 
-/// The command that was given, as far as it is one.
+/// The command on the command line, as far as it exists.
 fn below(arguments: &[String]) -> Command {
     let mut command = Flags::command();
     for word in arguments.iter().skip(1).filter(|word| !word.starts_with('-')) {
@@ -84,7 +85,7 @@ fn below(arguments: &[String]) -> Command {
     command
 }
 
-/// How it is called, with those above it.
+/// Name of a command, with those of its parents.
 fn name(command: &Command) -> &str {
     command.get_bin_name().unwrap_or_else(|| command.get_name())
 }

@@ -1,6 +1,6 @@
-//! Checkpoints as time passes, taken by the supervisor itself: `run --every`, and `restore --every` after it.
+//! Periodic checkpoints, taken by the supervisor itself: `run --every`, and `restore --every` after it.
 //!
-//! The rule: one that fails is said, and the next one is tried; the program goes on whatever becomes of them.
+//! The rule: a checkpoint that fails is reported, and the next one is tried; the program goes on in any case.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -21,14 +21,14 @@ impl Drop for Periodic {
     fn drop(&mut self) {
         drop(self.0.take());
         if let Some(thread) = self.1.take() {
-            // It says what it has to say itself.
+            // The thread reports its errors itself.
             let _ = thread.join();
         }
     }
 }
 
 impl Periodic {
-    /// Takes checkpoints of the job into `image`, which keeps as many as `keep` says, from now on.
+    /// Starts to take checkpoints of the job into `image`, which keeps `keep` of them.
     pub(crate) fn start(job: &Job, image: PathBuf, every: DurationArg, keep: Option<u32>) -> Self {
         let request = Request {
             image,

@@ -1,4 +1,4 @@
-//! Makes `docs/reference/commands.md` from the flags. The test below holds the page to it, and `cargo xtask bless` writes it anew.
+//! Generates `docs/reference/commands.md` from the flags. The test below compares the page, and `cargo xtask bless` rewrites it.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::args::flags::Flags;
 
-/// What the page begins with.
+/// Head of the page.
 const PAGE_HEAD: &str = "\
 # Commands and flags
 
@@ -26,7 +26,7 @@ fn page() -> String {
     page
 }
 
-/// Adds a command, and those below it; none that only Katydid starts.
+/// Adds a command and its subcommands, except those that only Katydid starts.
 fn add_command(page: &mut String, command: &Command) {
     if command.is_hide_set() {
         return;
@@ -48,12 +48,12 @@ fn add_command(page: &mut String, command: &Command) {
     command.get_subcommands().for_each(|below| add_command(page, below));
 }
 
-/// Whether an argument is one of this command's own.
+/// Whether an argument belongs to this command itself.
 fn is_shown(argument: &Arg) -> bool {
     !argument.is_hide_set() && !["help", "version"].contains(&argument.get_id().as_str())
 }
 
-/// Adds a row for each argument; what stands on the command line without a flag is its own value.
+/// Adds a table with a row for each argument; a positional argument is its own value.
 fn add_table(page: &mut String, title: &str, arguments: &[&Arg]) {
     let Some(first) = arguments.first() else { return };
     let (heads, line) = if first.is_positional() { ("", "") } else { (" value |", "---|") };
@@ -74,7 +74,7 @@ fn add_table(page: &mut String, title: &str, arguments: &[&Arg]) {
     }
 }
 
-/// How an argument is written: both names of a flag, or the name of the value.
+/// An argument's spelling: both names of a flag, or the name of the value.
 fn name_of(argument: &Arg) -> String {
     let short = argument.get_short().map(|letter| format!("-{letter}"));
     let long = argument.get_long().map(|name| format!("--{name}"));
@@ -85,7 +85,7 @@ fn name_of(argument: &Arg) -> String {
     }
 }
 
-/// The words that a flag takes, each with its meaning if it has one.
+/// The values that a flag accepts, each with its meaning if it has one.
 fn choices(argument: &Arg) -> Option<String> {
     let values = argument.get_possible_values();
     let is_shown = |value: &&PossibleValue| !value.is_hide_set() && argument.get_action().takes_values();
@@ -99,7 +99,7 @@ fn choices(argument: &Arg) -> Option<String> {
     Some(shown.iter().map(choice).collect::<Vec<_>>().join(" "))
 }
 
-/// Words as spans of code.
+/// Formats words as spans of code.
 fn code<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
@@ -108,7 +108,8 @@ fn text_of(text: Option<&StyledStr>) -> String {
     text.map(ToString::to_string).unwrap_or_default()
 }
 
-/// A paragraph as Markdown: flags are code, stars are letters, and it ends with a full stop, which clap takes from short texts.
+/// Formats a paragraph as Markdown: flags become code, stars are escaped, and the full stop that clap removes from short texts is
+/// back.
 fn sentences(paragraph: &str) -> String {
     let mut text = String::new();
     for (at, piece) in paragraph.trim().split('`').enumerate() {

@@ -1,5 +1,5 @@
-//! Katydid's own variables of the environment, and its config file: unknown names are reported, and unusable values refused,
-//! before anything starts. The list is `katydid_driver_rules::state::settings`.
+//! Katydid's own environment variables and its config file: before anything starts, unknown names are reported, and unusable
+//! values are refused. The list is `katydid_driver_rules::state::settings`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,15 +18,15 @@ pub(crate) fn tell_unknown() {
     settings::unknown_here().iter().for_each(print_message);
 }
 
-/// The marker for programs that we start: [`tell_unknown`] has reported these names. `None`: there was nothing to report.
+/// The marker for programs that this process starts: [`tell_unknown`] has reported these names. `None`: there was nothing to
+/// report.
 pub(crate) fn unknown_names() -> Option<(&'static str, String)> {
     let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
     (!unknown.is_empty()).then(|| (settings::REPORTED_VARIABLE, unknown.join(",")))
 }
 
-/// Refuses a variable or a config file that holds what it cannot, whatever a flag says in its place: another process would read it
-/// later.
+/// Refuses a variable or a config file with an invalid value, even if a flag overrides it: another process would read it later.
 pub(crate) fn check() -> Result<(), Failure> {
     if let Some(problem) = problems(|name| env::var_os(name)).next() {
         return Err(Failure::usage(format!("{problem}: {VARIABLE_REMEDY}")));
@@ -36,10 +36,10 @@ pub(crate) fn check() -> Result<(), Failure> {
     module_cache::check_config(&file)
 }
 
-/// What to do about a variable that holds what it cannot.
+/// Remedy for a variable with an invalid value.
 pub(crate) const VARIABLE_REMEDY: &str = "correct it, or unset it";
 
-/// What is wrong with each variable that holds what it cannot, or names what cannot be used.
+/// Problems of each variable that has an invalid value, or names something unusable.
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
     settings::KNOWN_SETTINGS.iter().filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
@@ -47,7 +47,7 @@ pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iter
     })
 }
 
-/// What is wrong with what a variable names: a server, or files and folders.
+/// The problem with a server, file or folder that a variable names, if any.
 fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     let (path, text) = (Path::new(value), value.to_string_lossy());
     let unfit = |is_fit: bool| {
@@ -58,7 +58,7 @@ fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     match setting.value {
         SettingValue::Address => text.parse::<Address>().err().map(|error| format!("{}: {error}", setting.name)),
         SettingValue::Folder => unfit(path.is_dir()),
-        // One that is no text has not been looked at.
+        // A value that is not UTF-8 was not checked before.
         SettingValue::AbsoluteFolder if !path.is_absolute() => unfit(false),
         SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)).or_else(|| {
             let error = name_error(path).or_else(|| module_cache::check_writable(path).err())?;
@@ -74,12 +74,12 @@ fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     }
 }
 
-/// What the system says of a path that it cannot look up, such as one that is too long.
+/// The system's error for a path that it cannot look up, such as one that is too long.
 fn name_error(path: &Path) -> Option<io::Error> {
     path.metadata().err().filter(|error| error.kind() != io::ErrorKind::NotFound)
 }
 
-/// Whether a path is that of a folder, or one can be made there: no file is in the way.
+/// Whether a path is a folder, or one can be made there, since no file is in the way.
 fn may_be_folder(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.as_os_str().is_empty() || above.exists());
     there.is_none_or(|there| there.as_os_str().is_empty() || there.is_dir())
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_HELLO_TEXT_BYTES);
     }
 
-    /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.
+    /// No value of another kind is accepted silently; docs/reference/environment.md has the further values of each kind.
     #[test]
     fn each_variable_for_users_refuses_what_it_cannot_hold() {
         let of_users = |reader| !matches!(reader, SettingReader::Own | SettingReader::Tests);
@@ -113,7 +113,7 @@ mod tests {
                     SettingValue::Text => value.to_str().is_some(),
                     SettingValue::Name => value.to_str().is_some() && !is_long,
                     SettingValue::NewFolder => !is_long,
-                    // The loader looks for a name without a folder.
+                    // The loader searches for a name without a folder.
                     SettingValue::Libraries => true,
                     _ => false,
                 };

@@ -3,13 +3,13 @@
 //! | folder         | file              | what                                                               |
 //! |----------------|-------------------|--------------------------------------------------------------------|
 //! | the authority  | `authority.pem`   | its certificate                                                    |
-//! |                | `authority.key`   | its key, which decides who is let in; no server or program needs it |
+//! |                | `authority.key`   | its key, which decides on access; no server or program needs it    |
 //! | issued folders | `authority.pem`   | the same as above                                                  |
 //! |                | `certificate.pem` | a certificate, with its names, for servers or for programs         |
 //! |                | `key.pem`         | its key                                                            |
 //!
-//! Keys are for their owner alone (0600), and so are the folders (0700). Nothing that exists is written over, but for a
-//! certificate that is renewed, in one step, for the key that is there.
+//! Only their owner can read keys (0600) and folders (0700). No existing file is overwritten, except a certificate that is
+//! renewed, atomically, for the existing key.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -33,12 +33,12 @@ use katydid_cli_core::args::file;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 
-/// The authority's key in its folder.
+/// File name of the authority's key.
 const AUTHORITY_KEY: &str = "authority.key";
 /// Certificates are valid from this long ago, since clocks differ.
 const CLOCK_SKEW: Duration = Duration::minutes(10);
 
-/// Why there is no certificate. What existed is as it was.
+/// Why there is no certificate. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 enum CertsError {
     #[error("{}: cannot be read: {source}; {remedy}", path.display())]
@@ -65,12 +65,13 @@ enum CertsError {
     Days(u32),
 }
 
-/// What is missing where there is no authority, and where there is no certificate to renew.
+/// Remedies for a missing authority, and for a missing certificate to renew.
 const NO_AUTHORITY: &str = "name the folder of an authority, or make one with `katydid certs init DIR`";
 const NO_KEY: &str = "leave out --renew for a first certificate, or name the folder that has one with -o";
 
 impl CertsError {
-    /// Files and names are the caller's, and so are mistakes in them; a system that is out of something is none.
+    /// Maps errors: files and names are the caller's, and so are mistakes in them. A system that is out of a resource is no
+    /// mistake of the caller.
     fn failure(self) -> Failure {
         match &self {
             Self::Write { source, .. }
@@ -101,7 +102,7 @@ pub(crate) fn main(command: &CertsCommand) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether programs can look for this name in a server's certificate: a number of an interface, or a name of DNS, which may begin with `*.`.
+/// Whether programs can look for this name in a server's certificate: an IP address, or a DNS name, which may begin with `*.`.
 fn is_machine(name: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -109,7 +110,7 @@ fn is_machine(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok() || name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
 }
 
-/// Makes an authority; what is there now.
+/// Creates an authority; returns what exists now.
 fn init(flags: &AuthorityFlags) -> Result<String, CertsError> {
     make_folder(&flags.authority)?;
     let key = KeyPair::generate()?;
@@ -122,10 +123,10 @@ fn init(flags: &AuthorityFlags) -> Result<String, CertsError> {
     Ok(format!("{}: an authority, valid until {until}", flags.authority.display()))
 }
 
-/// What an authority says of itself. All of it follows from its key, so that the key alone can issue.
+/// The authority's certificate. All of it follows from the key, so that the key alone can issue.
 fn authority(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
-    // Without the first byte, which is the same for all keys.
+    // The first byte is the same for all keys.
     let number: String = key.public_key_raw().iter().skip(1).take(8).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("Katydid authority {number}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -133,7 +134,7 @@ fn authority(key: &KeyPair) -> CertificateParams {
     params
 }
 
-/// Issues a certificate into a folder of its own; what is there now.
+/// Issues a certificate into a folder of its own; returns what exists now.
 fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String, CertsError> {
     let authority_key = read_key(&flags.authority.join(AUTHORITY_KEY), NO_AUTHORITY)?;
     let authority_certificate = read(&flags.authority.join(AUTHORITY_FILE), NO_AUTHORITY)?;
@@ -180,16 +181,16 @@ pub(crate) fn for_loopback() -> Result<Loopback, Failure> {
     all.map(|_| Loopback { server, client, folder }).map_err(Failure::work)
 }
 
-/// A number that no other certificate has.
+/// A unique serial number.
 fn serial() -> Result<SerialNumber, CertsError> {
     let mut bytes = [0; 16];
     getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| CertsError::Random(error.into()))?;
-    // Positive, and of the same length always.
+    // Positive, and always of the same length.
     bytes[0] = bytes[0] & 0x3f | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-/// Sets how long a certificate is valid, and says until when.
+/// Sets the validity of a certificate, and returns its end as text.
 fn valid(params: &mut CertificateParams, days: u32) -> Result<String, CertsError> {
     let now = OffsetDateTime::now_utc();
     let until = now.checked_add(Duration::days(days.into())).filter(|until| until.year() < 9999);
@@ -224,7 +225,7 @@ fn write_new(path: &Path, text: &str, mode: u32, remedy: &'static str) -> Result
     })
 }
 
-/// Puts a file in the place of another one in one step.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), CertsError> {
     let failed = |error: io::Error| unwritten(path, error);
     let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path)).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `katydid checkpoint`: asks a job's supervisor for a checkpoint and shows how far it is.
+//! `katydid checkpoint`: asks a job's supervisor for a checkpoint, and shows its progress.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::admin::{self, AdminError};
 
-/// How long a supervisor whose socket is gone may take to give up its folder: tries, and the time between two.
+/// How long a supervisor whose socket is gone may take to give up its folder: number of tries, and the time between two.
 const MAX_LEAVE_POLLS: u32 = 20;
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is said when the job was quicker.
+/// Message if the job ended before the checkpoint.
 const NONE_TAKEN: &str =
     "the job has ended, and no checkpoint of it was taken; start it with `katydid run --image DIR --every TIME`";
 
@@ -52,7 +52,7 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     take_every(every.0, flags, &request)
 }
 
-/// Takes checkpoints until the job has ended. The work has failed if none of them was taken.
+/// Takes checkpoints until the job has ended. Fails if none of them was taken.
 fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Outcome {
     let (mut job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
     let mut has_any = false;
@@ -73,7 +73,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
             }
             // The job has gone since it was found.
             Err(Failure::Usage(_)) => return after_end(has_any),
-            // What was in the way now need not be next time.
+            // The obstacle may be gone next time.
             Err(failure) => {
                 if flags.json {
                     document::append(&json!({"error": failure.to_string()}))?;
@@ -81,7 +81,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
                 print_message(failure);
             }
         }
-        // When the last failure was the end of the job, nothing is waited for.
+        // If the last failure was the end of the job, there is nothing to wait for.
         if folder::find_again(&flags.job, &control).is_ok() {
             thread::sleep(every.saturating_sub(began.elapsed()));
         }
@@ -92,12 +92,12 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
     }
 }
 
-/// A job that has ended between two checkpoints is the end of the work, and no failure of it.
+/// Handles a job that has ended between two checkpoints: that is no failure.
 fn after_end(has_any: bool) -> Outcome {
     if has_any { Ok(ExitCode::SUCCESS) } else { Err(Failure::work(NONE_TAKEN)) }
 }
 
-/// What the flags ask for; the supervisor's folder is not ours, so the image is named by its whole path.
+/// The request for the flags. The supervisor has another working folder, so the image is named by its absolute path.
 pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
     Ok(Request {
         image: whole_path(&flags.image)?,
@@ -113,7 +113,7 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
     })
 }
 
-/// Where an image is, for the process that has another folder; an address of an object store is that already.
+/// Absolute path of an image, for a process with another working folder; an address of an object store stays as it is.
 pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
     katydid_image::check_address(image).map_err(Failure::usage)?;
     katydid_image::absolute(image).map_err(|error| {
@@ -121,7 +121,7 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Asks and waits; what the supervisor says ends with the report or a failure.
+/// Sends the request, and waits for the report or the failure that ends the answer.
 fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
     match last_step(job, control, "/v1/checkpoints", request)? {
         Some(ProgressStep::Done(report)) => Ok(report),
@@ -130,8 +130,8 @@ fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> 
     }
 }
 
-/// Asks a supervisor for what it tells the steps of, shows these, and gives the last one; none if it said nothing. A job that
-/// ended before it took the question is no job.
+/// Sends a request to a supervisor, shows the progress steps of the answer, and returns the last one; `None` if there was none. A
+/// job that ended before it took the request counts as unknown.
 pub(crate) fn last_step(
     job: &str,
     control: &Path,
@@ -143,7 +143,7 @@ pub(crate) fn last_step(
     let mut began = (String::new(), Instant::now());
     let mut last = None;
     let outcome = admin::post_lines(control, path, request, |step: ProgressStep| {
-        // Each stage has a rate of its own.
+        // The rate is that of the current stage.
         if began.0 != step.name() {
             began = (step.name(), Instant::now());
         }
@@ -163,7 +163,7 @@ pub(crate) fn last_step(
     }
 }
 
-/// That there is no such job, once a supervisor that does not answer has gone: its socket goes before its folder.
+/// The error for an unknown job, once a supervisor that does not answer has gone: its socket goes before its folder.
 fn missing_job(job: &str, control: &Path) -> Option<FolderError> {
     let mut tries = (0..MAX_LEAVE_POLLS).map(|at| {
         if at > 0 {
@@ -174,7 +174,7 @@ fn missing_job(job: &str, control: &Path) -> Option<FolderError> {
     tries.find_map(|error| error)
 }
 
-/// What is going on, for the terminal.
+/// Describes a step, for the terminal.
 fn line(step: &ProgressStep, began: Instant) -> String {
     match step {
         ProgressStep::Write { done, total, written } => {
@@ -185,14 +185,14 @@ fn line(step: &ProgressStep, began: Instant) -> String {
     }
 }
 
-/// What came of it.
+/// Prints the outcome.
 fn show(report: &Report) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", summary(report))?;
     Ok(out.flush()?)
 }
 
-/// One line for people.
+/// Describes the outcome in one line.
 pub(crate) fn summary(report: &Report) -> String {
     let millis = |micros: u64| format!("{:.1} ms", micros as f64 / 1000.0);
     format!(

@@ -1,5 +1,5 @@
-//! `katydid driver-checkpoint`, hidden: NVIDIA's own checkpoint of a worker, for a keeper (`katydid_job::keeper`). A process of its own
-//! opens the driver, since it would keep that for as long as it lives.
+//! `katydid driver-checkpoint`, hidden: NVIDIA's own checkpoint of a worker, for a keeper (`katydid_job::keeper`). A separate
+//! process opens the driver, since a process keeps it open for as long as it lives.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -13,7 +13,7 @@ use crate::args::flags::{DriverAction, DriverCheckpointFlags};
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// How long the driver may wait for calls of the process, in milliseconds: it makes none.
+/// How long the driver may wait for calls of the process, in milliseconds; the process makes none.
 const LOCK_TIMEOUT_MS: u32 = 30_000;
 
 /// `CUcheckpointLockArgs`, the argument of `cuCheckpointProcessLock`.
@@ -78,7 +78,7 @@ fn restore(driver: &Driver, pid: i32, devices: &[String]) -> Result<(), Failure>
     step("cuCheckpointProcessUnlock", unsafe { driver.cuCheckpointProcessUnlock(pid, null_mut()) })
 }
 
-/// Which device of this machine takes the place of which; none where all are there.
+/// Pairs of old and new devices; empty if all old ones are present.
 fn pairs(driver: &Driver, devices: &[String]) -> Result<Vec<GpuPair>, Failure> {
     let chosen: Vec<CUuuid> = devices.iter().map(|device| uuid(device)).collect::<Result<_, _>>()?;
     if chosen.is_empty() {
@@ -95,7 +95,7 @@ fn pairs(driver: &Driver, devices: &[String]) -> Result<Vec<GpuPair>, Failure> {
     Ok(chosen.into_iter().zip(uuids).map(pair).collect())
 }
 
-/// UUIDs of the devices that the driver has here, in its order.
+/// UUIDs of this machine's devices, in the driver's order.
 fn uuids_of_devices(driver: &Driver) -> Result<Vec<CUuuid>, Failure> {
     // SAFETY: takes no pointer.
     step("cuInit", unsafe { driver.cuInit(0) })?;
@@ -104,7 +104,7 @@ fn uuids_of_devices(driver: &Driver) -> Result<Vec<CUuuid>, Failure> {
     step("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&raw mut count) })?;
     let one = |device| {
         let mut uuid = CUuuid { bytes: [0; 16] };
-        // SAFETY: as above; of devices in their order the number is the handle.
+        // SAFETY: as above; a device's ordinal is its handle.
         step("cuDeviceGetUuid", unsafe { driver.cuDeviceGetUuid_v2(&raw mut uuid, device) }).map(|()| uuid)
     };
     (0..count).map(one).collect()

@@ -1,7 +1,7 @@
-//! The hidden command behind a job's guard (`katydid_job::supervisor::guard`).
+//! The hidden command that runs a job's guard (`katydid_job::supervisor::guard`).
 //!
-//! What a terminal or a shell sends to the supervisor's process group reaches the guard too, until that leaves the group. It is
-//! meant for the program: here it is caught and dropped, but for signals that our caller ignored, which stay ignored in the program.
+//! Signals from a terminal or shell to the supervisor's process group also reach the guard, until it leaves the group. They are
+//! meant for the program: the guard catches and drops them. Signals that the caller ignored stay ignored in the program.
 
 #![expect(unsafe_code, reason = "the descriptors that a process is started with belong to no code until it takes them")]
 
@@ -20,7 +20,7 @@ use crate::args::flags::GuardFlags;
 use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// Meant for the program.
+/// Signals that are meant for the program.
 const DROPPED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];
 
 /// Runs the command; it ends with the job.
@@ -35,7 +35,7 @@ pub(crate) fn main(flags: &GuardFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives what becomes readable with the end of a child. Programs that are started get the usual handling of all signals.
+/// Returns a descriptor that becomes readable when a child ends. Started programs get the default handling of all signals.
 fn set_signals() -> io::Result<OwnedFd> {
     drop_signals()?;
     let (ended, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -43,8 +43,8 @@ fn set_signals() -> io::Result<OwnedFd> {
     Ok(ended)
 }
 
-/// From here on a signal that is meant for the program does nothing in this process. A program that this process starts gets the
-/// usual handling, and ignores what our caller ignored.
+/// Makes signals that are meant for the program do nothing in this process from now on. A started program gets the default
+/// handling, and ignores what the caller ignored.
 pub(crate) fn drop_signals() -> io::Result<()> {
     let dropped = Arc::new(AtomicBool::new(false));
     for signal in DROPPED_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {

@@ -1,4 +1,4 @@
-//! `katydid images`: the images in some folders, whether they are whole, and clearing them up.
+//! `katydid images`: lists the images in folders, verifies them, and clears them up.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ struct ImageLine {
     content: u64,
     /// Bytes of all packs.
     stored: u64,
-    /// What is wrong with it, instead of all that.
+    /// The error of an unreadable image; then the other fields are empty.
     error: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
     }
 }
 
-/// `images ls`: as `ls`, it shows what there is, tells of what there is not, and fails then.
+/// Runs `images ls`: like `ls`, it lists what exists, reports what is missing, and then fails.
 fn ls(flags: &LsFlags) -> Outcome {
     flags.folders.iter().try_for_each(|location| katydid_image::check_address(location)).map_err(Failure::usage)?;
     let (mut lines, mut failures) = (Vec::new(), Vec::new());
@@ -70,8 +70,8 @@ fn ls(flags: &LsFlags) -> Outcome {
     Ok(ExitCode::from(u8::from(!failures.is_empty())))
 }
 
-/// The image in a folder, or those in the folders right below it. A folder with other things alone is no folder of images; an empty one
-/// has none yet, and of the one that we are in nothing was said.
+/// The image in a folder, or those directly below it. A folder that only has other files is an error. An empty folder just has no
+/// images yet, and so does the current folder, which the user did not name.
 fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
     let is_address = katydid_image::is_address(folder);
     if !is_address && !folder.exists() {
@@ -121,7 +121,7 @@ impl ImageLine {
         Self { image, job: String::new(), checkpoints: Vec::new(), newest: 0, content: 0, stored: 0, error: None }
     }
 
-    /// What was named and is not there.
+    /// A line for a named image that is missing.
     fn lost(image: &Path, failure: &Failure) -> Self {
         Self { error: Some(failure.to_string()), ..Self::empty(image.to_owned()) }
     }
@@ -132,7 +132,7 @@ impl ImageLine {
         line
     }
 
-    /// Reads the newest manifest and the lengths of the packs, no chunk.
+    /// Reads the newest manifest and the lengths of the packs, but no chunk.
     fn fill(&mut self, image: &Image) -> Result<(), ImageError> {
         self.checkpoints = image.checkpoints()?;
         self.stored = image.stored()?;
@@ -144,7 +144,7 @@ impl ImageLine {
         Ok(())
     }
 
-    /// A broken image has its error where others have their job, so that the list is never cut short by one of them.
+    /// The cells of a row. A broken image shows its error instead of its job, so that one of them does not end the list.
     fn cells(&self) -> Vec<String> {
         let image = self.image.display().to_string();
         match (&self.error, self.checkpoints.last()) {
@@ -164,7 +164,7 @@ impl ImageLine {
     }
 }
 
-/// The fields of the JSON, with units for people.
+/// The table with the JSON's fields, in units for users.
 fn table(lines: &[ImageLine]) -> Table {
     use Align::{Left, Right};
     let columns = [
@@ -188,7 +188,7 @@ fn verify(flags: &VerifyFlags) -> Outcome {
         display.0.show(&bar(0, 0, "", Duration::ZERO));
     }
     let show = |progress: katydid_image::Progress| {
-        // A thread that finds another one at the line goes on reading.
+        // If another thread has the progress line, this one goes on reading.
         if let Ok(mut display) = display.try_lock()
             && display.1.elapsed() >= VERIFY_PROGRESS_INTERVAL
         {
@@ -206,7 +206,7 @@ fn verify(flags: &VerifyFlags) -> Outcome {
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A line for each checkpoint, or for each thing that is wrong with it.
+/// Writes a line for each checkpoint, or for each problem with it.
 fn write_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if report.checkpoints.is_empty() {
         writeln!(out, "there is no checkpoint")?;
@@ -236,7 +236,7 @@ fn gc(flags: &GcFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was done, or would be, in one line.
+/// Describes in one line what was done, or would be.
 fn summary(cleared: &CollectReport, dry_run: bool) -> String {
     let verb = if dry_run { "would remove" } else { "removed" };
     format!(
@@ -250,7 +250,7 @@ fn summary(cleared: &CollectReport, dry_run: bool) -> String {
     )
 }
 
-/// The image that a command line names.
+/// Opens the image that a command line names.
 pub(crate) fn open(location: &Path) -> Result<Image, Failure> {
     katydid_image::check_address(location).map_err(Failure::usage)?;
     Image::open(location).map_err(Failure::work)

@@ -1,4 +1,4 @@
-//! `katydid inspect`: what is in a checkpoint, as a tree with sizes.
+//! `katydid inspect`: shows the contents of a checkpoint, as a tree with sizes.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// Regions of one kind beyond this number are summed up.
+/// Regions of one kind above this number are summed up.
 const MAX_REGIONS_SHOWN: usize = 12;
 
 /// Document that `katydid inspect --json` writes.
@@ -39,7 +39,7 @@ pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line and what belongs to it.
+/// A line and the lines below it.
 #[derive(Debug, Default)]
 struct Node {
     line: String,
@@ -51,7 +51,7 @@ impl Node {
         Self { line: line.into(), below: Vec::new() }
     }
 
-    /// `first` stands before the line, `rest` before the lines below it.
+    /// Writes the node, with `first` before its line, and `rest` before the lines below.
     fn write(&self, out: &mut impl Write, first: &str, rest: &str) -> io::Result<()> {
         writeln!(out, "{first}{}", self.line)?;
         for (at, node) in self.below.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Node {
 }
 
 impl View {
-    /// From the job down to the regions, and what it all takes at the end.
+    /// The tree from the job down to the regions, with the total at the end.
     fn tree(&self) -> Node {
         let manifest = &self.manifest;
         let mut root = Node::new(self.title());
@@ -78,14 +78,14 @@ impl View {
         root
     }
 
-    /// The image, and which of its checkpoints this is.
+    /// Names the image, and which of its checkpoints this is.
     fn title(&self) -> String {
         let number = self.manifest.identity.map_or(CheckpointNumber(0), |identity| identity.number);
         let others = self.checkpoints.len().saturating_sub(1);
         format!("{}: checkpoint {number}, and {others} more", self.location.trim_end_matches('/'))
     }
 
-    /// What was running, when, and how long it was paused.
+    /// Says what ran, when, and how long it was paused.
     fn job(&self) -> String {
         let Manifest { job, times, written_by, .. } = &self.manifest;
         let stopped = times.stopped_us as f64 / 1e3;
@@ -94,7 +94,7 @@ impl View {
         format!("job {} on {}: {command}; {when}, stopped {stopped:.1} ms, katydid {written_by}", job.name, job.host)
     }
 
-    /// Files that belong to no session: those of the processes.
+    /// The files of the processes, which belong to no session.
     fn files(&self) -> Vec<Node> {
         let Some(criu) = &self.manifest.criu else { return Vec::new() };
         let prefix = format!("{}/", criu.folder);
@@ -104,7 +104,7 @@ impl View {
         vec![Node::new(format!("processes by CRIU {}: {bytes} in {} files", criu.version, files.len()))]
     }
 
-    /// From what the program has to what the disk has.
+    /// Compares the program's memory with the bytes on disk.
     fn stored(&self) -> String {
         let sizes = self.manifest.sizes;
         format!(
@@ -144,7 +144,7 @@ fn version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-/// Every region, or, of a kind with many, their sum.
+/// A node for each region, or for the sum of a kind with many.
 fn regions(regions: &[Region]) -> Vec<Node> {
     let mut kinds: Vec<&str> = Vec::new();
     for region in regions {
@@ -163,7 +163,7 @@ fn regions(regions: &[Region]) -> Vec<Node> {
     kinds.iter().flat_map(of_kind).collect()
 }
 
-/// A region's kind, name and place, and how large it is.
+/// A region's kind, name, location and size.
 fn line(region: &Region) -> String {
     let name = if region.name.is_empty() { String::new() } else { format!(" {}", region.name) };
     let gpu = region.gpu.map_or_else(String::new, |gpu| format!(" on GPU {gpu}"));

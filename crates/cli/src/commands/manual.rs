@@ -21,7 +21,7 @@ pub(crate) fn completions(flags: &CompletionsFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line without what Katydid itself starts: a shell would offer that too.
+/// The command line without commands that only Katydid starts, since a shell would offer those too.
 fn visible() -> Command {
     let all = Flags::command();
     let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
@@ -42,25 +42,25 @@ pub(crate) fn man(flags: &ManFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pages of a command and of those below it, with the names of their files.
+/// The pages of a command and of its subcommands, with the names of their files.
 fn pages(command: &Command) -> Vec<(String, Vec<u8>)> {
     let below = command.get_subcommands().filter(|below| !below.is_hide_set());
     let mut all: Vec<(String, Vec<u8>)> = below.flat_map(pages).collect();
     let plain = command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset);
     let (page, mut text) = (Man::new(plain), Vec::new());
     let more = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-    // What is written to memory cannot fail.
+    // Writing to memory cannot fail.
     let _ = page.render(&mut text);
     text.extend(sections(&more.unwrap_or_default()).into_bytes());
     all.push((page.get_filename(), text));
     all
 }
 
-/// What stands behind the flags in `--help`, as sections of a man page. Its lines would be filled as one paragraph otherwise.
+/// Converts the text after the flags in `--help` to sections of a man page. Otherwise its lines would be filled as one paragraph.
 fn sections(text: &str) -> String {
     let mut page = String::new();
     let mut lines = text.lines().peekable();
-    // Whether nothing stands right above.
+    // Whether the line above is empty.
     let mut is_apart = true;
     while let Some(line) = lines.next() {
         let is_indented = |line: &&str| line.starts_with(' ');
@@ -86,10 +86,10 @@ fn sections(text: &str) -> String {
     page
 }
 
-/// The section of examples.
+/// Title of the section of examples.
 const EXAMPLES_HEADING: &str = "EXAMPLES";
 
-/// The title of the section that a line begins, and what else it says.
+/// The title of the section that a line begins, and the rest of the line.
 fn heading(line: &str) -> Option<(String, &str)> {
     if let Some(rest) = line.strip_prefix("Examples:").or(line.strip_prefix("Example:")) {
         return Some((EXAMPLES_HEADING.to_owned(), rest.trim()));
@@ -99,7 +99,7 @@ fn heading(line: &str) -> Option<(String, &str)> {
     Some((title[..end].to_uppercase(), title[end..].trim()))
 }
 
-/// Rows of two columns as a list, in which long texts are filled; none if a line is no such row.
+/// Formats rows of two columns as a list, in which long texts are filled; `None` if a line is no such row.
 fn list(block: &[&str]) -> Option<String> {
     let row = |line: &&str| {
         let (tag, text) = line.split_once("  ")?;
@@ -108,13 +108,13 @@ fn list(block: &[&str]) -> Option<String> {
     block.iter().map(row).collect()
 }
 
-/// Lines as they are.
+/// Formats lines that a page shows unchanged.
 fn verbatim(block: &[&str]) -> String {
     let lines: String = block.iter().map(|line| format!("{}\n", escaped(line))).collect();
     format!(".PP\n.nf\n.RS 4\n{lines}.RE\n.fi\n")
 }
 
-/// A text that a page shows as it is.
+/// Escapes a text that a page shows unchanged.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

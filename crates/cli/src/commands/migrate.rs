@@ -31,20 +31,20 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks and waits; what the supervisor says ends with the report or a failure.
+/// Sends the request, and waits for the report or the failure that ends the answer.
 fn ask(job: &str, control: &Path, migration: &Migration) -> Result<CompletedMigration, Failure> {
     match last_step(job, control, "/v1/migrations", migration)? {
         Some(ProgressStep::Moved(moved)) => Ok(moved),
         Some(ProgressStep::Failed { error, of_server }) => {
             let text = format!("not moved, and everything goes on: {error}");
-            // Another one may have taken the place that was there when we asked.
+            // Another program may have taken the slot that was free before.
             Err(if of_server { Failure::server(text) } else { Failure::work(text) })
         }
         _ => Err(Failure::work("not moved: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }
 }
 
-/// What came of it.
+/// Prints the outcome.
 fn show(json: bool, moved: &CompletedMigration) -> Result<(), Failure> {
     if json {
         return document::write(moved);

@@ -1,7 +1,7 @@
-//! The hidden commands behind a job in namespaces of its own (`katydid_job::supervisor::namespace`).
+//! The hidden commands for a job in namespaces of its own (`katydid_job::supervisor::namespace`).
 //!
-//! A signal that a terminal sends reaches these processes too, because they are of its foreground group. It is meant for
-//! the program, and they end when that does: here it is caught and dropped.
+//! A terminal's signal reaches these processes too, because they are in its foreground group. It is meant for the program, and
+//! they end when that does: they catch and drop it.
 
 use std::env;
 use std::process::Command;
@@ -26,14 +26,14 @@ pub(crate) fn keep(flags: NamespaceFlags) -> Outcome {
     namespace::keep(&namespaces, init).map(ExitCode::from).map_err(Failure::work)
 }
 
-/// Process 1 of the namespaces.
+/// Runs process 1 of the namespaces.
 pub(crate) fn init(flags: NamespaceFlags) -> Outcome {
     stay()?;
     let (namespaces, command) = split(flags);
     namespace::init(&namespaces, &command).map(ExitCode::from).map_err(Failure::work)
 }
 
-/// Runs a command in them.
+/// Runs a command in the namespaces.
 pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
     namespace::enter(flags.pid, &flags.command).map(ExitCode::from).map_err(Failure::work)
 }
@@ -44,7 +44,7 @@ fn split(flags: NamespaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
     (JobNamespaces { known_folder, folder, note, last_id, files, shared, made: journal, terminals }, command)
 }
 
-/// Catches what a terminal sends. Programs that are started get the usual handling again.
+/// Catches signals of a terminal. Started programs get the default handling again.
 fn stay() -> Result<(), Failure> {
     let dropped = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

@@ -1,8 +1,8 @@
-//! `katydid ps`: what runs on this machine, and who is served.
+//! `katydid ps`: lists what runs on this machine, and the programs that are served.
 //!
-//! Without a server's name these are all servers and jobs that the asker may know of: those of `katydid serve`, the private ones
-//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked at the same time. A server that
-//! does not answer gets a row without values; standard error names one whose answer is invalid.
+//! Without a server's name, these are all servers and jobs that the caller may know of. They are those of `katydid serve`, the
+//! private ones of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked in parallel. A
+//! server that does not answer gets a row without values; standard error names one whose answer is invalid.
 
 use std::fs;
 use std::io::{self, Write};
@@ -28,13 +28,13 @@ use katydid_cli_core::server::address::{admin_path, resolve};
 use katydid_cli_core::server::admin::{self, ADMIN_ANSWER_TIMEOUT, AdminError, SHORT_TIMEOUT};
 use katydid_cli_core::server::private_server::PrivateServer;
 
-/// Longest name shown in the table; JSON has all of it.
+/// Longest name in the table; JSON has the whole name.
 const MAX_PROGRAM_COLUMN_CHARS: usize = 32;
-/// Servers and jobs that are asked at a time.
+/// Most servers and jobs that are asked in parallel.
 const PARALLEL_QUERIES: usize = 64;
-/// What is shown in place of the link of a session that has not begun.
+/// Shown in place of the link of a session that has not begun.
 const RESERVED_LINK: &str = "reserved";
-/// What is shown of a server or supervisor that says nothing.
+/// Shown for a server or supervisor that does not answer.
 const SILENT_TEXT: &str = "does not answer";
 /// Longest command line of a job.
 const MAX_COMMAND_CHARS: usize = 60;
@@ -55,12 +55,12 @@ struct ServerLine {
     admin: PathBuf,
     #[serde(flatten)]
     view: Option<ServerView>,
-    /// Why there is no more of it.
+    /// Why its view is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// A session, and whose it is.
+/// A session, with its server.
 #[derive(Debug, Serialize)]
 struct SessionLine {
     /// The first address of its server.
@@ -69,7 +69,7 @@ struct SessionLine {
     view: SessionView,
 }
 
-/// A slot that is reserved for a program to come, and at which server.
+/// A slot that is reserved for a program to come, with its server.
 #[derive(Debug, Serialize)]
 struct ReservedLine {
     /// The server's first address.
@@ -78,7 +78,7 @@ struct ReservedLine {
     view: ReservedView,
 }
 
-/// A job. What only its supervisor knows is missing where that does not answer.
+/// A job. Fields that only its supervisor knows are missing if that does not answer.
 #[derive(Debug, Serialize)]
 struct JobLine {
     name: String,
@@ -87,9 +87,9 @@ struct JobLine {
     program: u32,
     command: Vec<String>,
     server: Option<String>,
-    /// Programs that use a GPU.
+    /// Number of programs that use a GPU.
     members: Option<usize>,
-    /// The step of the checkpoint that is being taken.
+    /// The current step of a running checkpoint.
     checkpoint: Option<String>,
     folder: PathBuf,
 }
@@ -109,7 +109,7 @@ pub(crate) fn main(flags: &PsFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The admin socket of the server that the flags name, if they name one.
+/// The admin socket of the server that the flags name, if any.
 fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
     if flags.admin.is_some() || flags.server.is_none() {
         return Ok(flags.admin.clone());
@@ -130,7 +130,7 @@ fn limit(is_own: bool) -> Duration {
     if is_own { ADMIN_ANSWER_TIMEOUT } else { SHORT_TIMEOUT }
 }
 
-/// A server and its sessions. Another user's may be made not to answer.
+/// Asks a server for itself and its sessions. Another user's server may be made not to answer.
 fn of_server(admin: &Path) -> Result<View, AdminError> {
     let limit = limit(registry::is_socket_of(admin, geteuid().as_raw()));
     let server: ServerView = admin::get_within(admin, "/v1/server", limit)?;
@@ -143,7 +143,7 @@ fn of_server(admin: &Path) -> Result<View, AdminError> {
     Ok(View { servers: vec![line], sessions, reserved, jobs: Vec::new() })
 }
 
-/// All servers and jobs.
+/// Asks all servers and jobs.
 fn everything() -> View {
     let (servers, found) = (registry::servers(), registry::jobs());
     let (answers, jobs) = thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn everything() -> View {
     });
     let mut view = View { jobs, ..View::default() };
     servers.iter().zip(answers).for_each(|(admin, answers)| view.add_answer(admin, answers));
-    // One that does not answer may be on another machine, or its admin socket elsewhere: the job is listed in any case.
+    // A server that does not answer may be on another machine, or have its admin socket elsewhere: the job is listed in any case.
     let unlisted = view.unlisted().into_iter().filter(|(user, admin)| registry::is_socket_of(admin, *user));
     let unlisted: Vec<PathBuf> = unlisted.map(|(_, admin)| admin).filter(|admin| !servers.contains(admin)).collect();
     let answers = ask_each(&unlisted, |admin| of_server(admin));
@@ -160,7 +160,7 @@ fn everything() -> View {
     view
 }
 
-/// Asks all at the same time: those that do not answer, which may be other users', hold none of the others up.
+/// Asks all in parallel, so that those that do not answer, perhaps other users', delay no other.
 fn ask_each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let ask = &ask;
     let answers = items.chunks(PARALLEL_QUERIES).flat_map(|some| {
@@ -173,20 +173,20 @@ fn ask_each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<
 }
 
 impl View {
-    /// Adds what a server says, or that it says nothing.
+    /// Adds a server's answer, or that it does not answer.
     fn add_answer(&mut self, admin: &Path, answer: Result<Self, AdminError>) {
         match answer {
             Ok(found) => self.add(found),
             Err(error) if error.is_silence() => {
                 self.servers.push(ServerLine { admin: admin.to_owned(), view: None, error: Some(error.to_string()) });
             }
-            // It may have ended since.
+            // It may have ended meanwhile.
             Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
             Err(error) => print_message(error),
         }
     }
 
-    /// Adds a server, unless it is there by another name.
+    /// Adds a server, unless it is listed by another name.
     fn add(&mut self, view: Self) {
         let is_known = |new: &ServerLine| {
             let identity = |line: &ServerLine| line.view.as_ref().map(|view| (view.pid, view.listen.clone()));
@@ -199,8 +199,8 @@ impl View {
         }
     }
 
-    /// Admin sockets beside the sockets of servers of jobs that no note names, such as those of another runtime folder; each
-    /// with the job's user, who may have named another user's socket.
+    /// Admin sockets of jobs' servers that no note names, such as those of another runtime folder. Each comes with the job's
+    /// user, who may have named another user's socket.
     fn unlisted(&self) -> Vec<(u32, PathBuf)> {
         let views = self.servers.iter().filter_map(|server| server.view.as_ref());
         let listened: Vec<&String> = views.flat_map(|view| &view.listen).collect();
@@ -248,7 +248,7 @@ impl JobLine {
     }
 }
 
-/// The tables; that of jobs only where there are any.
+/// Writes the tables; the table of jobs only if there are any.
 fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
     let silent = view.servers.iter().filter(|server| server.view.is_none());
     let silent: Vec<&Path> = silent.map(|server| server.admin.as_path()).collect();
@@ -260,8 +260,8 @@ fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
     jobs(&view.jobs).write(out)
 }
 
-/// Whether only another machine can have the server's admin socket. A name is not resolved: `localhost` is the one that
-/// means this machine everywhere.
+/// Whether only another machine can have the server's admin socket. Names are not resolved: only `localhost` means this machine
+/// everywhere.
 fn is_elsewhere(address: &Address) -> bool {
     match address {
         Address::Unix(_) => false,
@@ -273,8 +273,8 @@ fn is_elsewhere(address: &Address) -> bool {
     }
 }
 
-/// The sessions, with units for people; with their server where it may be any. Behind them the slots that are reserved for programs to
-/// come, and the admin sockets of servers that are silent.
+/// The table of sessions, in units for users; with their server if there may be several. The slots that are reserved for programs
+/// to come follow, and the admin sockets of silent servers.
 fn sessions(view: &View, silent: &[&Path], is_one: bool, now: u64) -> Table {
     use Align::{Left, Right};
     let mut columns = vec![
@@ -346,7 +346,7 @@ fn user(names: &str, number: u32) -> String {
     line.and_then(|line| line.split(':').next()).map_or(text.clone(), str::to_owned)
 }
 
-/// What a worker has not reported yet is a dash.
+/// The row of a session; a dash stands for what its worker has not reported yet.
 fn row(session: &SessionView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
@@ -364,7 +364,7 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
     ]
 }
 
-/// Its session has no worker yet.
+/// The row of a reserved slot, whose session has no worker yet.
 fn reserved_row(slot: &ReservedView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
@@ -382,9 +382,9 @@ fn reserved_row(slot: &ReservedView, now: u64) -> Vec<String> {
     ]
 }
 
-/// Names come from programs and users, so one of them must not break the table.
+/// Shortens a name; names come from programs and users, and must not break the table.
 fn shortened(name: &str, width: usize) -> String {
-    // A control character would be obeyed by the terminal.
+    // The terminal would obey a control character.
     let name: String = name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect();
     match name.char_indices().nth(width) {
         Some(_) => name.chars().take(width - 1).chain(['…']).collect(),
@@ -392,7 +392,7 @@ fn shortened(name: &str, width: usize) -> String {
     }
 }
 
-/// The two largest units of a time.
+/// Formats a time in its two largest units.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -402,7 +402,7 @@ fn age(seconds: u64) -> String {
     }
 }
 
-/// Seconds since 1970, the clock of the server's answer; both are on one machine.
+/// Seconds since 1970, by the same clock as the server's answer, since both are on one machine.
 fn seconds_since_epoch() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

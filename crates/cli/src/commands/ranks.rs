@@ -1,8 +1,8 @@
-//! The hidden command that supervises ranks of MPI that begin by `katydid run` below a launcher that did not
+//! The hidden command that supervises MPI ranks that begin by `katydid run` below a launcher that does not
 //! (`katydid_job::supervisor::ranks`, `rank_job.rs`).
 //!
-//! `katydid job-ranks` is run twice: by the rank that comes first, and by that process, which ends at once, so that the
-//! supervisor is no process's descendant. It says `ready` to the rank, or why it cannot be that.
+//! `katydid job-ranks` runs twice: the first rank starts it, and that process starts it again and ends at once, so that the
+//! supervisor is no process's descendant. It answers `ready` to the rank, or an error.
 
 use std::cell::Cell;
 use std::env;
@@ -25,10 +25,10 @@ use crate::commands::run::Launch;
 use crate::rank_job::{RANKS_COMMAND, READY_MESSAGE};
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// Between two looks whether our parent has ended.
+/// Interval between checks whether the parent has ended.
 const PARENT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Runs the command: the first time as a rank's child, then as no process's.
+/// Runs the command: first as a rank's child, then as an orphan.
 pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let launcher = Launcher::at(flags.launcher);
     let Some(parent) = flags.orphan_of else {
@@ -38,7 +38,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
             .spawn();
         return again.map(|_| ExitCode::SUCCESS).map_err(Failure::work);
     };
-    // A batch system's signals to all processes of the job are for the ranks, which need their workers then.
+    // A batch system's signals to all processes of the job are for the ranks, which still need their workers then.
     drop_signals().map_err(Failure::work)?;
     let is_ready = Cell::new(false);
     let ready = || {
@@ -48,7 +48,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let parted = part_from_rank(launcher, parent).map_err(Failure::work);
     let launch = parted.and_then(|()| Launch::prepare(&flags.run.session, &flags.run.command));
     match launch.and_then(|launch| launch.supervise_ranks(launcher, &flags.run, ready)) {
-        // The rank says it.
+        // The rank prints it.
         Err(failure) if !is_ready.get() => {
             answer(&failure.to_string());
             Ok(ExitCode::FAILURE)
@@ -57,14 +57,14 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     }
 }
 
-/// Keeps nothing that is the rank's: neither what it has open, for the launcher waits until no process has a rank's streams, nor its
-/// session and processors. What is to be said goes where the launcher's own words go.
+/// Gives up everything of the rank: its open files, since the launcher waits until no process has a rank's streams, and its
+/// session and processors. Messages go to the launcher's standard error.
 fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     // SAFETY: this process has parsed its arguments and done nothing else.
     #[expect(unsafe_code, reason = "descriptors of a new process belong to no code until it takes them")]
     drop(unsafe { inherited_fds::take() }?);
     setsid()?;
-    // Where they are not to be had, those of the rank have to do.
+    // If that fails, the rank's processors must do.
     let _ = launcher.share_processors();
     let nowhere = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
     dup2_stderr(launcher.standard_error().or_else(|_| nowhere())?)?;
@@ -77,9 +77,9 @@ fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the rank that waits, once.
+/// Sends the waiting rank its answer, once.
 fn answer(word: &str) {
-    // The process that is gone needs no answer.
+    // If the rank is gone, it needs no answer.
     let _ = io::stdout().write_all(word.as_bytes()).and_then(|()| io::stdout().flush());
     let nowhere = File::options().write(true).open("/dev/null");
     let _ = nowhere.map(|nowhere| dup2_stdout(nowhere.as_fd()));

@@ -1,4 +1,4 @@
-//! `katydid restore`: a job out of an image, and its supervisor from then on.
+//! `katydid restore`: restores a job from an image, and supervises it from then on.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,14 +25,14 @@ use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
 use katydid_cli_core::server::start::requires_gpu;
 
-/// Runs the command; its status is the program's.
+/// Runs the command; its exit status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let requires_gpu = requires_gpu(flags.require_gpu);
     let server = match flags.driver {
         Some(_) => None,
         None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
     };
-    // Before the image, whose files take long to be verified.
+    // Asked before the image is opened, since verifying its files takes long.
     if let Some(server) = &server {
         server.greet_for(requires_gpu)?;
     }
@@ -56,7 +56,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     }
 }
 
-/// Restores, and waits for the end.
+/// Restores the job, and waits for its end.
 fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: &Address) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let work = Scratch::new("restore").map_err(|error| {
@@ -85,14 +85,14 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
     drop(progress);
     let restored = restored.map_err(|error| {
         let text = format!("{}: {error}", image.display());
-        // Another one may have taken the place that was there when we asked.
+        // Another program may have taken the slot that was free before.
         if error.is_of_server() { Failure::server(text) } else { Failure::work(text) }
     })?;
     drop(work);
     let signals = supervise::signals()
         .map_err(|error| Failure::work(format!("cannot catch signals: {error}; allow more open files (ulimit -n)")))?;
     announce(flags.json.is_some(), &opened, &restored);
-    // While it is open, nothing can be cleared from the image, to which the program may be saved again.
+    // While it is open, nothing can be cleared from the image, into which the job may be checkpointed again.
     drop(opened);
     let RestoredJob { job, program, child, guard, .. } = restored;
     let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
@@ -104,7 +104,7 @@ fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedChe
     Ok(ended_by_checkpoint.unwrap_or(ExitCode::from(code)))
 }
 
-/// Standard output is the program's; what is worth knowing goes to standard error, and only if another process reads it there.
+/// Reports the restore. Standard output is the program's, so this goes to standard error, and only if a user reads it there.
 fn announce(json: bool, opened: &OpenedCheckpoint, restored: &RestoredJob) {
     use std::io::IsTerminal;
     let (name, number) = (restored.job.name(), opened.number());
@@ -116,7 +116,7 @@ fn announce(json: bool, opened: &OpenedCheckpoint, restored: &RestoredJob) {
             "job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing,
             "worker_images": workers,
         });
-        // The job runs, the process that reads this.
+        // The job runs, even if no process reads this.
         if let Err(failure) = document::write(&view) {
             print_message(failure);
         }

@@ -1,8 +1,8 @@
-//! `katydid run`: a program with Katydid's libcuda.so.1 under it.
+//! `katydid run`: runs a program with Katydid's libcuda.so.1.
 //!
-//! katydid stays, above a guard that is the program's parent, and is the supervisor of the job, so that it can be
-//! checkpointed; without a known server, it is the server too. Only within a job that another thread supervises does it
-//! become the program (exec), and as a rank of MPI, whose job is that of its launcher (`ranks.rs`).
+//! katydid stays, above a guard that is the program's parent. It is the supervisor of the job, so that the job can be
+//! checkpointed; if no server is named, it is the server too. It becomes the program (exec) in two cases: within a job that has a
+//! supervisor, and as an MPI rank, whose job is that of its launcher (`ranks.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,7 +34,7 @@ use katydid_cli_core::server::address::{self, NamedServer};
 use katydid_cli_core::server::private_server::PrivateServer;
 use katydid_cli_core::server::start::{REQUIRE_GPU_VARIABLE, requires_gpu};
 
-/// Exit code of a program that was ended because it is in an image: sysexits' "try again".
+/// Exit code of a program that was ended because it is in an image: "try again" in sysexits.
 const CHECKPOINTED_EXIT_STATUS: u8 = 75;
 
 /// Exit codes of a program that ends by a signal because its CRIU was killed in the middle of a dump. The program may hit a
@@ -42,47 +42,47 @@ const CHECKPOINTED_EXIT_STATUS: u8 = 75;
 /// may have its code back, but not its registers.
 const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV"), (128 + 13, "SIGPIPE")];
 
-/// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
-/// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL, and
-/// a worker, for as long as it lives.
+/// Variable for hwloc, by which MPI's launchers and ranks learn the machine's topology. By default hwloc also asks OpenCL's
+/// platforms. It finds nothing there that it can place, and each process would keep an OpenCL session, and a worker, for as long
+/// as it lives.
 const TOPOLOGY_VARIABLE: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
 
-/// Variables that make libraries ship PTX, which is all that softcuda runs. CuPy compiles to machine code
-/// otherwise, and its reductions call prebuilt machine code whose refusal it does not look at: their result would be 0.
+/// Variables that make libraries ship PTX, which is all that softcuda runs. CuPy compiles to machine code otherwise. Its
+/// reductions would call prebuilt machine code and ignore the refusal: their result would be 0.
 const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
-/// The variable that has the name of a session.
+/// Variable with the name of a session.
 const NAME_VARIABLE: &str = "KATYDID_NAME";
 /// Longest program name that a server receives, in bytes.
 const MAX_PROGRAM_NAME_BYTES: usize = 64;
 
-/// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
+/// Devices of NVIDIA's kernel module, and of the Windows one below WSL.
 const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 /// A program that is ready to be started under Katydid.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// Its environment lacks only the server.
+    /// The command, whose environment lacks only the server.
     command: Command,
-    /// The server to use; without one a private one is started.
+    /// The server to use; `None`: a private one is started.
     server: Option<NamedServer>,
-    /// The name of its session, as the flags say it.
+    /// Name of its session, from the flags.
     name: Option<String>,
-    /// For a private server.
+    /// The driver of a private server.
     driver: String,
-    /// Softcuda will not do.
+    /// Whether a GPU is required.
     requires_gpu: bool,
-    /// Where the libraries are.
+    /// Paths of the libraries.
     layout: Layout,
-    /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
+    /// Whether the program may use io_uring; while it does, no checkpoint is possible.
     has_rings: bool,
-    /// This process starts the program, so a slot at the server can be reserved for it meanwhile.
+    /// Whether this process starts the program, so that a slot at the server can be reserved for it meanwhile.
     reserves_slot: bool,
 }
 
 impl Launch {
-    /// Finds the libraries and the server, and fails on whatever could not work before anything is started.
+    /// Finds the libraries and the server, and fails on anything that could not work before anything starts.
     pub(crate) fn prepare(session: &SessionFlags, line: &[OsString]) -> Result<Self, Failure> {
         let layout = Layout::find().map_err(Failure::server)?;
         layout.check_shim().map_err(Failure::server)?;
@@ -95,7 +95,7 @@ impl Launch {
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env(layout::SEARCH_PATH_VARIABLE, layout.program_search());
-        // The program's platforms are the server's, and no others.
+        // The program's platforms are only those of the server.
         command.env(layout::VENDORS_VARIABLE, layout.vendors()).env_remove(layout::ICD_LIBRARIES_VARIABLE);
         if std::env::var_os(TOPOLOGY_VARIABLE).is_none() {
             command.env(TOPOLOGY_VARIABLE, NO_OPENCL);
@@ -115,7 +115,7 @@ impl Launch {
         self.command.env(name, value);
     }
 
-    /// Runs the program as a job; becomes the program within one, and as a rank of MPI.
+    /// Runs the program as a job; becomes the program within a job, and as an MPI rank.
     fn start(mut self, flags: &RunFlags) -> Outcome {
         self.has_rings = flags.io_uring;
         if let Some(image) = &flags.image {
@@ -140,19 +140,19 @@ impl Launch {
         Ok(ended_by_checkpoint.unwrap_or(ExitCode::from(code)))
     }
 
-    /// The job that this process, which is a rank of MPI, is to be of.
+    /// The job for this process, if it is an MPI rank.
     fn job_of_ranks(&mut self) -> Result<Option<JobAddress>, Failure> {
         if !katydid_job::supervisor::ranks::is_mpi_rank() {
             return Ok(None);
         }
-        // They come to their job one by one: none waits there for a server that none reaches.
+        // Ranks join their job one by one, so none should wait there for an unreachable server.
         if let Some(server) = &self.server {
             reach(server, self.requires_gpu, &mut self.command)?;
         }
         Ok(rank_job::join())
     }
 
-    /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
+    /// Supervises MPI ranks until their launcher has ended; `ready` is called once they may begin.
     pub(crate) fn supervise_ranks(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
         let end = launcher.end().map_err(Failure::work)?;
         // The launcher starts the ranks.
@@ -169,8 +169,8 @@ impl Launch {
         Ok(ended_by_checkpoint.unwrap_or(ExitCode::SUCCESS))
     }
 
-    /// Does `work`, which starts the program of the job and waits for its end, with what accompanies a job; and what is to be
-    /// said of a program that was ended because it is in an image.
+    /// Does `work`, which starts the job's program and waits for its end, beside periodic checkpoints. Also returns the exit code
+    /// of a program that was ended because it is in an image.
     fn see_to<T>(
         &mut self,
         job: Option<&Job>,
@@ -185,12 +185,12 @@ impl Launch {
         Ok((ended?, ended_by_checkpoint))
     }
 
-    /// Runs the program as a child, and says how it ended.
+    /// Runs the program as a child, and returns how it ended.
     pub(crate) fn wait(mut self) -> Result<ExitStatus, Failure> {
         self.while_served(None, |launch, started| launch.supervise(None, started))
     }
 
-    /// Does `work` while there is a server; it says what program it has started.
+    /// Does `work` while there is a server; `work` reports the program that it has started.
     fn while_served<T>(
         &mut self,
         job: Option<&Job>,
@@ -217,7 +217,7 @@ impl Launch {
                 let server = self.private_server()?;
                 self.serve_by(&server.address().to_string(), job);
                 let done = work(self, &started);
-                // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
+                // The sessions of a job outlive its program while a checkpoint of it is being written.
                 if let Some(job) = job {
                     job.finish_operations();
                 }
@@ -227,7 +227,8 @@ impl Launch {
         }
     }
 
-    /// As [`reach`], and a slot is reserved for the program's session until that begins, as long as the answer is.
+    /// As [`reach`], and reserves a slot for the program's session, as long as the returned value lives or until the session
+    /// begins.
     fn reserve(&mut self, server: &NamedServer) -> Result<Reservation, Failure> {
         let program = PathBuf::from(self.command.get_program());
         let program = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
@@ -241,7 +242,7 @@ impl Launch {
         Ok(reservation)
     }
 
-    /// Names the server to the program, and to those of its job that begin after a restore.
+    /// Names the server to the program, and to programs of its job that start after a restore.
     fn serve_by(&mut self, address: &str, job: Option<&Job>) {
         self.set(address::SERVER_VARIABLE, address);
         if let Some(Err(error)) = job.map(|job| job.set_server(address)) {
@@ -251,7 +252,7 @@ impl Launch {
         }
     }
 
-    /// The job that the program will be the root of. Without one it runs all the same, and cannot be checkpointed.
+    /// Opens the job whose root the program will be. Without a job the program runs all the same, but cannot be checkpointed.
     fn open_job(&mut self, flags: &RunFlags) -> Option<Job> {
         let program = Path::new(self.command.get_program());
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
@@ -270,7 +271,7 @@ impl Launch {
         }
     }
 
-    /// A new job, which may be one `task` of several.
+    /// Opens a new job, which may be one `task` of several.
     fn open(
         &self,
         name: &str,
@@ -292,7 +293,7 @@ impl Launch {
         })
     }
 
-    /// Returns only when it failed.
+    /// Becomes the program; returns only on failure.
     fn exec(mut self, server: &NamedServer) -> Failure {
         match reach(server, self.requires_gpu, &mut self.command) {
             Ok(()) => self.exec_by(&server.address.to_string()),
@@ -304,8 +305,8 @@ impl Launch {
         PrivateServer::start(&self.driver, self.requires_gpu)
     }
 
-    /// Becomes a program of a job that another thread supervises, on the job's server unless another one is known, which
-    /// has been reached. Returns only when it failed.
+    /// Becomes a program of a job that has a supervisor, on the job's server unless another one is named, which has been reached.
+    /// Returns only on failure.
     fn exec_in(mut self, job: &JobAddress) -> Failure {
         self.set(job::JOB_VARIABLE, &job.socket);
         if !self.has_rings {
@@ -321,7 +322,7 @@ impl Launch {
         self.error(source).into()
     }
 
-    /// The server's first worker warms up while the program starts.
+    /// Runs the program with a private server, whose first worker warms up while the program starts.
     fn run_private(mut self) -> Result<ExitStatus, Failure> {
         let server = self.private_server()?;
         self.set(address::SERVER_VARIABLE, server.address().to_string());
@@ -330,7 +331,7 @@ impl Launch {
         status
     }
 
-    /// Runs the program as a child, or that of a job below a guard.
+    /// Runs the program as a child; as the root of a job, below a guard.
     fn supervise(&mut self, job: Option<&Job>, started: &dyn Fn(u32)) -> Result<ExitStatus, Failure> {
         let run = match job {
             Some(_) => supervise::run_guarded(&self.command, self.has_rings, started),
@@ -339,13 +340,13 @@ impl Launch {
         run.map_err(|source| self.error(source).into())
     }
 
-    /// Names the program in what the system said.
+    /// Adds the program's name to an error of the system.
     fn error(&self, source: io::Error) -> RunError {
         RunError { program: PathBuf::from(self.command.get_program()), source }
     }
 }
 
-/// Says that a job has another name than `requested`: a checkpoint by that name is one of another job, or of none.
+/// Reports that a job does not have the `requested` name: a checkpoint by that name would be one of another job, or of none.
 fn tell_name(requested: Option<&str>, name: &str) {
     if let Some(requested) = requested.filter(|requested| *requested != name) {
         let why = match folder::find(requested) {
@@ -356,13 +357,13 @@ fn tell_name(requested: Option<&str>, name: &str) {
     }
 }
 
-/// Whether a private server's driver will be softcuda: it is chosen, or there is no device of a GPU to choose instead.
+/// Whether a private server will use softcuda: it is chosen, or there is no GPU device.
 fn is_soft(driver: &str) -> bool {
     driver == "soft" || (driver == "auto" && !GPU_DEVICES.iter().any(|device| Path::new(device).exists()))
 }
 
-/// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
-/// prepared for it.
+/// Checks that a server admits a program, and has a GPU if one is required. Prepares the program for softcuda, if that is the
+/// server's driver.
 fn reach(server: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
     if server.greet_for(requires_gpu)? == SOFTCUDA_DRIVER {
         prepare_for_softcuda(command);
@@ -377,7 +378,7 @@ fn prepare_for_softcuda(command: &mut Command) {
     }
 }
 
-/// Tells the program's side what the flags say of its session.
+/// Passes the flags for a session to the program's side.
 fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(name) = &session.name {
         command.env(NAME_VARIABLE, name);
@@ -402,7 +403,7 @@ fn describe(command: &mut Command, session: &SessionFlags) {
     }
 }
 
-/// Shared memory does not cross a network.
+/// Refuses shared memory over a network.
 fn check_link(link: Option<Link>, server: Option<&NamedServer>) -> Result<(), Failure> {
     match server {
         Some(NamedServer { address, .. }) if link == Some(Link::Shm) && !matches!(address, Address::Unix(_)) => {
@@ -415,12 +416,12 @@ fn check_link(link: Option<Link>, server: Option<&NamedServer>) -> Result<(), Fa
     }
 }
 
-/// Takes checkpoints as often as the flags say.
+/// Starts periodic checkpoints if the flags ask for them.
 fn periodic(job: &Job, image: Option<PathBuf>, flags: &RunFlags) -> Option<Periodic> {
     Some(Periodic::start(job, image?, flags.every?, flags.keep))
 }
 
-/// Says why a program ended, if a killed CRIU has left the signal in it.
+/// Explains the end of a program, if a killed CRIU has left the signal in it.
 pub(crate) fn explain(job: &Job, code: u8) {
     let left = LEFT_BY_CRIU.iter().find(|(left, _)| *left == code && job.was_criu_killed());
     if let Some((_, signal)) = left {

@@ -1,4 +1,4 @@
-//! `katydid serve`: the server in the foreground, until a signal ends it.
+//! `katydid serve`: runs the server in the foreground, until a signal ends it.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     shared_memory::undo_abandoned();
     let wants_mps = flags.mps;
     let (module_cache, module_cache_size) = (flags.module_cache.clone(), flags.module_cache_size);
-    // The service of MPS is the server's user's, and so are its clients.
+    // The MPS service belongs to the server's user, and so must its clients.
     let may_have_own_users = flags.isolation.worker_user.is_none() && !wants_mps;
     let mut config = requested(flags)?;
     if config.worker.serves_tenants && may_have_own_users {
@@ -48,12 +48,12 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     }
     let modules = ModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
     let serves_tenants = config.worker.serves_tenants;
-    // Ends behind the workers.
+    // It ends after the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
     config.worker.arguments.extend(modules.iter().flat_map(ModuleCache::arguments));
     let server = match start(config, requires_gpu, &|| is_signalled.load(Ordering::Relaxed)) {
-        // A driver that takes long keeps no process from ending the server.
+        // A signal ends the server even while a driver takes long.
         Err(_) if is_signalled.load(Ordering::Relaxed) => return Ok(ExitCode::SUCCESS),
         started => started?,
     };
@@ -80,21 +80,22 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Becomes true with the first of these signals.
+/// Returns a flag that becomes true with the first of these signals.
 fn flagged(signals: [i32; 2]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     signals.into_iter().try_for_each(|signal| signal_hook::flag::register(signal, Arc::clone(&flag)).map(drop))?;
     Ok(flag)
 }
 
-/// What workers open that may lie anywhere: folders and libraries of the installation, the driver, temporary files.
+/// Files that workers open and that may lie anywhere: folders and libraries of the installation, the driver, temporary files.
 fn opened_by_workers(driver: &str) -> Result<Vec<PathBuf>, Failure> {
     let soft = Layout::find().map_err(Failure::server)?.soft();
     let named = Some(PathBuf::from(driver)).filter(|path| path.is_absolute());
     Ok([soft, std::env::temp_dir().join("worker")].into_iter().chain(std::env::current_exe()).chain(named).collect())
 }
 
-/// The first signal let the server stop in order; the process that sends another does not want to wait for that.
+/// Ends the process at the next signal. The first one lets the server stop properly, but the user who sends another does not want
+/// to wait.
 fn end_at_the_next(mut signals: Signals) -> Result<(), Failure> {
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
@@ -104,7 +105,7 @@ fn end_at_the_next(mut signals: Signals) -> Result<(), Failure> {
     thread::Builder::new().name("second-signal".to_owned()).spawn(wait).map(drop).map_err(Failure::server)
 }
 
-/// One line an address, for people and for scripts that wait for the server.
+/// Prints one line for each address, for users and for scripts that wait for the server.
 fn announce(server: &Server) {
     for address in server.addresses() {
         print_message(format_args!("listening on {address}"));
@@ -112,7 +113,7 @@ fn announce(server: &Server) {
     print_message(format_args!("admin socket {}", server.admin().display()));
 }
 
-/// What the flags ask for.
+/// The configuration that the flags ask for.
 fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     let listen = addresses(&flags.listen)?.into_iter().map(|address| certified(address, flags.certs.as_deref()));
     let listen: Vec<Address> = listen.collect::<Result<_, _>>().map_err(Failure::usage)?;
@@ -136,7 +137,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     Ok(config)
 }
 
-/// Behind TLS a server has certificates, which are read again at each connection.
+/// Checks the certificates of a TLS address, which the server reads again at each connection.
 fn check_certs(address: &Address) -> Result<(), Failure> {
     match address {
         Address::Tls { certs: None, .. } => Err(Failure::usage(TlsError::NoFolder)),
@@ -145,7 +146,7 @@ fn check_certs(address: &Address) -> Result<(), Failure> {
     }
 }
 
-/// What `--listen` says, or the default place, made safe before a socket is put there.
+/// The addresses of `--listen`, or the default one, whose folder is made safe first.
 fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
     if texts.is_empty() {
         prepare_runtime_folder().map_err(Failure::server)?;
@@ -155,7 +156,7 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
     parsed.collect::<Result<_, _>>().map_err(|error| Failure::usage(format!("--listen: {error}")))
 }
 
-/// What softcuda computes runs beside everything else as it is.
+/// Refuses MPS with softcuda, whose work runs side by side anyway.
 fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
         true => Err(Failure::usage("--mps needs NVIDIA's driver: leave out --mps or --driver soft")),
@@ -171,7 +172,7 @@ fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     }
 }
 
-/// Workers beyond the sessions that are allowed would never meet a program.
+/// Refuses more warm workers than sessions, since they would never get a program.
 fn check_warm(warm: usize, max_sessions: usize) -> Result<(), Failure> {
     match warm > max_sessions {
         true => Err(Failure::usage(format!(
@@ -181,7 +182,7 @@ fn check_warm(warm: usize, max_sessions: usize) -> Result<(), Failure> {
     }
 }
 
-/// A folder that is not there would be left out without a word.
+/// Refuses missing folders, which would be left out silently.
 fn check_folders(folders: &[PathBuf]) -> Result<(), Failure> {
     match folders.iter().find(|folder| !folder.is_dir()) {
         Some(folder) => Err(Failure::usage(format!(

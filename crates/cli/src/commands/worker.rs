@@ -1,4 +1,4 @@
-//! `katydid worker`, hidden: the process of one session, started by a server with a socket to it.
+//! `katydid worker`, hidden: the process of one session, which a server starts with a socket to itself.
 
 #![expect(unsafe_code, reason = "takes over a descriptor that the server left open for this process")]
 
@@ -16,7 +16,7 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::server::isolation::SandboxReach;
 
-/// Descriptors below are standard input and outputs.
+/// Lower descriptors are the standard streams.
 const FIRST_CONTROL_DESCRIPTOR: i32 = 3;
 
 /// Runs the hidden command that becomes a worker.
@@ -27,7 +27,7 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     if flags.keeper {
         return keep(flags, control);
     }
-    // For ps and top, which would show the name of the link in /proc. Without it a worker serves as well.
+    // For ps and top, which would show the name of the link in /proc otherwise. An error does not matter.
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
@@ -62,7 +62,7 @@ fn keep(flags: &WorkerFlags, control: OwnedFd) -> Outcome {
     Ok(katydid_job::keeper::run(KeeperOptions { control, saves, driver, katydid, private_criu }))
 }
 
-/// The files and devices of its arguments that the worker may use.
+/// The sandbox of the worker, with the files and devices in its arguments.
 fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> Sandbox {
     if reach == SandboxReach::OwnUser {
         return Sandbox::OwnUser;
@@ -73,7 +73,7 @@ fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> San
     Sandbox::Tenants { writable, stores, readable, user: flags.user.clone() }
 }
 
-/// A socket to the server; `None` when the number is not one.
+/// Takes the socket to the server; `None` if the number is not that of a socket.
 fn packets(number: i32) -> Option<OwnedFd> {
     if number < FIRST_CONTROL_DESCRIPTOR {
         return None;
@@ -83,7 +83,7 @@ fn packets(number: i32) -> Option<OwnedFd> {
     let control = unsafe { OwnedFd::from_raw_fd(number) };
     match socket_type(&control) {
         Ok(SocketType::SEQPACKET) => Some(control),
-        // Not ours to close.
+        // The descriptor is not this process's to close.
         _ => {
             std::mem::forget(control);
             None

@@ -1,4 +1,5 @@
-//! The folder of what is kept for later programs: the hashes of the modules that programs load, and the module cache of servers.
+//! Checks the folder of data that is kept for later programs: hashes of modules that programs load, and the module cache of
+//! servers.
 
 use std::ffi::OsString;
 
@@ -7,13 +8,13 @@ use katydid_client::cache;
 
 use crate::doctor::finding::Finding;
 
-/// The name of the check.
+/// Name of the check.
 const CACHE_CHECK_NAME: &str = "cache";
-/// What to do where nothing can be kept.
+/// Remedy if nothing can be kept.
 const CACHE_REMEDY: &str =
     "set KATYDID_CACHE to a folder that you can write to, with free space, or let this user write there";
 
-/// Whether anything can be kept there. Programs run without.
+/// Checks whether files can be kept there. Programs also run without.
 pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
     let without = "each program hashes its modules, and each server has them sent, anew";
     let Some(folder) = cache::folder(variable) else {
@@ -44,7 +45,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let of = |folder: &str| check(|name| (name == "KATYDID_CACHE").then(|| folder.into()));
         assert_eq!(of(home.path().join("new").to_str().unwrap()).status, Status::Ok);
-        // Not even root makes files there.
+        // Not even root can create files there.
         let finding = of("/proc/self/fdinfo");
         assert!(finding.status == Status::Warn && finding.detail.contains("/proc/self/fdinfo"), "{finding:?}");
         assert_eq!(check(|_| None).status, Status::Warn);

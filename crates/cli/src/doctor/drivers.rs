@@ -1,4 +1,4 @@
-//! The installed libraries, and which driver a worker would open.
+//! Checks the installed libraries, and which driver a worker would open.
 
 use std::fs;
 use std::path::Path;
@@ -9,16 +9,16 @@ use katydid_cli_core::layout::{Layout, OPENCL_LOADER, has_loader};
 use katydid_cli_core::opencl::Drivers;
 use katydid_cli_core::probe::{Probe, ProbedDriver, probe_in_child, probe_opencl_in_child};
 
-/// Where the kernel module says its version.
+/// File in which the kernel module tells its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
-/// What is said of an OpenCL driver that finds nothing to run programs on.
+/// Text for an OpenCL driver without a device.
 const NO_DEVICE: &str = "it has no device";
-/// Which machine needs a driver of OpenCL.
+/// Says which machine needs an OpenCL driver.
 const OPENCL_MACHINE_HINT: &str =
     "programs of OpenCL need it only where they are served: on this machine, or on the one of --server";
 const REINSTALL_HINT: &str = "run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds shim/ and soft/";
 
-/// Whether the libraries of the installation are there.
+/// Checks that the libraries of the installation exist.
 pub(super) fn libraries() -> Vec<Finding> {
     match Layout::find() {
         Ok(layout) => {
@@ -28,7 +28,7 @@ pub(super) fn libraries() -> Vec<Finding> {
     }
 }
 
-/// Presence only: whether a library works is found out by opening it, below.
+/// Checks that a library exists; whether it works is tested by opening it, below.
 fn library(check: &'static str, path: &Path) -> Finding {
     match path.is_file() {
         true => Finding::ok(check, path.display().to_string()),
@@ -36,14 +36,14 @@ fn library(check: &'static str, path: &Path) -> Finding {
     }
 }
 
-/// What `auto` takes and why, NVIDIA's kernel module, and whether softcuda works.
+/// Checks which driver `auto` takes and why, NVIDIA's kernel module, and whether softcuda works.
 pub(super) fn drivers() -> Vec<Finding> {
     let version = nvidia_version();
     let auto = probe_in_child("auto");
     vec![nvidia(version.as_deref()), automatic(&auto, version.is_some()), soft(&probe_in_child("soft"))]
 }
 
-/// What programs of OpenCL need on their side, and what a server of this machine would give them.
+/// Checks what OpenCL programs need on their side, and the drivers that a server of this machine would use.
 pub(super) fn opencl() -> Vec<Finding> {
     let library = match Layout::find() {
         Ok(layout) => layout.opencl().into_iter().find(|path| !path.is_file()),
@@ -64,7 +64,7 @@ fn loader(is_there: bool) -> Finding {
     }
 }
 
-/// A machine without a driver serves CUDA all the same.
+/// The finding about OpenCL drivers. A machine without one serves CUDA all the same.
 fn opencl_drivers(drivers: Result<Drivers, String>) -> Finding {
     let check = "OpenCL drivers";
     match drivers {
@@ -80,12 +80,12 @@ fn opencl_drivers(drivers: Result<Drivers, String>) -> Finding {
     }
 }
 
-/// The kernel module's own word; `None` where it is not loaded.
+/// The kernel module's version; `None` if it is not loaded.
 fn nvidia_version() -> Option<String> {
     fs::read_to_string(NVIDIA_VERSION).ok().map(|text| text.trim().to_owned())
 }
 
-/// A machine without an NVIDIA GPU is a healthy one: programs run on softcuda, or elsewhere.
+/// The finding about NVIDIA's driver. A machine without an NVIDIA GPU is healthy: programs run on softcuda, or elsewhere.
 fn nvidia(version: Option<&str>) -> Finding {
     match version {
         Some(version) => Finding::ok("NVIDIA driver", format!("version {version}")),
@@ -95,7 +95,7 @@ fn nvidia(version: Option<&str>) -> Finding {
     }
 }
 
-/// `auto` falling back to softcuda where a GPU ought to work would surprise its owner by its speed.
+/// The finding about `auto`. If it falls back to softcuda although a GPU should work, the low speed would surprise the user.
 fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
     let check = "driver taken by auto";
     match probe {
@@ -115,7 +115,7 @@ fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
     }
 }
 
-/// softcuda works wherever Katydid does, so a failure is one of the installation.
+/// The finding about softcuda, which works wherever Katydid does: a failure is one of the installation.
 fn soft(probe: &Probe) -> Finding {
     match probe {
         Probe::Works(facts) => Finding::ok("softcuda", devices(facts)),

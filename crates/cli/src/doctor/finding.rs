@@ -1,4 +1,4 @@
-//! What a check of `katydid doctor` comes to.
+//! Results of the checks of `katydid doctor`.
 
 use serde::Serialize;
 
@@ -11,28 +11,28 @@ pub(super) enum Status {
     Fail,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) check: &'static str,
     pub(super) status: Status,
     pub(super) detail: String,
-    /// What to do; none when nothing is to be done.
+    /// The remedy; `None` if nothing is to be done.
     pub(super) remedy: Option<String>,
 }
 
 impl Finding {
-    /// A check that passed; `detail` says what was found.
+    /// A check that passed; `detail` says what it found.
     pub(super) fn ok(check: &'static str, detail: impl Into<String>) -> Self {
         Self { check, status: Status::Ok, detail: detail.into(), remedy: None }
     }
 
-    /// Programs run, but something may disappoint.
+    /// A check whose result may disappoint, although programs run.
     pub(super) fn warn(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { check, status: Status::Warn, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
-    /// Programs will not run like this.
+    /// A check whose failure keeps programs from running.
     pub(super) fn fail(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { check, status: Status::Fail, detail: detail.into(), remedy: Some(remedy.into()) }
     }

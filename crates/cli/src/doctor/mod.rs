@@ -1,7 +1,7 @@
-//! `katydid doctor`: what works here and what is missing, with the remedy.
+//! `katydid doctor`: checks what works here and what is missing, with remedies.
 //!
-//! Every check is a function that returns a [`Finding`]; none changes anything. `fail` is what keeps programs from
-//! running, `warn` what may disappoint later.
+//! Every check is a function that returns a [`Finding`]; none changes anything. `fail` keeps programs from running, `warn` may
+//! disappoint later.
 
 mod cache;
 mod drivers;
@@ -35,7 +35,7 @@ pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// From the files of the installation outwards, so that the first failure is the cause of the later ones.
+/// Runs the checks from the files of the installation outwards, so that the first failure is the cause of later ones.
 fn run_checks(flags: &DoctorFlags) -> Vec<Finding> {
     let progress = Progress::on_stderr();
     let mut findings = drivers::libraries();
@@ -52,7 +52,7 @@ fn run_checks(flags: &DoctorFlags) -> Vec<Finding> {
     findings
 }
 
-/// What a checkpoint of a program's processes needs; without it `--device-only` still works.
+/// Checks what a checkpoint of a program's processes needs; without it `--device-only` still works.
 fn criu() -> Finding {
     let layout = Layout::find();
     let how = layout.as_ref().map(|layout| Criu::how_to_grant(&layout.criu())).unwrap_or_default();
@@ -70,7 +70,7 @@ fn criu() -> Finding {
     }
 }
 
-/// One line; the remedy on a second one.
+/// Writes a finding in one line, and its remedy in a second one.
 fn write_finding(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
     let status = match finding.status {
         Status::Ok => "ok",

@@ -1,4 +1,4 @@
-//! The server that programs of this environment would use.
+//! Checks the server that programs of this environment would use.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::doctor::finding::Finding;
 use katydid_cli_core::server::address::{NamedServer, resolve};
 use katydid_cli_core::server::admin;
 
-/// The name of the check.
+/// Name of the check.
 const SERVER_CHECK_NAME: &str = "server";
-/// No server gives this key: keys are drawn at random.
+/// A key that no server gives: keys are random.
 const UNUSED_KEY: SessionKey = SessionKey([0xff; 16]);
 /// How long a server may take to answer.
 const DOCTOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a named server answers, and is of this release where that can be asked.
+/// Checks that a named server answers, and is of this release if that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
     match resolve(flag, None) {
         Err(error) => Finding::fail(SERVER_CHECK_NAME, error.to_string(), "correct the address"),
@@ -27,7 +27,7 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
     }
 }
 
-/// A hello first, since the admin socket exists on the server's machine only.
+/// Says hello first, since the admin socket exists only on the server's machine.
 fn reach(server: &NamedServer) -> Finding {
     let (address, origin) = (&server.address, &server.origin);
     if let Err(error) = greet(address) {
@@ -44,12 +44,12 @@ fn reach(server: &NamedServer) -> Finding {
     }
     match admin::get::<ServerView>(&admin::of_address(address), "/v1/server") {
         Ok(view) => described(server, &view),
-        // Its admin socket is on another machine, or was put elsewhere.
+        // Its admin socket is on another machine, or at another path.
         Err(_) => Finding::ok(SERVER_CHECK_NAME, format!("{address} (from {origin}) accepts connections")),
     }
 }
 
-/// Says hello as programs do, with the key of no session: a server of this build answers that it has no such session.
+/// Says hello as programs do, with a key of no session: a server of this build answers that it has no such session.
 fn greet(address: &Address) -> Result<(), ConnectError> {
     match katydid_transport::companion(address, UNUSED_KEY, DOCTOR_ANSWER_TIMEOUT) {
         Err(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. })
@@ -61,7 +61,7 @@ fn greet(address: &Address) -> Result<(), ConnectError> {
     }
 }
 
-/// What the server says of itself: broken workers and another release are failures that programs would meet.
+/// The finding about a server's view: programs would meet broken workers, and another release.
 fn described(server: &NamedServer, view: &ServerView) -> Finding {
     let (address, origin) = (&server.address, &server.origin);
     if let Some(reason) = &view.workers.last_failure {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use katydid_cli_core::server::address::{Origin, SERVER_FLAG};
 
-    /// What is found of a server that answers each hello by this refusal.
+    /// The finding about a server that answers each hello with this refusal.
     fn finding_of(code: RefusalCode) -> Finding {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server");

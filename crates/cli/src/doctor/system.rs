@@ -1,4 +1,4 @@
-//! What the kernel and the limits of this shell allow.
+//! Checks what the kernel and the limits of this shell allow.
 
 #![expect(unsafe_code, reason = "asking for the personality of this process has no safe interface")]
 
@@ -13,16 +13,16 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
 
-/// What a session's memory file may be long, without using any of it.
+/// Length of a session's memory file, which is mostly a hole.
 const SESSION_FILE_BYTES: u64 = 256 << 30;
-/// Files a server with many sessions has open.
+/// Open files of a server with many sessions.
 const MANY_SESSIONS_FILES: u64 = 1024;
-/// Memory the reservations of a program take, in addresses only.
+/// Addresses that the arenas of a program reserve, without memory.
 const ARENA_ADDRESS_BYTES: u64 = 20 << 40;
-/// Memory a program may lock. Drivers pin outside this limit; the little that others lock fits into this.
+/// Memory that a program may lock. Drivers pin outside this limit; the little that others lock fits into it.
 const MIN_LOCKABLE_BYTES: u64 = 64 << 10;
 
-/// All checks of this file.
+/// Runs all checks of this file.
 pub(super) fn checks() -> Vec<Finding> {
     vec![
         shared_memory(),
@@ -36,7 +36,7 @@ pub(super) fn checks() -> Vec<Finding> {
     ]
 }
 
-/// What the shared-memory link needs: a sealed, sparse memory file.
+/// Checks what the shared-memory link needs: a sealed, sparse memory file.
 fn shared_memory() -> Finding {
     let tried = memfd_create("katydid-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .and_then(|file| ftruncate(&file, SESSION_FILE_BYTES).map(|()| file))
@@ -48,7 +48,7 @@ fn shared_memory() -> Finding {
     }
 }
 
-/// Whether a program here finds a place for each arena.
+/// Checks whether a program here finds addresses for each arena.
 fn addresses() -> Finding {
     let remedy = "run without sanitizers and `ulimit -v`; no other tool may map these ranges";
     match Offers::reserve() {
@@ -57,7 +57,7 @@ fn addresses() -> Finding {
     }
 }
 
-/// All free candidates: with one taken the next is used, so that is no warning.
+/// Lists all free candidates: if one is taken, the next is used, so that is no warning.
 fn describe(arenas: &[ArenaRange]) -> String {
     let of = |kind: ArenaKind| {
         arenas.iter().filter(move |arena| arena.kind == kind).map(|arena| format!("{:#x}", arena.base))
@@ -66,11 +66,11 @@ fn describe(arenas: &[ArenaRange]) -> String {
     format!("free for device memory: {}; for pinned memory: {}", list(ArenaKind::DEVICE), list(ArenaKind::PINNED))
 }
 
-/// Whether a worker can switch address randomisation off; restoring needs it, running does not.
+/// Checks whether a worker can disable address randomisation; restoring needs that, running does not.
 fn randomisation() -> Finding {
     // SAFETY: `personality` takes and returns integers; this value asks and changes nothing.
     let current = unsafe { libc::personality(0xffff_ffff) };
-    // SAFETY: as above; this process starts nothing that minds the order of its mappings, and its value is put back.
+    // SAFETY: as above; this process starts nothing that depends on the order of its mappings, and its value is put back.
     let changed = unsafe { libc::personality(current as libc::c_ulong | libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
     // SAFETY: as above.
     unsafe { libc::personality(current as libc::c_ulong) };
@@ -84,7 +84,7 @@ fn randomisation() -> Finding {
     }
 }
 
-/// Reservations cost nothing in any mode; sparse memory files may, in the strict one.
+/// Checks the overcommit mode. Reservations cost nothing in any mode; sparse memory files may, in the strict one.
 fn overcommit() -> Finding {
     let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     match mode.trim() {
@@ -97,12 +97,12 @@ fn overcommit() -> Finding {
     }
 }
 
-/// A server holds about five descriptors a session.
+/// Checks the limit of open files: a server holds about five descriptors a session.
 fn open_files() -> Finding {
     at_least("open files", Resource::Nofile, MANY_SESSIONS_FILES, |files| files.to_string(), "ulimit -n 65536")
 }
 
-/// Device arenas are reserved in the program, terabytes of addresses without memory behind them.
+/// Checks the limit of the address space: a program reserves terabytes of addresses for device arenas, without memory.
 fn address_space() -> Finding {
     at_least("address space", Resource::As, ARENA_ADDRESS_BYTES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
 }
@@ -118,7 +118,7 @@ fn locked_memory() -> Finding {
     )
 }
 
-/// What the sandbox of workers does not hold on this kernel.
+/// Checks what the sandbox of workers cannot enforce on this kernel.
 fn sandbox() -> Finding {
     match missing_from_sandbox() {
         None => Finding::ok("sandbox", "workers are kept from files, processes and the network"),
@@ -126,7 +126,7 @@ fn sandbox() -> Finding {
     }
 }
 
-/// A limit that should allow `needed`.
+/// Checks a limit that should allow `needed`.
 fn at_least(
     check: &'static str,
     resource: Resource,

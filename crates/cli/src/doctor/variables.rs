@@ -1,14 +1,14 @@
-//! Katydid's variables of this environment: those that hold what they cannot, on which `run` would end.
+//! Checks Katydid's variables in this environment for invalid values, which `run` would refuse.
 
 use std::ffi::OsString;
 
 use crate::args::variables::{VARIABLE_REMEDY, problems};
 use crate::doctor::finding::Finding;
 
-/// The name of the check.
+/// Name of the check.
 const VARIABLES_CHECK_NAME: &str = "variables";
 
-/// A finding for each that is wrong, or one that none is.
+/// Returns a finding for each invalid variable, or one that there is none.
 pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding> {
     let found: Vec<Finding> =
         problems(variable).map(|problem| Finding::fail(VARIABLES_CHECK_NAME, problem, VARIABLE_REMEDY)).collect();

@@ -1,4 +1,4 @@
-//! A line a call, in the order in which they began, as `strace` has them.
+//! Output of one line a call, in the order in which calls began, as `strace` does.
 
 use std::io::{self, Write};
 
@@ -9,8 +9,8 @@ use super::filter::Filter;
 use super::summary::{describe_version, is_error, name};
 use katydid_cli_core::args::size::Size;
 
-/// Writes those that the filter shows: process and thread, seconds since the first trace began, the function with what is known
-/// of its work, the result, the time inside, and that on the GPU.
+/// Writes the calls that the filter shows. A line has process and thread, seconds since the first trace began, the function with
+/// details of its work, the result, the time inside, and the time on the GPU.
 pub(super) fn write(out: &mut impl Write, traces: &[Trace], filter: &Filter) -> io::Result<()> {
     let Some(began) = traces.iter().map(|trace| trace.start).min() else { return Ok(()) };
     let mut all: Vec<(&Trace, &TracedCall)> =
@@ -34,7 +34,7 @@ fn line(trace: &Trace, call: &TracedCall, detail: Option<&Detail>, began: u64) -
     format!("[{pid} {thread}] {seconds:.6} {function}({work}) = {} <{took:.1} us>{gpu}", result(call.result))
 }
 
-/// What is known of a call's work.
+/// Details of a call's work.
 fn detail_columns(trace: &Trace, detail: &Detail) -> Vec<String> {
     let mut columns = Vec::new();
     if let Some(kernel) = &detail.kernel {
@@ -56,14 +56,14 @@ fn detail_columns(trace: &Trace, detail: &Detail) -> Vec<String> {
     columns
 }
 
-/// What is looked up, with its version, and whether it is there.
+/// The function that is looked up, with its version, and whether it exists.
 fn describe_lookup(lookup: &Lookup) -> String {
     let Lookup { name, version, is_found } = lookup;
     let version = if *version == 0 { String::new() } else { format!(" of {}", describe_version(*version)) };
     format!("{name}{version}{}", if *is_found { "" } else { ", not found" })
 }
 
-/// The name of a stream: the default ones by what they are, others by the order in which their process used them.
+/// Name of a stream: the default streams by their kind, others by the order in which their process used them.
 pub(super) fn stream_name(trace: &Trace, handle: u64) -> String {
     match handle {
         0 => "default stream".to_owned(),

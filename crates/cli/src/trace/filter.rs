@@ -1,10 +1,10 @@
-//! Which calls are shown, as `-e` says: names of functions with `*`, groups, and `!` before what is left out.
+//! Filter of the calls that are shown, as `-e` defines: names of functions with `*`, groups, and `!` before what is left out.
 
 use std::str::FromStr;
 
 use katydid_cuda_sys::Function;
 
-/// Names of groups, and how the functions begin that are in them.
+/// Names of groups, and prefixes of the functions in them.
 const FUNCTION_GROUPS: [(&str, &[&str]); 8] = [
     ("launch", &["cuLaunch", "cuGraphLaunch"]),
     ("copy", &["cuMemcpy"]),
@@ -18,21 +18,21 @@ const FUNCTION_GROUPS: [(&str, &[&str]); 8] = [
     ("module", &["cuModule", "cuLibrary", "cuKernel", "cuFunc", "cuLink"]),
     ("graph", &["cuGraph"]),
 ];
-/// All functions, and those of calls that failed.
+/// Filters for all functions, and for calls that failed.
 const ALL_FILTER: &str = "all";
 const FAILED_FILTER: &str = "error";
 
-/// Which calls are shown.
+/// Filter of the calls that are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Filter {
-    /// In order; the last one that fits decides.
+    /// In order; the last rule that matches decides.
     rules: Vec<(bool, Rule)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Rule {
     Group(&'static [&'static str]),
-    /// A name, with `*` for any letters.
+    /// A name, with `*` for any characters.
     Name(String),
     All,
     Failed,
@@ -73,7 +73,7 @@ fn rule(word: &str) -> Result<(bool, Rule), String> {
 }
 
 impl Filter {
-    /// Whether a call of that function is shown. What begins by leaving something out shows all else.
+    /// Whether a call of that function is shown. If the first rule leaves something out, all else is shown.
     pub(crate) fn shows(&self, name: &str, has_failed: bool) -> bool {
         let fits = |rule: &Rule| match rule {
             Rule::All => true,
@@ -86,7 +86,7 @@ impl Filter {
     }
 }
 
-/// Whether a name fits a pattern. `cuMemAlloc` is also the function that the header calls so, `cuMemAlloc_v2`.
+/// Whether a name matches a pattern. `cuMemAlloc` also matches the function to which the header maps it, `cuMemAlloc_v2`.
 fn fits(pattern: &str, name: &str) -> bool {
     let plain = name.rsplit_once("_v").filter(|(_, version)| version.bytes().all(|byte| byte.is_ascii_digit()));
     matches(pattern.as_bytes(), name.as_bytes())

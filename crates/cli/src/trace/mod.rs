@@ -1,8 +1,8 @@
-//! `katydid trace`: what CUDA calls a program makes, how long it is inside them, and what they have the GPU do.
+//! `katydid trace`: shows the CUDA calls of a program, the time inside them, and their work on the GPU.
 //!
-//! The program's side writes one file a process (`katydid_client::trace`) into a folder of ours; when the program has
-//! ended, however it ended, the files become tables ([`summary`]), if asked for a line a call ([`calls`]), and a timeline of all
-//! processes ([`timeline`]).
+//! The program's side writes one file a process (`katydid_client::trace`) into a temporary folder. When the program has ended, in
+//! whatever way, the files become tables ([`summary`]). On request they also become a line a call ([`calls`]), and a timeline of
+//! all processes ([`timeline`]).
 
 mod calls;
 mod filter;
@@ -28,7 +28,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::report::report;
 use summary::TraceSummary;
 
-/// Runs the command; its status is the program's.
+/// Runs the command; its exit status is the program's.
 pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     let files = Files::open(flags)?;
     let folder = Scratch::new("trace").map_err(|error| {
@@ -38,15 +38,15 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     launch.set("KATYDID_TRACE", folder.path().join("trace"));
     launch.set("KATYDID_TRACE_GPU", if flags.no_gpu { "0" } else { "1" });
     let status = launch.wait()?;
-    // The program has ended: what is signalled now is meant for us.
+    // The program has ended: signals are for this command again.
     interrupt::watch()?;
     let result = tell_all(flags, files, folder.path());
-    // The program's own failure is what its caller has to hear of; ours stands on standard error.
+    // The caller must learn of the program's own failure; the command's is on standard error.
     let failed = result.err().map(|failure| report(&failure)).filter(|_| status.success());
     Ok(failed.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
 }
 
-/// Writes all that the flags want.
+/// Writes all outputs that the flags ask for.
 fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failure> {
     let traces = read_all(folder)?;
     if traces.is_empty() {
@@ -61,7 +61,7 @@ fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failu
     traces.iter().find(|trace| trace.left_out > 0).map_or(Ok(()), |trace| Err(incomplete(trace, folder)))
 }
 
-/// Printed for a trace that has no room for all calls.
+/// The message for a trace that had no room for all calls.
 fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     let Trace { pid, program, calls, left_out, .. } = trace;
     let (count, path) = (calls.len(), folder.display());
@@ -70,7 +70,7 @@ fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     ))
 }
 
-/// The files that the flags name, made before the program begins: its run would be lost if they could not be.
+/// The files that the flags name, created before the program begins: otherwise its run would be lost if they could not be.
 #[derive(Debug)]
 struct Files {
     timeline: Option<File>,
@@ -102,7 +102,7 @@ impl Files {
     }
 }
 
-/// What has become of a file that could be made.
+/// The error for a file that could be created, but not written.
 fn unwritten(flag: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::work(format!(
         "{flag}: cannot write {}: {error}; name a file on a file system with free space",
@@ -110,7 +110,7 @@ fn unwritten(flag: &str, path: &Path, error: &io::Error) -> Failure {
     ))
 }
 
-/// The traces of all processes, in the order in which they began.
+/// Reads the traces of all processes, in the order in which they began.
 fn read_all(folder: &Path) -> Result<Vec<Trace>, Failure> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(|error| {
@@ -125,12 +125,12 @@ fn read_all(folder: &Path) -> Result<Vec<Trace>, Failure> {
     Ok(traces)
 }
 
-/// A kernel's name as its source has it: modules have the names of C++ mangled.
+/// A kernel's name as in its source: modules have mangled C++ names.
 fn readable(name: &str) -> String {
     Symbol::new(name).ok().and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| name.to_owned())
 }
 
-/// Standard output is the program's, so ours goes to standard error, or where the flags say.
+/// Writes the tables to standard error, since standard output is the program's, or to where the flags say.
 fn tell(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), Failure> {
     let summary = TraceSummary::of(traces);
     if flags.json.is_some() {

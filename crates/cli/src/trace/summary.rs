@@ -1,4 +1,4 @@
-//! The tables of `katydid trace`: a line a function, most time first, and a line for each kind of work on the GPU.
+//! The tables of `katydid trace`: one line a function, most time first, and one line for each kind of work on the GPU.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,19 +9,19 @@ use serde::Serialize;
 
 use katydid_cli_core::output::table::{Align, Table};
 
-/// What a program spent in CUDA.
+/// Time that a program spent in CUDA.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TraceSummary {
-    /// Most total time first.
+    /// Functions, most total time first.
     functions: Vec<FunctionLine>,
     /// Number of calls of all functions.
     calls: u64,
     errors: u64,
     round_trips: u64,
     total_ns: u64,
-    /// What the GPU did, most time first.
+    /// Work on the GPU, most time first.
     gpu: Vec<GpuWork>,
-    /// What the driver was asked for by name, in order of the names.
+    /// Functions and tables that were looked up by name, in order of the names.
     lookups: Vec<LookupLine>,
     /// Processes that the trace covers.
     processes: Vec<TracedProcess>,
@@ -31,7 +31,7 @@ pub(super) struct TraceSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct LookupLine {
     name: String,
-    /// As `cuGetProcAddress` takes it: 13020 for 13.2; 0 for a table.
+    /// Version, as `cuGetProcAddress` takes it: 13020 for 13.2; 0 for a table.
     version: u32,
     is_found: bool,
     count: u64,
@@ -58,14 +58,14 @@ struct TracedProcess {
     left_out: u64,
 }
 
-/// What it spent in one function. Times are those of the caller, who waits; threads add up.
+/// Time that the program spent in one function. Times are those of the caller, who waits; threads add up.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 struct FunctionLine {
     function: &'static str,
     calls: u64,
-    /// Calls that returned an error. `CUDA_ERROR_NOT_READY` is none: it is how a query says no.
+    /// Calls that returned an error. `CUDA_ERROR_NOT_READY` does not count: it is a query's negative answer.
     errors: u64,
-    /// Answers of the worker that were waited for: each is a round trip of the network, if there is one between.
+    /// Answers of the worker that the function waited for: each is a round trip of the network, if there is one.
     round_trips: u64,
     total_ns: u64,
     mean_ns: u64,
@@ -73,7 +73,7 @@ struct FunctionLine {
 }
 
 impl FunctionLine {
-    /// Sums that overflow stay at the largest number: 584 years of calls.
+    /// Adds a call. Sums that overflow stay at the largest number: 584 years of calls.
     fn add(&mut self, call: &TracedCall) {
         self.calls += 1;
         self.errors += u64::from(is_error(call.result));
@@ -89,24 +89,24 @@ pub(super) fn is_error(result: u32) -> bool {
     ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
 }
 
-/// The name of a traced function; a number that no function has comes from another build's trace.
+/// The name of a traced function; an unknown number comes from another build's trace.
 pub(super) fn name(function: u16) -> &'static str {
     Function::from_number(function).map_or("(unknown)", Function::name)
 }
 
-/// A version of CUDA as people write it: 13.2 for 13020.
+/// Formats a CUDA version: 13.2 for 13020.
 pub(super) fn describe_version(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// What a call has the GPU do: the kernel's name, or that of the function.
+/// Name of a call's work on the GPU: the kernel's, or the function's.
 pub(super) fn work_name(trace: &Trace, call: &TracedCall) -> String {
     let detail = trace.details.get(&(call.thread, call.start));
     let kernel = detail.and_then(|detail| detail.kernel.clone());
     kernel.unwrap_or_else(|| name(call.function).to_owned())
 }
 
-/// What all processes had the GPU do, as far as it was timed.
+/// Work of all processes on the GPU, as far as it was timed.
 fn gpu(traces: &[Trace]) -> Vec<GpuWork> {
     let mut works: BTreeMap<String, GpuWork> = BTreeMap::new();
     for trace in traces {
@@ -127,7 +127,7 @@ fn gpu(traces: &[Trace]) -> Vec<GpuWork> {
     works
 }
 
-/// What all processes looked up.
+/// Lookups of all processes.
 fn lookups(traces: &[Trace]) -> Vec<LookupLine> {
     let mut counts: BTreeMap<&Lookup, u64> = BTreeMap::new();
     let all = traces.iter().flat_map(|trace| trace.details.values()).filter_map(|detail| detail.lookup.as_ref());
@@ -142,7 +142,7 @@ fn lookups(traces: &[Trace]) -> Vec<LookupLine> {
 }
 
 impl TraceSummary {
-    /// Adds up all calls of all processes.
+    /// Sums up all calls of all processes.
     pub(super) fn of(traces: &[Trace]) -> Self {
         let mut lines: BTreeMap<u16, FunctionLine> = BTreeMap::new();
         for call in traces.iter().flat_map(|trace| &trace.calls) {
@@ -186,7 +186,7 @@ impl TraceSummary {
         self.write_not_found(out)
     }
 
-    /// The table of what was looked up and is not there.
+    /// Writes the table of failed lookups.
     fn write_not_found(&self, out: &mut impl Write) -> io::Result<()> {
         let mut table = Table::new(&[("NOT FOUND", Align::Left), ("VERSION", Align::Right), ("COUNT", Align::Right)]);
         for line in self.lookups.iter().filter(|line| !line.is_found) {
@@ -196,7 +196,7 @@ impl TraceSummary {
         table.write(out)
     }
 
-    /// The table of the GPU's work.
+    /// Writes the table of the GPU's work.
     fn write_gpu(&self, out: &mut impl Write) -> io::Result<()> {
         let numbers = ["COUNT", "BYTES", "TOTAL us", "MEAN us", "MAX us"].map(|title| (title, Align::Right));
         let mut table = Table::new(&[[("ON THE GPU", Align::Left)].as_slice(), &numbers].concat());
@@ -213,7 +213,7 @@ impl TraceSummary {
         table.write(out)
     }
 
-    /// Shares are of the time inside CUDA, not of the program's.
+    /// A row of the table. Shares are of the time inside CUDA, not of the program's.
     fn row(&self, line: &FunctionLine) -> Vec<String> {
         let share = line.total_ns as f64 / self.total_ns.max(1) as f64 * 100.0;
         vec![
@@ -229,7 +229,7 @@ impl TraceSummary {
     }
 }
 
-/// The unit in which CUDA calls are two to four digits.
+/// Formats microseconds, in which CUDA calls have two to four digits.
 fn micros(nanoseconds: u64) -> String {
     format!("{:.2}", nanoseconds as f64 / 1000.0)
 }

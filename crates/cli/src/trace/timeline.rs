@@ -1,8 +1,8 @@
-//! A timeline of all processes in one file of Trace Event JSON, which Perfetto and chrome://tracing open: a track a thread with a
-//! slice a call, and beside each process its streams on the GPU with a slice for each piece of work.
+//! A timeline of all processes in one file of Trace Event JSON, which Perfetto and chrome://tracing open. Each thread has a track
+//! with a slice a call. Beside each process, its streams on the GPU have a slice for each piece of work.
 //!
-//! Times are microseconds since the first trace began, with nanoseconds after the point. The file is written call by call,
-//! since a trace can hold a hundred million of them.
+//! Times are microseconds since the first trace began, with nanoseconds after the point. The file is written call by call, since
+//! a trace can hold a hundred million calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::calls::stream_name;
 use super::summary::{name, work_name};
 
-/// Added to a process's number for the rows of its GPU: beyond all that the kernel gives (4,194,304), and with it a number of 32
-/// bits, which Perfetto takes for one. Rows of streams are counted from here.
+/// Added to a process id for the rows of its GPU. It is above all ids that the kernel gives (4,194,304), and the sum fits into
+/// the 32 bits that Perfetto supports. Rows of streams are numbered from here.
 const GPU_TRACK_BASE: u32 = 1 << 30;
 
 /// Writes the timeline as JSON that Perfetto reads.
@@ -25,7 +25,7 @@ pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
     out.flush()
 }
 
-/// Names of processes, threads and streams first, then the calls.
+/// Writes names of processes, threads and streams first, then the calls.
 fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
     let began = traces.iter().map(|trace| trace.start).min().unwrap_or(0);
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
@@ -39,10 +39,10 @@ fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
     writeln!(out, "\n]}}")
 }
 
-/// The streams of a process that had timed work, by their handles, and the numbers of their rows.
+/// The streams of a process that had timed work, by handle, with the numbers of their rows.
 type StreamRows = BTreeMap<u64, u32>;
 
-/// The rows of each process. No number stands twice in a file: Perfetto knows a row by it, whatever its process.
+/// The rows of each process. Numbers are unique in the file: Perfetto identifies a row by its number, whatever its process.
 fn rows(traces: &[Trace]) -> Vec<StreamRows> {
     let mut numbers = GPU_TRACK_BASE..;
     let of_one = |trace: &Trace| {
@@ -53,7 +53,7 @@ fn rows(traces: &[Trace]) -> Vec<StreamRows> {
     traces.iter().map(of_one).collect()
 }
 
-/// How the rows of a process are called.
+/// Names of the rows of a process.
 fn names(trace: &Trace, rows: &StreamRows) -> Vec<Value> {
     let Trace { pid, program, .. } = trace;
     let gpu = GPU_TRACK_BASE + pid;
@@ -73,7 +73,7 @@ fn names(trace: &Trace, rows: &StreamRows) -> Vec<Value> {
     events
 }
 
-/// By hand: names of functions need no escapes, and this runs once a call.
+/// Written without a JSON library: names of functions need no escapes, and this runs once a call.
 fn write_call(out: &mut impl Write, trace: &Trace, rows: &StreamRows, call: &TracedCall, began: u64) -> io::Result<()> {
     let name = name(call.function);
     let (start, duration) = (micros(call.start.saturating_sub(began)), micros(call.duration));
@@ -100,7 +100,7 @@ fn write_call(out: &mut impl Write, trace: &Trace, rows: &StreamRows, call: &Tra
     }
 }
 
-/// What is known of a call's work.
+/// Details of a call's work.
 fn args(trace: &Trace, call: &TracedCall, detail: &Detail) -> Value {
     let mut args = json!({"result": call.result});
     let mut put = |name: &str, value: Value| args[name] = value;
@@ -121,7 +121,7 @@ fn args(trace: &Trace, call: &TracedCall, detail: &Detail) -> Value {
     args
 }
 
-/// Exact: a double would lose nanoseconds in a trace of months.
+/// Formats microseconds exactly: a double would lose nanoseconds in a trace of months.
 fn micros(nanoseconds: u64) -> String {
     format!("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000)
 }
@@ -182,7 +182,7 @@ mod tests {
             (Some(4.0), Some(0.7), &json!(2))
         );
         assert_eq!(gpu["pid"].as_u64(), Some(u64::from(GPU_TRACK_BASE) + 50));
-        // The one stream of each process has a row of its own, whose number Perfetto can hold.
+        // The one stream of each process has a row of its own, whose number Perfetto supports.
         let rows: BTreeSet<u64> = events.iter().filter_map(|event| event["tid"].as_u64()).collect();
         assert_eq!(rows, [42, 51, u64::from(GPU_TRACK_BASE), u64::from(GPU_TRACK_BASE) + 1].into());
     }

@@ -1,4 +1,4 @@
-//! Commands that a signal ends: their document, their status, and what they leave.
+//! Commands that a signal ends: their document, their exit status, and what they leave.
 
 use std::fs;
 use std::io::Read;
@@ -22,14 +22,14 @@ const SIGNALS: [(Signal, &str); 7] = [
     (Signal::XCPU, "SIGXCPU"),
 ];
 
-/// What a command line of another program's has in front of ours: `nohup` and shells have us ignore some of the signals.
+/// Command prefix that resets signals, since `nohup` and shells make their children ignore some of them.
 const HEARING: [&str; 2] = ["env", "--default-signal=HUP,INT,TERM,QUIT,USR1,USR2,XCPU"];
 
 fn start(command: &Command) -> Child {
     start_by(&HEARING, command)
 }
 
-/// Starts it by another program, which has the command line behind its own arguments.
+/// Starts the command through another program, which gets the command line after its own arguments.
 fn start_by(other: &[&str], plain: &Command) -> Child {
     let mut command = Command::new(other[0]);
     command.args(&other[1..]).arg(plain.get_program()).args(plain.get_args());
@@ -37,7 +37,7 @@ fn start_by(other: &[&str], plain: &Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until it has asked, which gets no answer. The process that says nothing only looks whether there is a server.
+/// Waits for a request, which gets no answer. A client that sends nothing only tests whether there is a server.
 fn wait_until_asked(listener: &UnixListener) -> UnixStream {
     loop {
         let (mut peer, _) = listener.accept().unwrap();
@@ -47,7 +47,7 @@ fn wait_until_asked(listener: &UnixListener) -> UnixStream {
     }
 }
 
-/// It died by the signal, with one line and this document.
+/// Checks that a command died by the signal, with one line and this document.
 fn was_interrupted(output: &Output, document: &[u8], (signal, name): (Signal, &str)) -> Value {
     assert_eq!(output.status.signal(), Some(signal.as_raw()), "{output:?}");
     let found: Value = serde_json::from_slice(document).unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -70,7 +70,7 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
         let output = child.wait_with_output().unwrap();
         was_interrupted(&output, &output.stdout, signal);
     }
-    // Without a document it dies as any other process.
+    // Without a document, the command dies as any other process.
     let child = start(&home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
     let _peer = wait_until_asked(&listener);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -112,7 +112,7 @@ fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folde
     assert!(is_empty(&temporary));
 }
 
-/// Its job has a folder by then, and no guard yet that would clear that away.
+/// At that time its job has a folder, and no guard yet that would clear it away.
 #[test]
 fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
     let home = Home::new();
@@ -131,7 +131,7 @@ fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
     }
 }
 
-/// What is signalled while the program runs is the program's, and the trace is written.
+/// A signal while the program runs goes to the program, and the trace is written.
 #[test]
 fn a_trace_whose_program_is_interrupted_has_its_tables() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+//! Tests of the crate from outside, in one program, which links faster than one program for each.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 

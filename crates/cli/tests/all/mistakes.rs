@@ -11,10 +11,10 @@ use rustix::fs::inotify;
 
 use crate::common::{Home, stand_in};
 
-/// A word that no program prints which does not run.
+/// A text that only a running program prints.
 const RAN: &str = "the program ran";
 
-/// Refused with this status and one line with these words, and the program has not run.
+/// Checks that the command is refused with this status and one line with these words, and that the program has not run.
 fn is_refused(command: &mut Command, status: i32, words: &[&str]) {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -95,7 +95,7 @@ fn the_config_file_is_read_once() {
     let file = home.path(".config/katydid/config.toml");
     fs::write(&file, format!("server = '{server}'\n")).unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
-    // Two openings in a row would be reported as one; a closing is between them.
+    // Two opens in a row would be reported as one; with the close between them they are not.
     inotify::add_watch(&watch, &file, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
     let output = home.output(&["run", "--", "echo", RAN]);
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");
@@ -196,7 +196,7 @@ fn malformed_s3_addresses_are_not_taken_for_folders() {
     }
 }
 
-/// As man(1) shows it, where there is what that uses.
+/// Checks man(1)'s output, if that is installed.
 #[test]
 fn a_man_page_shows_rows_and_examples_as_lines() {
     let home = Home::new();

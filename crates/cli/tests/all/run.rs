@@ -59,7 +59,7 @@ fn within_a_job_katydid_becomes_the_program() {
     };
     let (pid, output) = run("/no/such/shims");
     assert_eq!(output, format!("{pid} {server}\n"));
-    // Elsewhere it stays, because it is the supervisor of the job.
+    // Otherwise katydid stays, because it is the supervisor of the job.
     let (pid, output) = run("");
     assert!(output.ends_with(&format!(" {server}\n")) && !output.starts_with(&format!("{pid} ")), "{output}");
 }

@@ -107,7 +107,7 @@ fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
     let open = home.path("open").display().to_string();
     let (status, errors) = home.fails(&["serve", "--module-cache", &open, "--listen", &unix_of(&home)]);
     assert!(status == 2 && errors.contains(&open) && errors.contains("--module-cache"), "{status} {errors}");
-    // Where no process named one, the server does without.
+    // If no cache is named, the server does without.
     fs::set_permissions(home.path(".cache/katydid/modules"), fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = home.katydid(&["serve", "--warm", "0", "--listen", &unix_of(&home)]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -130,19 +130,20 @@ fn without_nvidias_service_mps_is_refused_by_name() {
     assert!(status == 2 && errors.contains("--mps needs NVIDIA's driver"), "{status} {errors}");
 }
 
-/// A stand-in for NVIDIA's service, which runs `script`, in the PATH that is returned.
+/// Installs a stand-in for NVIDIA's service, which runs `script`. Returns a PATH with it.
 fn service(home: &Home, script: &str) -> String {
     let folder = home.path("bin");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("nvidia-cuda-mps-control");
-    // By another process: a file that a child of another test's has open for writing, until it is its program, does not run.
+    // Another process writes the file. A file that a child of another test has open for writing, until that executes its program,
+    // cannot be executed.
     let mut writer = Command::new("sh");
     writer.args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#]).arg(&program).arg(script);
     assert!(writer.status().unwrap().success());
     format!("{}:/usr/bin:/bin", folder.display())
 }
 
-/// Whether a process is there, and has not ended.
+/// Whether a process exists, and has not ended.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -170,12 +171,12 @@ fn the_service_of_a_server_ends_with_it_however_that_ends() {
         assert!(is_alive(pid) && fs::exists(pipes).unwrap(), "{note}");
         server.signal(signal);
         server.child.wait().unwrap();
-        // The kernel's signal comes with the end of the server, and takes a moment.
+        // The kernel sends the signal when the server ends, which takes a moment.
         while signal == Signal::KILL && is_alive(pid) {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!is_alive(pid));
-        // What a killed server leaves goes with the start of the next one.
+        // The next server removes what a killed one left.
         assert_eq!(fs::exists(pipes).unwrap(), signal == Signal::KILL, "{pipes}");
         RunningServer::start_with(&home, &[], &[&unix_of(&home)], &[("TMPDIR", &temporary)]).stop();
         assert!(!fs::exists(pipes).unwrap(), "{pipes}");
@@ -231,7 +232,7 @@ fn clients_of_another_protocol_leave_the_server_running() {
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4).as_slice(), &[0xff; 4096], &oversized, b""] {
         let mut stream = TcpStream::connect(tcp).unwrap();
         stream.set_read_timeout(Some(hang_limit())).unwrap();
-        // The server may hang up before all is written; whatever it says before, it does hang up.
+        // The server may close the connection before all is written, and may answer before that.
         let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read_to_end(&mut Vec::new());
     }
@@ -248,7 +249,7 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
     drop(silent);
     let mut client = UnixStream::connect(home.path("k.sock")).unwrap();
     client.set_read_timeout(Some(hang_limit())).unwrap();
-    // As above: it may be hung up on before all is written.
+    // As above, the server may close before all is written.
     let _ = client.write_all(&[0x55; 128]);
     let mut answer = Vec::new();
     let _ = client.read_to_end(&mut answer);
@@ -267,7 +268,7 @@ fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
     assert!(code == 3 && text.contains("on the server's machine"), "{text}");
 }
 
-/// The item of a server in the list of `ps`, as one asks who has this runtime folder, if any.
+/// The entry of a server in the output of `ps`, for a caller with this runtime folder, if any.
 fn listed(home: &Home, runtime: Option<&str>, admin: &str) -> Option<Value> {
     let mut command = home.katydid(&["ps", "--json"]);
     match runtime {
@@ -293,7 +294,7 @@ fn ps_finds_a_server_whatever_runtime_folder_it_and_the_asker_have() {
         assert!(listed(&home, runtime, &admin).is_some(), "{runtime:?}");
     }
     assert_eq!(server.stop(), Some(0));
-    // As one that cron or sudo starts, and one of a folder that is not there.
+    // A server that cron or sudo starts, and one whose runtime folder is missing.
     for runtime in ["", "/nonexistent/run"] {
         let server = RunningServer::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", runtime)]);
         assert!(listed(&home, Some("here"), &admin).is_some(), "{runtime:?}");

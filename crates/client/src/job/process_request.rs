@@ -1,12 +1,11 @@
-//! Asking for another program to be locked, checkpointed, restored or unlocked: by its process id, as
-//! `cuCheckpointProcess*` does.
+//! Requests to lock, checkpoint, restore or unlock another program by its process id, as `cuCheckpointProcess*` does.
 //!
-//! A process is asked for at the supervisor of its job, which is found by what the process began with: `KATYDID_JOB` names
-//! the job socket, as seen from the process's own root folder. So ids are those that the asking process sees, whatever
-//! namespaces the two are in, and a process that may not look into another one cannot ask for it either. Which server the session
-//! has, and on which host, plays no part.
+//! The request goes to the supervisor of the process's job. It is found by the environment that the process began with:
+//! `KATYDID_JOB` names the job socket, as seen from the process's own root folder. So ids are those that the requesting process
+//! sees, whatever namespaces the two are in. A process that may not inspect another one cannot send requests about it. The
+//! session's server and its host do not matter.
 //!
-//! The rule: nothing is asked over a session, so an asking program needs none, and may ask for itself.
+//! The rule: nothing is sent over a session, so the requesting program needs none, and may name itself.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,15 +19,15 @@ use katydid_wire::job::{FromProgram, JOB_PROTOCOL_VERSION, JOB_VARIABLE, ToProgr
 
 use crate::job::{JOB_THREAD_NAME, is_abandoned, reach};
 
-/// How long the device may take to come to rest when it is asked for the first time, and at most; in between twice as long
-/// each time. A program goes on between two attempts.
+/// How long the device may take to come to rest: at the first request, and at most. In between the time doubles with each
+/// attempt. A program runs between two attempts.
 const REST_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
-/// Between two attempts to speak to a supervisor that does something else.
+/// Pause between attempts to reach a supervisor that is busy.
 const SUPERVISOR_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest path that fits the address of a unix socket.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Why a process cannot be asked for, or did not do it.
+/// Why a request about a process failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No process has this id; ids of threads do not count.
@@ -40,13 +39,13 @@ pub enum AskError {
     /// The process has no CUDA session.
     #[error("process {0} does not use CUDA")]
     WithoutCuda(i32),
-    /// The process has a session that no supervisor can hold.
+    /// The process has a session that no supervisor controls.
     #[error("process {0} belongs to no job: only programs that `katydid run` has started can be locked")]
     NoJob(i32),
     /// The supervisor of the process has ended.
     #[error("the supervisor of process {0}'s job has ended; start the job again with `katydid run`")]
     SupervisorGone(i32),
-    /// The supervisor refuses; the text may be empty where the code says all.
+    /// The supervisor refuses. The text may be empty where the code says everything.
     #[error("{text}")]
     Refused {
         /// The result of the CUDA call.
@@ -57,7 +56,7 @@ pub enum AskError {
     /// The connection to the supervisor failed.
     #[error("the supervisor of process {process}'s job: {source}")]
     ControlChannel {
-        /// The process that was asked for.
+        /// The process that the request named.
         process: i32,
         /// The failure of the connection.
         source: ControlError,
@@ -65,7 +64,7 @@ pub enum AskError {
     /// The operating system refused.
     #[error("process {process}: {source}")]
     System {
-        /// The process that was asked for.
+        /// The process that the request named.
         process: i32,
         /// Error that the system returned.
         source: io::Error,
@@ -73,7 +72,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// What the asking program gets.
+    /// Returns the code for the requesting program.
     pub fn code(&self) -> CUresult {
         match self {
             Self::NoProcess(_) => CUresult::ERROR_INVALID_VALUE,
@@ -88,22 +87,22 @@ impl AskError {
     }
 }
 
-/// A process of a job, by its id as we see it.
+/// A process of a job, by its id in the requesting process.
 #[derive(Debug)]
 pub struct TargetProcess {
     process: i32,
-    /// As it sees itself.
+    /// Its id in its own namespace.
     own_id: u32,
-    /// The job socket, as we reach it.
+    /// Path of the job socket, as the requesting process reaches it.
     socket: PathBuf,
 }
 
 impl TargetProcess {
-    /// The process `process`.
+    /// Finds the process `process`.
     ///
     /// # Errors
     ///
-    /// [`AskError`] where it is none that can be asked for.
+    /// [`AskError`] if requests about it are impossible.
     pub fn find(process: i32) -> Result<Self, AskError> {
         let folder = PathBuf::from(format!("/proc/{process}"));
         let own_id = if process > 0 { own_id(&folder, process) } else { None };
@@ -117,7 +116,7 @@ impl TargetProcess {
         Ok(Self { process, own_id, socket: if fits { within } else { job.into() } })
     }
 
-    /// How it stands: one of `katydid_wire::job::state`.
+    /// Returns its state: one of `katydid_wire::job::state`.
     ///
     /// # Errors
     ///
@@ -130,21 +129,21 @@ impl TargetProcess {
     ///
     /// # Errors
     ///
-    /// [`AskError`]; it runs then.
+    /// [`AskError`]; the process runs then.
     pub fn lock(&self, limit: Option<Duration>) -> Result<u32, AskError> {
         self.persist(ask::LOCK, Vec::new(), limit)
     }
 
-    /// Does what else there is in [`ask`]. `gpus` are as in [`FromProgram::Ask`].
+    /// Sends another request of [`ask`]. `gpus` are as in [`FromProgram::Ask`].
     ///
     /// # Errors
     ///
-    /// [`AskError`]; it is as it was before.
+    /// [`AskError`]; the process is unchanged then.
     pub fn order(&self, what: u32, gpus: Vec<u8>) -> Result<u32, AskError> {
         self.persist(what, gpus, None)
     }
 
-    /// The thread that brings its session back, as we see it.
+    /// Returns the id of the thread that restores its session, as the requesting process sees it.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl TargetProcess {
         own_pid.ok_or(AskError::WithoutCuda(self.process))
     }
 
-    /// Asks until the answer is another than "not now", or the time is up.
+    /// Repeats the request until the answer is not "not now", or the time is up.
     fn persist(&self, what: u32, gpus: Vec<u8>, limit: Option<Duration>) -> Result<u32, AskError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut timeout = REST_TIMEOUTS.0;
@@ -178,7 +177,7 @@ impl TargetProcess {
         }
     }
 
-    /// Asks once. The socket is out of sight at times, while the job's processes are being dumped.
+    /// Sends one request. The socket is hidden at times, while the job's processes are being dumped.
     fn ask(&self, what: u32, gpus: &[u8], timeout: Duration) -> Result<u32, AskError> {
         let broken = |source| AskError::ControlChannel { process: self.process, source };
         let channel = match reach(&self.socket) {
@@ -208,7 +207,7 @@ impl TargetProcess {
     }
 }
 
-/// The id by which a process that we call `process` knows itself; none for threads, and where there is none.
+/// Returns the process's id in its own namespace; none for threads, and where there is no such process.
 fn own_id(folder: &Path, process: i32) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -216,13 +215,13 @@ fn own_id(folder: &Path, process: i32) -> Option<u32> {
     field("NSpid:")?.split_whitespace().last()?.parse().ok()
 }
 
-/// The value of a variable in an environment as the system shows it.
+/// Returns the value of a variable in an environment as `/proc` shows it.
 fn value_of<'e>(environment: &'e [u8], name: &str) -> Option<&'e str> {
     let entries = environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     entries.filter_map(|entry| entry.split_once('=')).find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
-/// Whether a process has loaded a CUDA driver.
+/// Returns whether a process has loaded a CUDA driver.
 fn uses_cuda(folder: &Path) -> bool {
     fs::read_to_string(folder.join("maps")).is_ok_and(|maps| maps.contains("/libcuda.so"))
 }

@@ -8,7 +8,8 @@ use std::ptr;
 use katydid_arena::{Reservation, ReserveError};
 use rustix::mm::{Advice, madvise};
 
-/// Maps all of a reserved range onto the shared memory. Cores of the program leave it out: they would walk through 256 GiB of holes.
+/// Maps all of a reserved range onto the shared memory. Core dumps of the program leave it out: they would walk through 256 GiB
+/// of holes.
 ///
 /// # Errors
 ///
@@ -16,14 +17,14 @@ use rustix::mm::{Advice, madvise};
 pub fn map_all(reservation: &Reservation, memory: impl AsFd) -> Result<(), ReserveError> {
     let Range { start, end } = reservation.range();
     reservation.map_shared(0, end - start, memory, 0)?;
-    // A kernel without this advice writes slow dumps, no more.
-    // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
+    // A kernel without this advice only writes slow dumps.
+    // SAFETY: changes what a dump contains, not the memory; the mapping was just made.
     let _ = unsafe { madvise(page_pointer(start), (end - start) as usize, Advice::LinuxDontDump) };
     Ok(())
 }
 
-/// Gives the memory of pages back to the system; they stay mapped, as zeros. Pages that stay cost memory until the process ends,
-/// and nothing else.
+/// Returns the memory of pages to the system. They stay mapped, as zeros. If that fails, pages only cost memory until the process
+/// ends.
 ///
 /// # Safety
 ///

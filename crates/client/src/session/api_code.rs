@@ -1,4 +1,4 @@
-//! The result codes of an API, as far as the parts of a session have to know them.
+//! The result codes of an API, as far as a session must know them.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use katydid_wire::handshake::SessionKind;
 use katydid_wire::message::kdOutput;
 use katydid_wire::opencl::message::kdclOutput;
 
-/// A result code of one API. What is generic over it is compiled once for each API and costs neither anything.
+/// A result code of one API. Generic code is compiled once for each API, at no cost to either.
 pub trait ApiCode: Copy + Eq + Display + Send + Sync + 'static {
     /// The session's kind in the handshake.
     const KIND: SessionKind;
@@ -18,40 +18,41 @@ pub trait ApiCode: Copy + Eq + Display + Send + Sync + 'static {
     /// Asks the worker for device output that a full reply had no room for.
     type Output: Message;
 
-    /// What calls return that have not failed.
+    /// Result of calls that have not failed.
     const SUCCESS: Self;
-    /// What calls return once the worker is gone.
+    /// Result of calls once the worker is gone.
     const LOST: Self;
-    /// For a message of a thread that holds a lock ([`katydid_transport::with_lock_held`]): it would have had to wait, and was not
-    /// sent. No worker answers this to what such threads send.
+    /// For a message of a thread that holds a lock ([`katydid_transport::with_lock_held`]): it would have had to wait, and was
+    /// not sent. No worker returns this for messages that such threads send.
     const HELD: Self;
     /// For a call in a child of the process that made the session.
     const FORKED: Self;
-    /// The worker has no memory for the call.
+    /// Result when the worker has no memory for the call.
     const OUT_OF_MEMORY: Self;
-    /// There is no answer yet: work is still under way, or there will be memory soon. None where the API has no such code.
+    /// Result when there is no answer yet: work is still under way, or memory will soon be free. None where the API has no such
+    /// code.
     const NOT_READY: Option<Self>;
-    /// For a message that no frame has room for; without a code, the link refuses it and the session ends.
+    /// Result for a message that fits no frame. Without a code, the link refuses it and the session ends.
     const TOO_LONG: Option<Self>;
     /// Whether any call that succeeds may report the failure of an earlier enqueued call. Otherwise only
     /// [`crate::session::Session::take_deferred`] does.
     const CALLS_REPORT_EARLIER: bool;
 
-    /// The code behind a number of the wire.
+    /// Returns the code with a number on the wire.
     fn from_wire(number: u32) -> Self;
 
-    /// The code's number on the wire; 0 for success.
+    /// Returns the code's number on the wire; 0 for success.
     fn to_wire(self) -> u32;
 
-    /// Whether an error ruins its context: every later call in it returns the same, natively as here.
+    /// Returns whether an error ruins its context: every later call in it returns the same, natively as here.
     fn is_fault(self) -> bool;
 
-    /// Whether the failure of an earlier enqueued call outranks this code.
+    /// Returns whether the failure of an earlier enqueued call outranks this code.
     fn yields_to_earlier(self) -> bool {
         self == Self::SUCCESS || Some(self) == Self::NOT_READY
     }
 
-    /// The code as a result.
+    /// Converts the code into a result.
     ///
     /// # Errors
     ///
@@ -67,8 +68,8 @@ impl ApiCode for CUresult {
     type Output = kdOutput;
 
     const SUCCESS: Self = Self::SUCCESS;
-    /// The driver knows no "connection lost". Of the errors that programs treat as "this GPU cannot be used any more", this is
-    /// the one that does not blame a kernel.
+    /// CUDA has no "connection lost". Of the errors that programs treat as "this GPU cannot be used any more", this is the one
+    /// that does not blame a kernel.
     const LOST: Self = Self::ERROR_DEVICE_UNAVAILABLE;
     const HELD: Self = Self::ERROR_NOT_READY;
     const FORKED: Self = Self::ERROR_NOT_INITIALIZED;
@@ -110,13 +111,13 @@ impl ApiCode for Code {
     type Output = kdclOutput;
 
     const SUCCESS: Self = Self::SUCCESS;
-    /// The code of a lost connection: of OpenCL's codes, the one that blames neither the program nor a kernel.
+    /// Of OpenCL's codes, the one for a lost connection that blames neither the program nor a kernel.
     const LOST: Self = Self::DEVICE_NOT_AVAILABLE;
     const HELD: Self = Self::OUT_OF_RESOURCES;
     const FORKED: Self = Self::LOST;
     const OUT_OF_MEMORY: Self = Self::OUT_OF_HOST_MEMORY;
     const NOT_READY: Option<Self> = None;
-    /// Such as a list or a name of the program's that is longer than any driver takes.
+    /// For instance for a list or a name of the program's that is longer than any driver accepts.
     const TOO_LONG: Option<Self> = Some(Self::OUT_OF_HOST_MEMORY);
     const CALLS_REPORT_EARLIER: bool = false;
 

@@ -1,10 +1,10 @@
-//! The mark of a process that has a session: a page of its address space with a name that others can read.
+//! The mark of a process that has a session: a page of its address space whose name others can read.
 //!
-//! A job's supervisor knows the sessions of programs that have come to its socket. A program that was started without
-//! `KATYDID_JOB`, or that cannot reach the socket, has a session all the same, and no checkpoint would hold it. The mark lets
-//! the supervisor find such a process before it stops anything (`katydid-job`, `unknown_sessions.rs`).
+//! A job's supervisor knows the sessions of programs that have connected to its socket. A program that was started without
+//! `KATYDID_JOB`, or that cannot reach the socket, also has a session, but no checkpoint would include it. The mark lets the
+//! supervisor find such a process before it stops anything (`katydid-job`, `unknown_sessions.rs`).
 //!
-//! The rule: a process has one mark for each session whose worker it can use. The mark stays out of children, which have no
+//! The rule: a process has one mark for each session whose worker it can use. Children do not get the mark, since they have no
 //! session of their own.
 
 #![expect(unsafe_code, reason = "maps a page and takes it away again")]
@@ -18,9 +18,9 @@ use katydid_wire::job::SESSION_MARK;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// Where the page is asked for: far from where the system would put it, and from all that programs and drivers place by hand.
+/// Requested address of the page: far from where the system would put it, and from all that programs and drivers place by hand.
 const MARK_ADDRESS: usize = 0x4e00_0000_0000;
-/// Bytes of it; nothing is there, and no code may touch it.
+/// Bytes of the page. It has no contents, and no code may touch it.
 const MARK_BYTES: usize = 4096;
 
 static MARK_OF_US: Mutex<Option<MarkPage>> = Mutex::new(None);
@@ -31,9 +31,9 @@ struct MarkPage {
     process: u32,
 }
 
-/// This process has a session from now on.
+/// Marks this process as one with a session.
 pub(crate) fn set() {
-    // Without a mark the session works as well.
+    // The session works without a mark as well.
     let mark = MarkPage::new().ok();
     *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = mark;
 }
@@ -60,7 +60,7 @@ impl MarkPage {
 
 impl Drop for MarkPage {
     fn drop(&mut self) {
-        // A child has not got it, and may have something else there.
+        // A child does not have the page, and may have something else there.
         if self.process == process::id() {
             // SAFETY: the mapping is this value's own, and nothing is borrowed from it. An error would mean that it is gone.
             let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address), MARK_BYTES) };

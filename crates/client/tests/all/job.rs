@@ -92,7 +92,7 @@ impl Stage {
         self.folder.path().join("job")
     }
 
-    /// The program's next connection, and what its hello says: state and frames.
+    /// Waits for the program's next connection. Returns it, and state and frames of its first message.
     fn member(&self) -> (Supervisor, u32, u64) {
         let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
         let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_JOB_MESSAGE_BYTES).unwrap());
@@ -102,7 +102,7 @@ impl Stage {
         }
     }
 
-    /// Takes the program back.
+    /// Resumes the program.
     fn take_back(&self) {
         let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), hang_limit()).unwrap();
         self.link_control.attach(pending, &build(), &ready()).unwrap();
@@ -113,7 +113,7 @@ impl Stage {
     }
 }
 
-/// Takes frames, and answers those that want it, until the program closes.
+/// Takes frames, and answers those that want a reply, until the program closes.
 fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
     let replier = link.replier();
     while let Ok(LinkEvent::Frame(frame)) = link.next() {
@@ -166,7 +166,7 @@ fn a_program_is_held_leaves_and_is_resumed() {
         stage.enqueue();
         let (supervisor, state, _) = stage.member();
         assert_eq!(state, 0);
-        // What makes no sense now is refused, and changes nothing.
+        // An order that is invalid now is refused, and changes nothing.
         assert!(matches!(supervisor.order(&ToProgram::Leave {}), FromProgram::Failed { .. }));
         assert!(matches!(supervisor.order(&resume(&stage)), FromProgram::Failed { .. }));
         assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 1 });
@@ -206,7 +206,7 @@ fn a_program_that_is_held_goes_on_when_its_supervisor_ends() {
         });
         drop(supervisor);
         late.join().unwrap().unwrap();
-        // Another supervisor finds it as it was.
+        // Another supervisor finds the program unchanged.
         assert_eq!(stage.member().1, 0);
     }
 }
@@ -219,7 +219,7 @@ fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
         supervisor.order(&ToProgram::Hold {});
         stage.link_control.detach();
         supervisor.order(&ToProgram::Leave {});
-        // No supervisor listens, but the lock says that one will.
+        // No supervisor listens, but the lock shows that one will.
         std::fs::remove_file(stage.path()).unwrap();
         (stage.listener, _) = (None, supervisor);
         let waiting = thread::spawn({

@@ -1,4 +1,4 @@
-//! The connection that questions about devices go over.
+//! The connection for questions about devices.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -19,7 +19,7 @@ use katydid_wire::key::SessionKey;
 const SERVER: &str = "KATYDID_SERVER";
 const SHORT_LINK_TIMEOUT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3s");
 
-/// A server takes a program, and is not heard any more, as where the network between them is gone.
+/// A server accepts a program, and then is silent, as if the network between them had failed.
 #[test]
 fn a_server_that_is_silent_is_not_waited_for_for_ever() {
     if env::var_os(SERVER).is_some() {
@@ -38,7 +38,7 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
             let program = Pending::accept(listener.accept().unwrap().0.into(), &build, hang_limit()).unwrap();
             let ready = Ready { worker_pid: 1, key: SessionKey::NONE, driver: "NVML".to_owned(), arenas: Vec::new() };
             let link = program.open(&build, &ready, 0).unwrap();
-            // Until the program has ended, or is hung up on.
+            // Until the program has ended, or the server should hang up.
             let _ = receiver.recv_timeout(hang_limit());
             drop(link);
         });

@@ -1,6 +1,6 @@
 //! Settings of GPU core dumps (`cuCoredumpGetAttribute`, `cuCoredumpSetAttribute`): stored and returned.
 //!
-//! No core is ever dumped: a fault of the GPU ends the session's context, and the program's own core holds no GPU memory.
+//! No core is ever dumped: a fault of the GPU ends the session's context, and the program's own core has no GPU memory.
 //! Sizes and codes are those of driver 580: a number has exactly its size, a text at least its length.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use katydid_cuda_sys::CUresult;
 use crate::caller;
 use crate::outcome::{Outcome, check};
 
-/// Attributes of a core dump, a `CUcoredumpSettings` each.
+/// Attributes of a core dump, each a `CUcoredumpSettings`.
 const ENABLE_ON_EXCEPTION: u32 = 1;
 const TRIGGER_HOST: u32 = 2;
 const COREDUMP_LIGHTWEIGHT: u32 = 3;
@@ -21,10 +21,10 @@ const ENABLE_USER_TRIGGER: u32 = 4;
 const COREDUMP_FILE: u32 = 5;
 const COREDUMP_PIPE: u32 = 6;
 const GENERATION_FLAGS: u32 = 7;
-/// Bytes of a text, its NUL included.
+/// Most bytes of a text, including its NUL.
 const MAX_COREDUMP_PATH_BYTES: usize = 1024;
 
-/// What was set; context 0 stands for all that have no setting of their own.
+/// The settings; context 0 is for all contexts without their own.
 static COREDUMP_SETTINGS: Mutex<Option<CoredumpSettings>> = Mutex::new(None);
 
 /// Values by context and attribute.
@@ -34,7 +34,7 @@ fn settings() -> MutexGuard<'static, Option<CoredumpSettings>> {
     COREDUMP_SETTINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of an attribute that is a number; none for a text.
+/// Returns the bytes of an attribute that is a number; none for a text.
 fn width(attribute: u32) -> Option<usize> {
     match attribute {
         ENABLE_ON_EXCEPTION | TRIGGER_HOST | COREDUMP_LIGHTWEIGHT | ENABLE_USER_TRIGGER => Some(1),
@@ -43,14 +43,14 @@ fn width(attribute: u32) -> Option<usize> {
     }
 }
 
-/// Refuses what is no attribute of a context (0: of the process).
+/// Refuses invalid attributes of a context (0: of the process).
 fn check_attribute(context: usize, attribute: u32) -> Result<(), CUresult> {
     let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | COREDUMP_PIPE);
     let is_valid = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
     if is_valid { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// What an attribute is before any process sets it.
+/// Returns the value of an attribute before it is set.
 fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
     let is_on = |name: &str| variable(name).is_some_and(|value| value == b"1");
     match attribute {
@@ -64,11 +64,11 @@ fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> 
     }
 }
 
-/// The value for a buffer of `room` bytes; `context` is the handle of one, or 0. Texts end with a NUL.
+/// Returns the value for a buffer of `capacity` bytes; `context` is a handle, or 0. Texts end with a NUL.
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_VALUE` for what is no attribute there, and for a wrong size.
+/// `ERROR_INVALID_VALUE` for an invalid attribute, and for a wrong size.
 pub fn get(context: usize, attribute: u32, capacity: usize) -> Result<Vec<u8>, CUresult> {
     check_attribute(context, attribute)?;
     let environment = |name: &str| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec());
@@ -82,7 +82,7 @@ pub fn get(context: usize, attribute: u32, capacity: usize) -> Result<Vec<u8>, C
     if fits { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// Sets an attribute of a context, or with 0 of all that are made later.
+/// Sets an attribute of a context, or with 0 of all later contexts.
 ///
 /// # Errors
 ///
@@ -93,14 +93,14 @@ pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult>
         Some(width) if value.len() != width => return Err(CUresult::ERROR_INVALID_VALUE),
         Some(_) => value,
         None if value.len() > MAX_COREDUMP_PATH_BYTES => return Err(CUresult::ERROR_INVALID_VALUE),
-        // Up to the NUL, where there is one.
+        // Up to the NUL, if there is one.
         None => value.split(|byte| *byte == 0).next().unwrap_or_default(),
     };
     settings().get_or_insert_default().insert((context, attribute), value.to_vec());
     Ok(())
 }
 
-/// `cuCoredumpGetAttribute` into a buffer of the caller's.
+/// Answers `cuCoredumpGetAttribute` into a buffer of the caller.
 ///
 /// # Errors
 ///
@@ -112,7 +112,7 @@ pub fn set(context: usize, attribute: u32, value: &[u8]) -> Result<(), CUresult>
 #[expect(unsafe_code, reason = "writes buffers of C callers")]
 pub unsafe fn write(context: usize, attribute: u32, value: *mut c_void, size: *const usize) -> Outcome {
     check(!value.is_null())?;
-    // SAFETY: by the contract; what is answered is no longer than the room.
+    // SAFETY: by the contract; the answer is no longer than the buffer.
     unsafe {
         let found = get(context, attribute, caller::read(size)?)?;
         value.cast::<u8>().copy_from_nonoverlapping(found.as_ptr(), found.len());
@@ -120,7 +120,7 @@ pub unsafe fn write(context: usize, attribute: u32, value: *mut c_void, size: *c
     Ok(())
 }
 
-/// `cuCoredumpSetAttribute` from a buffer of the caller's.
+/// Answers `cuCoredumpSetAttribute` from a buffer of the caller.
 ///
 /// # Errors
 ///

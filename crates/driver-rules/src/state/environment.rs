@@ -1,19 +1,19 @@
-//! Environment variables that NVIDIA documents for its driver, and where each has its effect here.
+//! Environment variables that NVIDIA documents for its driver, and where each takes effect here.
 //!
-//! A program's variables are read in the program. Those that a driver reads when it starts are of use only where the driver
-//! starts: in the worker, which a server has started before the program came. The rule: a variable that is set and has no
-//! effect is named, once a process.
+//! The program reads its own variables. Those that a driver reads at its start only take effect where the driver starts: in
+//! the worker, which a server has started before the program came. If a variable is set and has no effect, it is reported
+//! once a process.
 
-/// Where a variable has its effect in Katydid.
+/// Where a variable takes effect in Katydid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// This library, in the program.
+    /// In this library, in the program.
     Program,
-    /// A GPU's driver, as it starts.
+    /// In a GPU's driver, at its start.
     Driver,
-    /// This library for what NVRTC compiles, and a GPU's driver, as it starts, for what that compiles.
+    /// In this library for NVRTC's compilations, and in a GPU's driver, at its start, for its own.
     Cache,
-    /// A GPU's driver as it starts; softcuda does what it asks for in any case.
+    /// In a GPU's driver at its start; softcuda always behaves as it asks.
     Given,
     /// Katydid ignores the variable.
     None,
@@ -24,9 +24,9 @@ pub enum Effect {
 pub struct Variable {
     /// Name of the variable.
     pub name: &'static str,
-    /// A value that asks for what is so without it; empty where there is none.
+    /// A value that changes nothing; empty without one.
     pub default: &'static str,
-    /// Where the variable has its effect.
+    /// Where the variable takes effect.
     pub effect: Effect,
 }
 
@@ -86,19 +86,19 @@ pub fn set(value: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
     CUDA_VARIABLES.iter().filter_map(setting).collect()
 }
 
-/// A variable of this process.
+/// Returns a variable of this process.
 #[must_use]
 pub fn value(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Whether launches wait for their kernels, and tell what became of them.
+/// Returns whether launches wait for their kernels, and return their errors.
 #[must_use]
 pub fn launches_block() -> bool {
     value("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value.parse::<i64>().is_ok_and(|number| number != 0))
 }
 
-/// The settings that a driver has, as text: those of `here` that it acts on, a line each.
+/// Returns the settings of a driver as text: those of `own_settings` that it acts on, a line each.
 #[must_use]
 pub fn in_effect(own_settings: &[Setting], is_soft: bool) -> String {
     let acts = |effect| match effect {
@@ -110,8 +110,8 @@ pub fn in_effect(own_settings: &[Setting], is_soft: bool) -> String {
     lines.map(|(variable, value)| format!("{}={value}\n", variable.name)).collect()
 }
 
-/// Which settings of a program have no effect with a driver that has `in_effect`, ready to be shown; none: all have.
-/// softcuda does what [`Effect::Given`] asks for.
+/// Returns, as text for the user, the settings of a program without effect on a driver that has `in_effect`; none if all
+/// have one. softcuda always behaves as [`Effect::Given`] asks.
 #[must_use]
 pub fn without_effect(program: &[Setting], in_effect: &str, is_soft: bool) -> Option<String> {
     let has_effect = |setting: &Setting| match setting.0.effect {
@@ -123,8 +123,8 @@ pub fn without_effect(program: &[Setting], in_effect: &str, is_soft: bool) -> Op
     named(program.iter().filter(|setting| !has_effect(setting)))
 }
 
-/// Which settings of a program's caches have an effect for NVRTC alone, since a GPU's driver that has `in_effect` was not
-/// started with them, ready to be shown; none: there are none. softcuda compiles nothing and has no cache.
+/// Returns, as text for the user, a program's cache settings that only NVRTC heeds, since a GPU's driver that has
+/// `in_effect` was started without them; none if there are none. softcuda compiles nothing and has no cache.
 #[must_use]
 pub fn without_driver_cache(program: &[Setting], in_effect: &str, is_soft: bool) -> Option<String> {
     let is_divided =
@@ -132,12 +132,12 @@ pub fn without_driver_cache(program: &[Setting], in_effect: &str, is_soft: bool)
     named(program.iter().filter(is_divided))
 }
 
-/// Whether a driver that has `in_effect` has this setting.
+/// Returns whether a driver that has `in_effect` has this setting.
 fn is_listed((variable, value): &Setting, in_effect: &str) -> bool {
     in_effect.lines().any(|line| line.split_once('=') == Some((variable.name, value)))
 }
 
-/// Settings as messages name them.
+/// Returns settings in the form for messages.
 fn named<'settings>(settings: impl Iterator<Item = &'settings Setting>) -> Option<String> {
     let named: Vec<String> = settings.map(|(variable, value)| format!("{}={value}", variable.name)).collect();
     (!named.is_empty()).then(|| named.join(", "))

@@ -1,17 +1,17 @@
-//! The state of a function that CUDA 2's launches take from it: block, shared memory, parameters (`cuFuncSetBlockShape`,
+//! The state of a function for launches of CUDA 2: block, shared memory, parameters (`cuFuncSetBlockShape`,
 //! `cuFuncSetSharedSize`, `cuParamSet*`, `cuLaunch*`).
 //!
-//! As driver 580 does it: parameters may lie beyond the size that was set for them; the size counts at the launch.
+//! As in driver 580, parameters may lie beyond their set size; the size counts at the launch.
 
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 
 use katydid_cuda_sys::{CUresult, launch_param};
 
-/// More bytes of parameters than any kernel takes.
+/// Most bytes of parameters: no kernel takes more.
 const MAX_PARAMETER_BYTES: usize = 32 << 10;
 
-/// What has been set on one function.
+/// The launch state of one function.
 #[derive(Debug, Clone)]
 pub struct OldLaunch {
     /// Threads of a block.
@@ -19,7 +19,7 @@ pub struct OldLaunch {
     /// Bytes of dynamic shared memory.
     pub shared: u32,
     params: Vec<u8>,
-    /// Bytes of the parameters that a launch takes.
+    /// Bytes of the parameters for a launch.
     size: usize,
 }
 
@@ -30,11 +30,11 @@ impl Default for OldLaunch {
 }
 
 impl OldLaunch {
-    /// `cuFuncSetBlockShape`: `limits` are the device's, of each side and of the whole.
+    /// Answers `cuFuncSetBlockShape`; `limits` are the device's, for each side and for the whole block.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for a side that is not positive, and for blocks that no launch could have.
+    /// `ERROR_INVALID_VALUE` for a side that is not positive, and for blocks that no launch can have.
     pub fn set_block(&mut self, sides: [i32; 3], limits: [i32; 4]) -> Result<(), CUresult> {
         let fits = sides.iter().zip(limits).all(|(side, limit)| (1..=limit).contains(side));
         let threads: i64 = sides.iter().map(|side| i64::from(*side)).product();
@@ -45,7 +45,7 @@ impl OldLaunch {
         Ok(())
     }
 
-    /// `cuParamSetSize`.
+    /// Answers `cuParamSetSize`.
     ///
     /// # Errors
     ///
@@ -58,11 +58,11 @@ impl OldLaunch {
         Ok(())
     }
 
-    /// `cuParamSeti`, `cuParamSetf`, `cuParamSetv`.
+    /// Answers `cuParamSeti`, `cuParamSetf`, `cuParamSetv`.
     ///
     /// # Errors
     ///
-    /// As [`OldLaunch::set_size`]; an offset below zero is wrong too.
+    /// As [`OldLaunch::set_size`]; also for an offset below zero.
     pub fn set(&mut self, offset: i32, bytes: &[u8]) -> Result<(), CUresult> {
         let offset = usize::try_from(offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let end = offset
@@ -76,7 +76,7 @@ impl OldLaunch {
         Ok(())
     }
 
-    /// Runs a launch of `start`, which gets the parameters as the list that launches take in the place of an array.
+    /// Runs the launch `start`, which gets the parameters as the list that launches take in place of an array.
     pub fn with_params<R>(&self, start: impl FnOnce(*mut *mut c_void) -> R) -> R {
         let mut params = self.params();
         let mut size = params.len();
@@ -90,7 +90,7 @@ impl OldLaunch {
         start(extra.as_mut_ptr())
     }
 
-    /// The parameters of a launch; what was never set is zero.
+    /// Returns the parameters of a launch; unset bytes are zero.
     fn params(&self) -> Vec<u8> {
         let mut params = self.params.clone();
         params.resize(self.size, 0);
@@ -98,7 +98,7 @@ impl OldLaunch {
     }
 }
 
-/// Width and height of a grid (`cuLaunchGrid`).
+/// Returns width and height of a grid (`cuLaunchGrid`).
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! The error log (`cuLogs*`): which calls failed, for programs that ask or register a callback.
+//! The error log (`cuLogs*`): failed calls, for programs that query it or register a callback.
 //!
 //! A line is one failed call, in the form of driver 580: `[08:20:33.377][THREAD][CUDA][E] Returning 400
-//! (CUDA_ERROR_INVALID_HANDLE) from cuCtxRecordEvent`; the driver's lines that explain the code are not made up here. The last
-//! hundred lines are kept. Lines are counted from the start of the process, and that count is what an iterator is.
+//! (CUDA_ERROR_INVALID_HANDLE) from cuCtxRecordEvent`. The driver's lines that explain the code are not imitated. The last
+//! hundred lines are kept. Lines are counted from the start of the process, and an iterator is such a count.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr, c_void};
@@ -18,9 +18,9 @@ use katydid_cuda_sys::{CUlogsCallback, CUresult};
 use crate::caller::check_no_flags;
 use crate::outcome::{Outcome, check};
 
-/// Lines that are kept.
+/// Number of lines that are kept.
 const MAX_LINES: usize = 100;
-/// The first line of a dump that has no room for all.
+/// The first line of a dump with too little room for all lines.
 const TRUNCATED_TEXT: &str =
     "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
 /// Severity of a line, for callbacks.
@@ -31,13 +31,13 @@ static ERROR_LOG: Mutex<Log> = Mutex::new(Log { lines: VecDeque::new(), count: 0
 
 #[derive(Debug)]
 struct Log {
-    /// The last ones, each with its line end.
+    /// The last lines, each with its line end.
     lines: VecDeque<String>,
-    /// How many there have been.
+    /// Number of all lines so far.
     count: u32,
     /// Callbacks by number: function and argument.
     listeners: Vec<(usize, usize, usize)>,
-    /// The next one's number.
+    /// Number of the next callback.
     next: usize,
 }
 
@@ -45,7 +45,7 @@ fn log() -> MutexGuard<'static, Log> {
     ERROR_LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a failed call and calls the registered callbacks. "Not ready" is an answer, no failure.
+/// Logs a failed call and calls the registered callbacks. "Not ready" is an answer, not a failure.
 #[cold]
 #[expect(unsafe_code, reason = "calls functions of the program")]
 pub fn note(function: &str, code: CUresult) {
@@ -60,13 +60,13 @@ pub fn note(function: &str, code: CUresult) {
         let function: CUlogsCallback = unsafe { std::mem::transmute(function) };
         if let Some(function) = function {
             let data = std::ptr::with_exposed_provenance_mut(data);
-            // SAFETY: the text lives until the call is over; the program vouches for its own argument.
+            // SAFETY: the text lives until the call is over; the program answers for its own argument.
             unsafe { function(data, LOG_LEVEL_ERROR, message.as_ptr().cast_mut(), message.count_bytes()) };
         }
     }
 }
 
-/// Adds a line to the file that `CUDA_LOG_FILE` names, if it names one: `stdout` and `stderr` are the program's own.
+/// Appends a line to the file in `CUDA_LOG_FILE`, if that is set: `stdout` and `stderr` are the program's own.
 fn write_to_file(line: &str) {
     enum LogTarget {
         Stdout,
@@ -91,8 +91,8 @@ fn write_to_file(line: &str) {
     }
 }
 
-/// Notes that `function` answers `code`. Returns the line and the callbacks: function and argument each, to be
-/// called with no lock held.
+/// Logs that `function` returns `code`. Returns the line and the callbacks, function and argument each, to be called without
+/// a lock.
 fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
     let mut line = stamp(SystemTime::now());
     let name = code.name().map_or("?".into(), std::ffi::CStr::to_string_lossy);
@@ -106,7 +106,7 @@ fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
     (line, log.listeners.iter().map(|(_, function, data)| (*function, *data)).collect())
 }
 
-/// `[hours:minutes:seconds.milliseconds][thread]`; the hours are those of UTC.
+/// Returns `[hours:minutes:seconds.milliseconds][thread]`; the hours are those of UTC.
 fn stamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() % 86400;
@@ -114,15 +114,15 @@ fn stamp(time: SystemTime) -> String {
     format!("[{hours:02}:{minutes:02}:{seconds:02}.{:03}][{}]", since.subsec_millis(), thread())
 }
 
-/// The calling thread as the C library names it.
+/// Returns the calling thread's number in the C library.
 #[expect(unsafe_code, reason = "calls the C library")]
 fn thread() -> u64 {
     // SAFETY: without a precondition.
     unsafe { libc::pthread_self() }
 }
 
-/// Tells a function of the program from now on; returns the number to end that by. The function may be called from any
-/// thread whose call fails, as long as it is not taken back.
+/// Registers a callback of the program; returns its number, which ends it. Any thread whose call fails may call it, until it
+/// is unregistered.
 ///
 /// # Errors
 ///
@@ -137,11 +137,11 @@ pub fn listen(function: CUlogsCallback, data: *mut c_void) -> Result<usize, CUre
     Ok(number)
 }
 
-/// Ends what [`listen`] began.
+/// Unregisters a callback of [`listen`].
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_VALUE` for a number that is none.
+/// `ERROR_INVALID_VALUE` for an invalid number.
 pub fn unlisten(number: usize) -> Result<(), CUresult> {
     let mut log = log();
     let at = log.listeners.iter().position(|(other, ..)| *other == number).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -149,13 +149,13 @@ pub fn unlisten(number: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Where the log ends now.
+/// Returns the end of the log now.
 pub fn current() -> u32 {
     log().count
 }
 
-/// The lines from `from` on (all that are kept without one) that fit into `room` bytes with their NUL, the last ones if
-/// not all do, and where the log ends now.
+/// Returns the lines from `from` on (all kept ones without it) that fit into `capacity` bytes with their NUL, the last ones
+/// if not all fit, and the end of the log now.
 pub fn dump(from: Option<u32>, capacity: usize) -> (String, u32) {
     let log = log();
     let first = log.count - log.lines.len() as u32;
@@ -164,7 +164,7 @@ pub fn dump(from: Option<u32>, capacity: usize) -> (String, u32) {
     (fitting(&lines, capacity), log.count)
 }
 
-/// The lines from a caller's iterator on, which moves behind them.
+/// Returns the lines from a caller's iterator on, and moves that to the end.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ unsafe fn advance(iterator: *mut u32, capacity: usize) -> String {
     lines
 }
 
-/// `cuLogsDumpToFile`: appends the lines from the iterator on. There are no flags.
+/// Answers `cuLogsDumpToFile`: appends the lines from the iterator on. There are no flags.
 ///
 /// # Errors
 ///
@@ -200,7 +200,8 @@ pub unsafe fn dump_to_file(iterator: *mut u32, path: &[u8], flags: u32) -> Outco
     written.map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuLogsDumpToMemory`: the last lines that fit, with a NUL; the size becomes that of the text. There are no flags.
+/// Answers `cuLogsDumpToMemory`: copies the last lines that fit, with a NUL; the size becomes that of the text. There are no
+/// flags.
 ///
 /// # Errors
 ///
@@ -212,7 +213,7 @@ pub unsafe fn dump_to_file(iterator: *mut u32, path: &[u8], flags: u32) -> Outco
 #[expect(unsafe_code, reason = "writes buffers of C callers")]
 pub unsafe fn dump_to_memory(iterator: *mut u32, buffer: *mut u8, size: *mut usize, flags: u32) -> Outcome {
     check(!buffer.is_null() && !size.is_null() && flags == 0)?;
-    // SAFETY: by the contract; the text with its NUL is no longer than the room.
+    // SAFETY: by the contract; the text with its NUL is no longer than the buffer.
     unsafe {
         let capacity = size.read_unaligned();
         let lines = advance(iterator, capacity);

@@ -1,8 +1,8 @@
-//! Katydid's own environment variables: one list of all of them, what each takes, and the name that a misspelt one is near to.
+//! Katydid's own environment variables: the list of all, the values of each, and the nearest name of a misspelled one.
 //!
-//! The rule: a name that begins with `KATYDID_` and is not in [`KNOWN_SETTINGS`] is named once on standard error, by the command or, where
-//! no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests hold the sources and
-//! that page to the list.
+//! If a name begins with `KATYDID_` and is not in [`KNOWN_SETTINGS`], it is reported once on standard error: by the command
+//! or, if no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests
+//! hold the sources and that page to the list.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -10,25 +10,26 @@ use std::time::Duration;
 
 use crate::state::units;
 
-/// How all of their names begin.
+/// The prefix of all their names.
 pub const VARIABLE_PREFIX: &str = "KATYDID_";
-/// Names that the command has reported already, with commas between them, so that the program's libraries need not.
+/// Names that the command has reported already, separated by commas, so that the program's libraries do not report them
+/// again.
 pub const REPORTED_VARIABLE: &str = "KATYDID_REPORTED";
-/// The key of the reservation that the command has at the server for the session of its program.
+/// The key of the command's reservation at the server, for its program's session.
 pub const RESERVATION_VARIABLE: &str = "KATYDID_RESERVATION";
-/// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
+/// How long a server may take to answer a hello: a worker that has to start its driver first needs a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Least silence of a link that can be a limit: workers that are busy say so once a second.
+/// Shortest silence limit of a link: busy workers send a sign of life once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
-/// Most: the system counts its probes of a silent connection.
+/// Longest silence limit: the system counts its probes of a silent connection.
 pub const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(277 * 3600);
-/// Longest name of a session, in bytes: no longer text fits into the first message to a server.
+/// Longest name of a session, in bytes, that fits into the first message to a server.
 pub const MAX_SESSION_NAME_BYTES: usize = 4096;
-/// Least limit of device memory: CUDA programs get it 2 MiB at a time, so under a lower one their first allocation fails.
+/// Smallest limit of device memory: CUDA programs get memory 2 MiB at a time, so with less their first allocation fails.
 pub const MIN_DEVICE_MEMORY_BYTES: u64 = 2 << 20;
-/// Most of a wrong value that a message repeats.
+/// Most characters of a wrong value that a message repeats.
 const MAX_VALUE_CHARS: usize = 64;
-/// Most changes by which a name may differ from the one that was meant.
+/// Most changes between a name and the one that was probably meant.
 const MAX_EDIT_DISTANCE: usize = 4;
 
 /// Processes that read a variable.
@@ -44,7 +45,7 @@ pub enum SettingReader {
     Soft,
     /// Set by Katydid for its own processes.
     Own,
-    /// Tests, and who looks for a fault with them.
+    /// Tests, and their users in a search for a fault.
     Tests,
 }
 
@@ -61,7 +62,7 @@ impl SettingReader {
     }
 }
 
-/// What a variable may hold.
+/// The kind of a variable's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingValue {
     /// Any text is accepted.
@@ -70,29 +71,29 @@ pub enum SettingValue {
     Name,
     /// The path of a file or folder.
     Path,
-    /// A folder that is there.
+    /// An existing folder.
     Folder,
-    /// A folder that is made if it is not there.
+    /// A folder that is made if it does not exist.
     NewFolder,
-    /// A folder that is made if it is not there, by a path that does not depend on where a process is.
+    /// A folder that is made if it does not exist, by a path that does not depend on the current folder.
     AbsoluteFolder,
-    /// A file that is there.
+    /// An existing file.
     File,
-    /// A file or folder that is there.
+    /// An existing file or folder.
     FileOrFolder,
-    /// Libraries, with colons between them.
+    /// Libraries, separated by colons.
     Libraries,
-    /// A server; who looks for one says what is wrong with it.
+    /// A server address; the code that connects reports what is wrong with it.
     Address,
-    /// A number of bytes, with a suffix if wanted, such as `512M`.
+    /// A number of bytes, with an optional suffix, such as `512M`.
     Size,
     /// Bytes of device memory, as a limit.
     DeviceMemory,
-    /// A time without a sign of life.
+    /// A time without a sign of life, as a limit.
     Silence,
-    /// A whole number between two.
+    /// A whole number within two bounds.
     Number(u64, u64),
-    /// One word out of a list.
+    /// One word of a list.
     Words(&'static [&'static str]),
 }
 
@@ -123,7 +124,7 @@ impl SettingValue {
         }
     }
 
-    /// Whether it is a path, or several: those are bytes, and everything else is text.
+    /// Returns whether it is a path, or several: those are bytes, and everything else is text.
     fn is_path(self) -> bool {
         matches!(
             self,
@@ -137,7 +138,7 @@ impl SettingValue {
         )
     }
 
-    /// Whether it takes `text`; whether the files are there that a text names, the caller sees.
+    /// Returns whether it accepts `text`; the caller checks that named files exist.
     pub fn takes(self, text: &str) -> bool {
         match self {
             Self::Text
@@ -421,19 +422,19 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
     setting("KATYDID_TEST_WORKER", SettingReader::Tests, SettingValue::Path, "the worker under test"),
 ];
 
-/// The variable of that name.
+/// Returns the variable of that name.
 pub fn find(name: &str) -> Option<&'static Setting> {
     KNOWN_SETTINGS.iter().find(|setting| setting.name == name)
 }
 
-/// What is wrong with a variable that is set to `value`, in one line; none where it takes that. Empty is as not set.
+/// Returns what is wrong with a variable that is set to `value`, in one line; none for a valid value. Empty counts as unset.
 pub fn problem(name: &str, value: &str) -> Option<String> {
     let setting = find(name)?;
     let is_wrong = !value.is_empty() && !setting.value.takes(value);
     is_wrong.then(|| format!("{name}={} is not {}", quote(value), setting.value.expected()))
 }
 
-/// What is wrong with a value as the environment has it: only paths may be anything but UTF-8.
+/// Returns what is wrong with a value in the environment: only paths may be other than UTF-8.
 pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
     let setting = find(name)?;
     match value.to_str() {
@@ -446,7 +447,7 @@ pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
     }
 }
 
-/// A value for a message, quoted and no longer than a line has room for.
+/// Returns a value for a message, quoted and shortened to fit a line.
 pub fn quote(value: &str) -> String {
     match value.char_indices().nth(MAX_VALUE_CHARS) {
         Some((end, _)) => format!("{:?}…", &value[..end]),
@@ -454,14 +455,14 @@ pub fn quote(value: &str) -> String {
     }
 }
 
-/// The limit for a link's silence that a text says: nothing for no limit. A number without a unit says none.
+/// Parses the silence limit of a link: 0 means no limit. A number without a unit is invalid.
 pub fn silence(text: &str) -> Option<Duration> {
     let limits = MIN_SILENCE_LIMIT..=MAX_SILENCE_LIMIT;
     units::duration(text).ok().filter(|time| time.is_zero() || limits.contains(time))
 }
 
-/// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`: [`MAX_SILENCE_LIMIT`] for 0, and the default
-/// for a value that is not a time.
+/// Returns how long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`: [`MAX_SILENCE_LIMIT`]
+/// for 0, and the default for a value that is not a time.
 pub fn connect_timeout(text: Option<&str>) -> Duration {
     let text = text.and_then(silence);
     text.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_SILENCE_LIMIT } else { limit })
@@ -470,15 +471,15 @@ pub fn connect_timeout(text: Option<&str>) -> Duration {
 /// A name with Katydid's prefix that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
-    /// Name of the variable as the environment has it.
+    /// Name of the variable in the environment.
     pub name: String,
-    /// The name that is the nearest, if one is near.
+    /// The nearest name, if one is near.
     pub nearest: Option<&'static str>,
 }
 
 impl std::fmt::Display for Unknown {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // It comes from outside, and goes to a terminal.
+        // The name comes from outside, and goes to a terminal.
         let name = self.name.escape_debug();
         match self.nearest {
             Some(nearest) => write!(out, "{name} is not a variable of Katydid and is ignored: is {nearest} meant?"),
@@ -490,7 +491,7 @@ impl std::fmt::Display for Unknown {
     }
 }
 
-/// Those of `names` that begin with Katydid's prefix and do not exist, in order.
+/// Returns those of `names` that begin with Katydid's prefix and do not exist, sorted.
 pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
     let unknown = names.into_iter().filter(|name| name.starts_with(VARIABLE_PREFIX) && find(name).is_none());
     let mut unknown_names: Vec<Unknown> = unknown.map(|name| Unknown { nearest: nearest(&name), name }).collect();
@@ -498,7 +499,7 @@ pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
     unknown_names
 }
 
-/// Names of variables as messages have them: what is no UTF-8 in one is replaced.
+/// Returns names of variables as text: bytes that are not UTF-8 are replaced.
 pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = String> {
     names.into_iter().map(|name| name.to_string_lossy().into_owned())
 }
@@ -511,7 +512,7 @@ pub fn unknown_here() -> Vec<Unknown> {
     unknown(names.filter(|name| !reported.split(',').any(|reported| reported == name)))
 }
 
-/// The name of a variable for users that the fewest changes lead to.
+/// Returns the name of a user variable that needs the fewest changes.
 fn nearest(name: &str) -> Option<&'static str> {
     let meant =
         KNOWN_SETTINGS.iter().filter(|setting| !matches!(setting.reader, SettingReader::Own | SettingReader::Tests));
@@ -521,7 +522,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     (distance <= MAX_EDIT_DISTANCE.min((nearest.len() - VARIABLE_PREFIX.len()) / 2)).then_some(nearest)
 }
 
-/// Letters that have to be put in, taken out, replaced or swapped with the next to make one of the other.
+/// Returns how many letters have to be inserted, removed, replaced or swapped with the next to make one name of the other.
 fn changes(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().take(64).collect(), to.chars().collect());
     let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
@@ -541,11 +542,11 @@ fn changes(from: &str, to: &str) -> usize {
     rows[from.len()][to.len()]
 }
 
-/// What stands between the two tables of `docs/reference/environment.md`.
+/// The text between the two tables of `docs/reference/environment.md`.
 const INTERNAL_HEADING: &str =
     "\nUsers need none of these: Katydid sets them for its own processes, or tests read them.\n\n";
 
-/// The tables of `docs/reference/environment.md`: variables for users, then the others.
+/// Returns the tables of `docs/reference/environment.md`: variables for users, then the others.
 pub fn tables() -> String {
     let is_internal = |setting: &&Setting| matches!(setting.reader, SettingReader::Own | SettingReader::Tests);
     let (internal, for_users): (Vec<&Setting>, Vec<&Setting>) = KNOWN_SETTINGS.iter().partition(is_internal);
@@ -566,7 +567,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands around the table.
+    /// The marks around the table.
     const BEGIN: &str = "<!-- made from crates/driver-rules/src/state/settings.rs -->\n\n";
     const END: &str = "\n<!-- end -->";
 

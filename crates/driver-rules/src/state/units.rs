@@ -1,22 +1,22 @@
-//! Lengths of time and sizes as people write them, in flags, variables and files.
+//! Durations and sizes as text, in flags, variables and files.
 //!
-//! The rule: a length of time has a unit. A number without one is refused and never taken for seconds, because another user
-//! means minutes by it; 0 is the same in all units. Sizes count in powers of 1024, as memory does: `K`, `KB` and `KiB` are the same.
+//! A duration needs a unit. A number without one is refused and never taken for seconds, because another user means minutes
+//! by it; 0 is the same in all units. Sizes count in powers of 1024, as memory does: `K`, `KB` and `KiB` are the same.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a text is no length of time.
+/// Why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DurationError {
-    /// The text is a number without a unit, which it holds.
+    /// A number without a unit, which the error holds.
     NoUnit(String),
     /// The number is missing or malformed, or the unit is unknown.
     Malformed,
     /// The number is negative.
     Negative,
-    /// Beyond what can be counted.
+    /// The duration is too long to be represented.
     TooLong,
 }
 
@@ -35,11 +35,11 @@ impl fmt::Display for DurationError {
 
 impl Error for DurationError {}
 
-/// A number and `ms`, `s`, `m` or `h`.
+/// Parses a number and `ms`, `s`, `m` or `h`.
 ///
 /// # Errors
 ///
-/// [`DurationError`], whose text says what to write.
+/// [`DurationError`], whose text tells what to write.
 pub fn duration(text: &str) -> Result<Duration, DurationError> {
     if is_negative(text) {
         return Err(DurationError::Negative);
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     millis.map(Duration::from_millis).ok_or(DurationError::TooLong)
 }
 
-/// Whether a text is a number below nothing, with what stands behind it.
+/// Returns whether a text begins with a negative number.
 #[must_use]
 pub fn is_negative(text: &str) -> bool {
     text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit() || first == '.'))
@@ -75,7 +75,7 @@ pub enum SizeError {
     Malformed,
     /// The number is negative.
     Negative,
-    /// A limit of nothing would refuse every program.
+    /// A limit of 0 would refuse every program.
     Zero,
     /// The size is more than 2^63 bytes.
     TooLarge,
@@ -97,11 +97,11 @@ impl Error for SizeError {}
 /// Suffix letters, each 1024 times the one before.
 const SIZE_SUFFIXES: &str = "KMGT";
 
-/// A number of bytes, with `K`, `M`, `G` or `T` behind it or without.
+/// Parses a number of bytes, with an optional `K`, `M`, `G` or `T`.
 ///
 /// # Errors
 ///
-/// [`SizeError`], whose text says what to write.
+/// [`SizeError`], whose text tells what to write.
 pub fn size(text: &str) -> Result<u64, SizeError> {
     if is_negative(text) {
         return Err(SizeError::Negative);
@@ -116,12 +116,12 @@ pub fn size(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// Digits and a point only, as the caller has made sure: no sign, no exponent, no infinity.
+/// Parses digits and a point; the caller has excluded signs, exponents and infinity.
 fn decimal(text: &str) -> Result<f64, SizeError> {
     text.parse().map_err(|_| SizeError::Malformed)
 }
 
-/// The factor of `""`, `B`, `K`, `KB`, `KiB` and so on, in either case.
+/// Returns the factor of `""`, `B`, `K`, `KB`, `KiB` and so on, in either case.
 fn multiplier(suffix: &str) -> Result<f64, SizeError> {
     let upper = suffix.to_ascii_uppercase();
     let letter = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);

@@ -1,8 +1,8 @@
-//! A byte that is 0 again in whatever child gets a copy of the process's memory: made by `fork`, or by `_Fork`, `clone` or the
+//! A byte that is 0 again in every child with a copy of the process's memory: made by `fork`, or by `_Fork`, `clone` or the
 //! bare system call, for which no handler runs.
 //!
-//! The system empties the page ([`MADV_WIPEONFORK`](libc::MADV_WIPEONFORK), Linux 4.14), so that a look costs one load. A child
-//! that shares the memory (`vfork`) sees what its parent sees.
+//! The system empties the page ([`MADV_WIPEONFORK`](libc::MADV_WIPEONFORK), Linux 4.14), so that a check costs one load. A
+//! child that shares the memory (`vfork`) sees the same as its parent.
 #![expect(unsafe_code, reason = "advises the system about a page")]
 
 use std::sync::atomic::AtomicU8;
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 /// Bytes of a page.
 const PAGE_BYTES: usize = crate::mem_advise::PAGE_BYTES as usize;
 
-/// The byte, and what the rest of its page is kept free by.
+/// The byte, and padding that keeps other data off its page.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct WipedByte {
@@ -19,20 +19,20 @@ pub struct WipedByte {
 }
 
 impl WipedByte {
-    /// A byte that is 0; for a static.
+    /// Makes a byte of 0, for a static.
     #[must_use]
     pub const fn new() -> Self {
         Self { byte: AtomicU8::new(0), _rest: [0; PAGE_BYTES - 1] }
     }
 
-    /// Has children find 0 from now on. Whether the system does that.
+    /// Makes children find 0 from now on. Returns whether the system does that.
     pub fn wipe_in_children(&'static self) -> bool {
         let page = std::ptr::from_ref(self).cast_mut().cast();
-        // SAFETY: the page is this value's alone, and what a child finds there is a valid value too.
+        // SAFETY: the page belongs to this value alone, and the zeros in a child are a valid value too.
         unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
     }
 
-    /// Lends the byte; it reads 0 in a child that has a copy of the memory.
+    /// Returns the byte; it reads 0 in a child with a copy of the memory.
     #[inline]
     pub fn get(&self) -> &AtomicU8 {
         &self.byte
@@ -56,7 +56,7 @@ mod tests {
         static BYTE: WipedByte = WipedByte::new();
         assert!(BYTE.wipe_in_children());
         BYTE.get().store(7, Relaxed);
-        // SAFETY: the child looks at the byte and ends.
+        // SAFETY: the child reads the byte and ends.
         let child = unsafe { libc::syscall(libc::SYS_fork) };
         if child == 0 {
             // SAFETY: ends the child alone.

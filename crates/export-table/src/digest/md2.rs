@@ -1,6 +1,6 @@
-//! MD2 (RFC 1319), and HMAC (RFC 2104) over it with blocks of 16 bytes: what the integrity digest is made of.
+//! MD2 (RFC 1319), and HMAC (RFC 2104) over it with blocks of 16 bytes, for the integrity digest.
 //!
-//! Nothing here protects anything; it has to equal what the runtime computes.
+//! It protects nothing; it only has to equal the runtime's result.
 
 const MD2_BLOCK_BYTES: usize = 16;
 
@@ -33,7 +33,7 @@ struct Md2State {
 }
 
 impl Md2State {
-    /// Carries `block` into the checksum.
+    /// Adds `block` to the checksum.
     fn sum(&mut self, block: [u8; MD2_BLOCK_BYTES]) {
         for (sum, byte) in self.checksum.iter_mut().zip(block) {
             *sum ^= SUBSTITUTION_BYTES[usize::from(byte ^ self.last)];
@@ -58,7 +58,7 @@ impl Md2State {
     }
 }
 
-/// MD2 of the concatenation of `parts`.
+/// Returns MD2 of the concatenation of `parts`.
 pub(crate) fn md2(parts: &[&[u8]]) -> [u8; MD2_BLOCK_BYTES] {
     let mut message = parts.concat();
     let padding = MD2_BLOCK_BYTES - message.len() % MD2_BLOCK_BYTES;
@@ -75,7 +75,7 @@ pub(crate) fn md2(parts: &[&[u8]]) -> [u8; MD2_BLOCK_BYTES] {
     digest
 }
 
-/// HMAC-MD2 of `message` under a key of one block.
+/// Returns HMAC-MD2 of `message` under a key of one block.
 pub(crate) fn hmac(key: &[u8; MD2_BLOCK_BYTES], message: &[u8]) -> [u8; MD2_BLOCK_BYTES] {
     let inner = md2(&[&key.map(|byte| byte ^ 0x36), message]);
     md2(&[&key.map(|byte| byte ^ 0x5c), &inner])

@@ -1,4 +1,4 @@
-//! Containers: which entry a device gets, and what it unfolds to.
+//! Containers: which entry a device gets, and what it decompresses to.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -48,7 +48,7 @@ fn code_for_one_architecture_suits_no_other() {
     assert!(ptx(90) && !ptx(75));
 }
 
-/// What is left of a container of these entries for these devices, by kind and architecture.
+/// Returns what remains of a container of these entries for these devices, by kind and architecture.
 fn remaining_entries(entries: &[Vec<u8>], devices: &[u32]) -> Vec<(u16, u32)> {
     let bytes = container(entries);
     let image = ModuleImage::from_bytes(&bytes).unwrap();
@@ -69,9 +69,9 @@ fn machine_code_for_other_devices_is_left_out_and_nothing_else() {
     assert_eq!(remaining_entries(&entries, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
     assert_eq!(remaining_entries(&entries, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
     assert_eq!(remaining_entries(&entries, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
-    // The text serves a device that no machine code does.
+    // The text serves a device without machine code.
     assert_eq!(remaining_entries(&entries, &[103]), [ptx, lto, unknown, text]);
-    // Of its own family what says that it is special stays, whatever the driver makes of it.
+    // A special entry of the device's own family stays, whatever the driver makes of it.
     let special = [special(100, 0), special(103, 0x10_0000), special(103, 0x20_0000), special(103, 0)];
     assert_eq!(remaining_entries(&special, &[100]).len(), 3);
     assert_eq!(
@@ -89,9 +89,10 @@ fn where_nothing_is_to_be_left_out_the_image_stays_as_it_is() {
     };
     let both = container(&[code.clone(), other.clone()]);
     assert!(!whole(&both, &[90]));
-    // All devices are served by it, or one of them by nothing, which its driver is to say; or no device is known.
+    // Everything stays if it serves all devices, if one device has no code (the driver must report that), or if no device is
+    // known.
     assert!(whole(&both, &[90, 80]) && whole(&both, &[75]) && whole(&both, &[90, 75]) && whole(&both, &[]));
-    // A damaged entry is for the driver to find.
+    // The driver must find a damaged entry.
     let mut damaged = both.clone();
     damaged[16 + code.len() + 4] = 1;
     assert!(whole(&damaged, &[90]));

@@ -1,5 +1,5 @@
-//! Kept images, whole and damaged in every way that one byte or one cut can damage them: the short run of the fuzz target
-//! `image` that needs no fuzzer.
+//! Stored images, whole and with every possible damage by one byte or one cut: a short run of the fuzz target `image` without a
+//! fuzzer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use image::parse_all;
 use katydid_fatbin::ModuleImage;
 
-/// The images that are kept: what nvcc makes of one small kernel, with each of its compressions.
+/// Reads the stored images: nvcc's output for a small kernel, with each of its compressions.
 fn corpus() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/image");
     fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect()

@@ -1,4 +1,4 @@
-//! Images by bare pointer, over the wire, and built up again.
+//! Images by bare pointer, over the wire, and rebuilt.
 
 #![expect(unsafe_code, reason = "images are passed by pointer")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
@@ -6,7 +6,7 @@
 use crate::common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
 use katydid_fatbin::{ModuleImage, ModuleImageError, ModuleImageKind, OwnedImage, image_at};
 
-/// A cubin of 184 bytes whose last bytes belong to its program header.
+/// Builds a cubin of 184 bytes whose last bytes belong to its program header.
 fn cubin() -> Vec<u8> {
     let mut file = vec![0; 184];
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -25,7 +25,7 @@ fn image_of(owned: &OwnedImage) -> ModuleImage<'_> {
     unsafe { image_at(owned.as_ptr()) }.unwrap()
 }
 
-/// To the flat form, back, built up again, and found there by pointer.
+/// Encodes an image, decodes it, rebuilds it, and finds it again by pointer.
 fn carried(image: &ModuleImage<'_>) -> (ModuleImageKind, Vec<Vec<u8>>) {
     let flat = image.encode();
     let decoded = ModuleImage::decode(&flat).unwrap();
@@ -114,7 +114,7 @@ fn pointers_to_nothing_are_refused() {
     // SAFETY: a wrapper whose container is null.
     assert_eq!(unsafe { image_at(wrapper.as_ptr().cast()) }, Err(ModuleImageError::Null));
     let future = [0x4662_43b1 | 3 << 32, 0, 0_u64];
-    // SAFETY: a wrapper of an unknown version, of which only the first word is looked at.
+    // SAFETY: a wrapper of an unknown version, of which only the first word is read.
     assert!(matches!(unsafe { image_at(future.as_ptr().cast()) }, Err(ModuleImageError::Field { value: 3, .. })));
 }
 

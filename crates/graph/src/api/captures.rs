@@ -15,12 +15,12 @@ use crate::outcome::Outcome;
 const SET_CAPTURE_DEPENDENCIES: u32 = 1;
 
 thread_local! {
-    /// What the last question of this thread was answered with: programs are lent these arrays.
+    /// The arrays in this thread's last answer, which programs may read until the next.
     static LENT: std::cell::RefCell<(Vec<CUgraphNode>, Vec<CUgraphEdgeData>)> =
         const { std::cell::RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Where the answers about a capture go; all but the status may be left out.
+/// The outputs of a query about a capture; all except the status may be null.
 struct CaptureOutputs {
     status: *mut u32,
     id: *mut u64,
@@ -191,7 +191,7 @@ impl<B: Backend> Graphs<B> {
     }
 }
 
-/// An answer that is not wanted.
+/// Returns a null output, for an answer that is not needed.
 fn null<T>() -> *mut T {
     std::ptr::null_mut()
 }
@@ -207,7 +207,7 @@ unsafe fn read_number(pointer: *const u32) -> Outcome<u32> {
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Lends the program arrays that live until the thread asks again.
+/// Returns arrays to the program that live until the thread's next query.
 ///
 /// # Safety
 ///

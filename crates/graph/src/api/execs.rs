@@ -45,7 +45,7 @@ impl<B: Backend> Graphs<B> {
         Ok(())
     }
 
-    /// The log stays empty: the code says what there is to say.
+    /// Instantiates a graph. The log stays empty: the code tells everything.
     pub unsafe fn instantiate(
         &self,
         out: *mut CUgraphExec,
@@ -110,7 +110,7 @@ impl<B: Backend> Graphs<B> {
         Ok(())
     }
 
-    /// Refuses an upload into a stream that is none, or is captured, before anything is made.
+    /// Refuses an upload into an invalid or captured stream, before anything is made.
     fn may_upload(&self, requested: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> Outcome {
         if uploads(requested) { self.refuse_captured(self.backend.stream(requested.hUploadStream)?) } else { Ok(()) }
     }
@@ -185,12 +185,12 @@ impl<B: Backend> Graphs<B> {
     }
 }
 
-/// Whether an instantiation has its graph uploaded as well.
+/// Returns whether an instantiation also uploads its graph.
 fn uploads(requested: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> bool {
     requested.flags & u64::from(instantiate_flags::UPLOAD) != 0
 }
 
-/// Only kernels, copies and fills can be left out.
+/// Only kernels, copies and fills can be disabled.
 fn may_be_disabled(params: &Params) -> Outcome {
     match params {
         Params::Kernel(_) | Params::Memcpy(_) | Params::Memset(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Functions on whole graphs: making, copying, asking, drawing; and user objects.
+//! Functions on whole graphs: making, copying, querying, drawing; and user objects.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag, and it must be given.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over references of the program's.
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over references of the program.
 const USER_OBJECT_MOVE: u32 = 1;
 
 /// Every function: pointers are null or as the driver API documents them.
@@ -105,7 +105,7 @@ impl<B: Backend> Graphs<B> {
         let edges = self.ask(|state| state.edges(state.graph_id(graph)?))?;
         let ends = |pick: fn(&Edge) -> NodeId| edges.iter().map(pick).map(node_handle).collect::<Vec<_>>();
         let data_list: Vec<_> = edges.iter().map(|edge| edge.2).collect();
-        // SAFETY: the contract of all functions here; each list is given the room that `count` said at first.
+        // SAFETY: the contract of all functions here; each list gets the capacity that `count` had at first.
         unsafe {
             let capacity = count.read_unaligned();
             let (mut first, mut second) = (capacity, capacity);
@@ -129,7 +129,7 @@ impl<B: Backend> Graphs<B> {
         unsafe { self.edges(graph, from, to, std::ptr::null_mut(), count) }
     }
 
-    /// Forms of functions that cannot tell what edges carry refuse graphs whose edges carry something.
+    /// Refuses graphs whose edges carry data, for forms of functions that cannot return it.
     fn without_data(&self, graph: CUgraph) -> Outcome {
         let edges = self.ask(|state| state.edges(state.graph_id(graph)?))?;
         let lossy = edges.iter().any(|edge| edge.2.from_port != 0 || edge.2.type_ != 0);
@@ -274,7 +274,7 @@ impl<B: Backend> Graphs<B> {
             let (graph, id) = (state.graph_id(graph)?, state.objects.id(object)?);
             positive(count)?;
             let Some(held) = state.graph_mut(graph)?.objects.get_mut(&id) else { return Ok(()) };
-            // More than the graph holds is not released, as the driver has it.
+            // More references than the graph holds are not released, as in the driver.
             if let Some(left) = held.checked_sub(count) {
                 *held = left;
                 state.objects.release(id, count);

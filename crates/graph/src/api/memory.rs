@@ -1,4 +1,4 @@
-//! Memory nodes, conditional nodes, generic parameters, and what graphs have of a device's memory.
+//! Memory nodes, conditional nodes, generic parameters, and the device memory of graphs.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -35,8 +35,8 @@ const CHILD_GRAPH_OWNERSHIP_MOVE: u64 = 1;
 #[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
 #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 impl<B: Backend> Graphs<B> {
-    /// Memory for a node that comes behind others of its graph, and the node's parameters. What they have freed is used again,
-    /// at the same address.
+    /// Allocates memory for a node after others of its graph; returns the node's parameters. Memory that those have freed is
+    /// used again, at the same address.
     fn allocate(
         &self,
         request: &CUDA_MEM_ALLOC_NODE_PARAMS,
@@ -64,7 +64,7 @@ impl<B: Backend> Graphs<B> {
             }
         };
         let mut params = *request;
-        // The descriptions of access are the caller's, and gone when a program asks for the parameters.
+        // The access descriptions are the caller's, and gone when a program queries the parameters.
         (params.dptr, params.accessDescs, params.accessDescCount) = (address, std::ptr::null(), 0);
         Ok((Alloc { params, memory }, address))
     }
@@ -129,11 +129,11 @@ impl<B: Backend> Graphs<B> {
         Ok(())
     }
 
-    /// A stream-ordered allocation becomes a node if its stream is captured: the address, then.
+    /// Captures a stream-ordered allocation, if its stream is captured; returns the address then.
     ///
     /// # Errors
     ///
-    /// As [`Graphs::take`], and as the allocation would give.
+    /// As [`Graphs::take`], and as for the allocation.
     pub fn take_alloc(&self, stream: CaptureStream, size: usize, device: i32) -> Outcome<Option<u64>> {
         let mut address = None;
         let make = || {
@@ -155,7 +155,7 @@ impl<B: Backend> Graphs<B> {
         }
     }
 
-    /// A stream-ordered free becomes a node if its stream is captured; only memory of graphs can be freed so.
+    /// Captures a stream-ordered free, if its stream is captured; only memory of graphs can be freed so.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl<B: Backend> Graphs<B> {
         Ok(())
     }
 
-    /// The node's body graphs are made with it, and belong to it.
+    /// Adds a conditional node; its body graphs are made with it, and belong to it.
     unsafe fn put_conditional(&self, spot: Spot, request: &mut GenericConditional) -> Outcome {
         check_conditional(request.type_, request.size)?;
         let context = self.backend.context(request.ctx)?;
@@ -309,14 +309,14 @@ impl<B: Backend> Graphs<B> {
     }
 }
 
-/// The entry of a conditional handle. A graph that is inside another one has the handles of the outermost one, whichever of
-/// them they were made for; those of other graphs are unknown to it (driver 580.159.04).
+/// Returns the entry of a conditional handle. An inner graph has the handles of the outermost one, whichever of them they
+/// were made for; it does not know those of other graphs (driver 580.159.04).
 fn find_condition(state: &mut GraphState, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
     let owner = state.outermost(graph)?;
     Ok(state.graph_mut(owner)?.conditions.get_mut(&handle))
 }
 
-/// A handle is used by one node.
+/// Checks that no node uses a handle yet: each is used by one node.
 fn free_condition(state: &mut GraphState, graph: u32, handle: u64) -> Outcome {
     let condition = find_condition(state, graph, handle)?.filter(|condition| condition.node.is_none());
     condition.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)

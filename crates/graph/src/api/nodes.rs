@@ -1,4 +1,4 @@
-//! Functions on nodes: adding them, asking what they do, changing it.
+//! Functions on nodes: adding them, and querying and changing their parameters.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -19,7 +19,7 @@ use crate::handles::{graph_handle, node_handle};
 use crate::outcome::Outcome;
 use crate::params::{Attributes, Params};
 
-/// Where a node is to be added.
+/// The place for a new node.
 #[derive(Clone, Copy)]
 pub(super) struct Spot {
     pub(super) out: *mut CUgraphNode,
@@ -34,7 +34,7 @@ pub(super) struct Spot {
 #[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
 #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 impl<B: Backend> Graphs<B> {
-    /// Adds a node whose parameters were checked; `finish` completes what needs the node's number.
+    /// Adds a node with checked parameters; `finish` completes the parts that need the node's number.
     pub(super) unsafe fn put(
         &self,
         spot: Spot,
@@ -202,7 +202,7 @@ impl<B: Backend> Graphs<B> {
         unsafe { self.put_child(spot, child, false) }
     }
 
-    /// A child graph is copied into its node, or moves into it.
+    /// Adds a child graph, which is copied into its node, or moves into it.
     pub(super) unsafe fn put_child(&self, spot: Spot, child: CUgraph, moves: bool) -> Outcome {
         let id = self.ask(|state| {
             let (outer, id) = (state.graph_id(spot.graph)?, state.graph_id(child)?);
@@ -290,7 +290,7 @@ impl<B: Backend> Graphs<B> {
         unsafe { self.node_dependents(node, out, std::ptr::null_mut(), count) }
     }
 
-    /// Shows the parameters of a node.
+    /// Reads the parameters of a node.
     pub(super) fn look<T>(&self, node: CUgraphNode, see: impl FnOnce(&Params) -> Option<T>) -> Outcome<T> {
         self.ask(|state| see(&state.node(state.node_id(node)?)?.params).ok_or(CUresult::ERROR_INVALID_VALUE))
     }
@@ -312,7 +312,7 @@ impl<B: Backend> Graphs<B> {
         require_output(out)?;
         let mut params = self.look(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
         if params.func.is_null() {
-            // Once the kernel's library has been unloaded there is none.
+            // A kernel whose library was unloaded has no function.
             let function = self.backend.function_of(params.kern.0.addr(), params.ctx.0.addr()).unwrap_or(0);
             params.func = CUfunction(std::ptr::with_exposed_provenance_mut(function));
         }
@@ -462,12 +462,12 @@ impl<B: Backend> Graphs<B> {
     }
 }
 
-/// What was set on a kernel node besides its parameters.
+/// Returns the attributes of a kernel node.
 pub(super) fn attributes_of(params: &Params) -> Attributes {
     if let Params::Kernel(kernel) = params { kernel.attributes.clone() } else { Attributes::new() }
 }
 
-/// The context of a copy or fill.
+/// Returns the context of a copy or fill.
 pub(super) fn context_of(params: &Params) -> CUcontext {
     let context = match params {
         Params::Memcpy(copy) => copy.context,
@@ -477,11 +477,11 @@ pub(super) fn context_of(params: &Params) -> CUcontext {
     CUcontext(std::ptr::with_exposed_provenance_mut(context))
 }
 
-/// Neighbours of a node; forms that cannot tell what edges carry refuse those that carry something.
+/// Returns the neighbors of a node; forms that cannot return edge data refuse edges with data.
 ///
 /// # Safety
 ///
-/// As [`list`]; `data` has the same room.
+/// As [`list`]; `data` has the same capacity.
 unsafe fn neighbours(
     edges: &[(u32, CUgraphEdgeData)],
     out: *mut CUgraphNode,
@@ -495,7 +495,7 @@ unsafe fn neighbours(
     }
     let nodes: Vec<_> = edges.iter().map(|edge| node_handle(edge.0)).collect();
     let data_list: Vec<_> = edges.iter().map(|edge| edge.1).collect();
-    // SAFETY: the contract of this function; each list is given the room that `count` said at first.
+    // SAFETY: the contract of this function; each list gets the capacity that `count` had at first.
     unsafe {
         let mut capacity = count.read_unaligned();
         if !data.is_null() && !out.is_null() {

@@ -1,4 +1,4 @@
-//! Parameters of nodes as C describes them, checked with the driver library's help.
+//! Parameters of nodes from C structures, checked with the driver library's help.
 
 #![expect(unsafe_code, reason = "reads structures of C callers")]
 
@@ -16,23 +16,23 @@ use crate::backend::{Backend, Launch};
 use crate::outcome::Outcome;
 use crate::params::{Arguments, Attributes, Batch, Host, Kernel, Memcpy, Memset, Params};
 
-/// Operations that one batch may hold.
+/// Most operations of one batch.
 const MAX_BATCH_MEMORY_OPERATIONS: u32 = 256;
 
-/// The payload of generic parameters as one of its members.
+/// Decodes the payload of generic parameters as one of its members.
 pub(super) fn payload<T: Pod>(params: &CUgraphNodeParams) -> Outcome<T> {
     let bytes: Vec<u8> = params.payload.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.get(..size_of::<T>()).and_then(T::from_bytes).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Puts a member back into the payload.
+/// Encodes a member into the payload.
 pub(super) fn store<T: Pod>(params: &mut CUgraphNodeParams, member: &T) {
     for (word, bytes) in params.payload.iter_mut().zip(member.to_bytes().as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
 }
 
-/// Parameters of CUDA 11 as those of CUDA 12.
+/// Converts parameters of CUDA 11 to those of CUDA 12.
 pub(super) fn modern(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
     CUDA_KERNEL_NODE_PARAMS {
         func: old.func,
@@ -50,7 +50,7 @@ pub(super) fn modern(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAM
     }
 }
 
-/// Parameters of CUDA 12 as those of CUDA 11; what a program of CUDA 11 cannot see is left out.
+/// Converts parameters of CUDA 12 to those of CUDA 11, without fields that a program of CUDA 11 cannot see.
 pub(super) fn ancient(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_v1 {
     CUDA_KERNEL_NODE_PARAMS_v1 {
         func: new.func,
@@ -66,8 +66,8 @@ pub(super) fn ancient(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_
     }
 }
 
-/// What `cuGraphKernelNodeGetParams` answers, without the function of a kernel; the pointers in it live as long as the node's
-/// parameters.
+/// Returns the answer of `cuGraphKernelNodeGetParams`, without the function of a kernel. Its pointers live as long as the
+/// node's parameters.
 pub(super) fn described(kernel: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
     let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (kernel.grid, kernel.block);
     let pointer = |address: usize| std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address);
@@ -93,11 +93,11 @@ pub(super) fn described(kernel: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
 
 /// Every function: pointers are null or as the driver API documents them.
 impl<B: Backend> Graphs<B> {
-    /// A kernel node's parameters, from a launch.
+    /// Makes a kernel node's parameters from a launch.
     ///
     /// # Errors
     ///
-    /// As the launch would give.
+    /// As for the launch.
     ///
     /// # Safety
     ///
@@ -142,7 +142,7 @@ impl<B: Backend> Graphs<B> {
             extra: params.extra,
             attributes,
         };
-        // A launch takes a kernel where a function is meant, a node does not (driver 580.159.04).
+        // A launch accepts a kernel in place of a function, a node does not (driver 580.159.04).
         if self.backend.is_kernel(launch.function) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -154,11 +154,11 @@ impl<B: Backend> Graphs<B> {
         })
     }
 
-    /// A copy node's parameters.
+    /// Makes a copy node's parameters.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for nothing to copy, and as the copy would give.
+    /// `ERROR_INVALID_VALUE` for an empty copy, and as for the copy.
     pub fn copy_params(&self, copy: &CUDA_MEMCPY3D, context: CUcontext) -> Outcome<Params> {
         let context = self.backend.context(context)?;
         if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
@@ -168,11 +168,11 @@ impl<B: Backend> Graphs<B> {
         Ok(Params::Memcpy(Memcpy { copy: *copy, context }))
     }
 
-    /// A fill node's parameters.
+    /// Makes a fill node's parameters.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for nothing to fill, and as the fill would give.
+    /// `ERROR_INVALID_VALUE` for an empty fill, and as for the fill.
     pub fn fill_params(&self, fill: &CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Outcome<Params> {
         let context = self.backend.context(context)?;
         let row = fill.width.checked_mul(fill.elementSize as usize);
@@ -211,7 +211,7 @@ impl<B: Backend> Graphs<B> {
         Ok(Params::Batch(Batch { operations: Arc::new(operations), flags: 0, context }))
     }
 
-    /// Parameters of the kinds that need no more than they say; `ERROR_NOT_SUPPORTED` for the others.
+    /// Makes parameters of the types that need no other objects; `ERROR_NOT_SUPPORTED` for other types.
     pub(super) unsafe fn generic_params(&self, params: &CUgraphNodeParams, attributes: Attributes) -> Outcome<Params> {
         let context = |word: usize| CUcontext(std::ptr::with_exposed_provenance_mut(params.payload[word] as usize));
         match params.type_ {
@@ -241,7 +241,7 @@ fn event_of(params: &CUgraphNodeParams) -> CUevent {
     CUevent(std::ptr::with_exposed_provenance_mut(params.payload[0] as usize))
 }
 
-/// Generic parameters as the caller gives them, with what must be zero checked.
+/// Reads the caller's generic parameters; checks that reserved fields are zero.
 ///
 /// # Safety
 ///

@@ -8,10 +8,10 @@ use crate::graph::GraphState;
 use crate::handles::NodeId;
 use crate::outcome::Outcome;
 
-/// More elements than a list can have are a caller's mistake.
+/// Most elements of a list: more are a caller's mistake.
 const MAX_LIST_ELEMENTS: usize = 1 << 24;
 
-/// A structure that the caller lends.
+/// Copies a structure of the caller.
 ///
 /// # Safety
 ///
@@ -24,12 +24,12 @@ pub(super) unsafe fn read<T: Pod>(pointer: *const T) -> Outcome<T> {
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Refuses an output that is not there, before anything is done.
+/// Refuses a missing output, before anything is done.
 pub(super) fn require_output<T>(pointer: *mut T) -> Outcome {
     if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Writes an output if it is wanted.
+/// Writes an output unless it is null.
 ///
 /// # Safety
 ///
@@ -41,7 +41,7 @@ pub(super) unsafe fn write<T>(pointer: *mut T, value: T) {
     }
 }
 
-/// `count` values that the caller lends.
+/// Copies `count` values of the caller.
 ///
 /// # Safety
 ///
@@ -54,11 +54,11 @@ pub(super) unsafe fn values<T: Copy>(pointer: *const T, count: usize) -> Outcome
     Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
 }
 
-/// Fills the caller's list and says how many there are; without a list, only says it. Room beyond them is cleared.
+/// Fills the caller's list and writes the number of entries; without a list, only the number. Unused entries are cleared.
 ///
 /// # Safety
 ///
-/// `count` is null or says how much room there is at `list`, which is null or has it.
+/// `count` is null or the capacity of `list`, which is null or has that.
 pub(super) unsafe fn list<T: Copy + Default>(values: &[T], list: *mut T, count: *mut usize) -> Outcome {
     require_output(count)?;
     // SAFETY: not null, so readable by the contract.
@@ -80,7 +80,7 @@ pub(super) unsafe fn list<T: Copy + Default>(values: &[T], list: *mut T, count: 
     Ok(())
 }
 
-/// Dependencies as the caller names them, with or without data.
+/// Reads the caller's dependencies, with or without data.
 ///
 /// # Safety
 ///

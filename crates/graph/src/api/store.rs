@@ -1,7 +1,7 @@
-//! The graphs and captures of a process, without what runs them.
+//! The graphs and captures of a process, without a backend.
 //!
-//! A driver library's streams sit below its graphs. They ask the store whether a capture is under way; everything else
-//! goes through [`Graphs`](crate::Graphs), which joins a store with a backend.
+//! A driver library's streams sit below its graphs. They ask the store whether a capture is active; everything else goes
+//! through [`Graphs`](crate::Graphs), which joins a store with a backend.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,21 +12,21 @@ use crate::captures::CaptureStream;
 use crate::graph::GraphState;
 use crate::outcome::Outcome;
 
-/// Destructors that came due: address of the function, and its data.
+/// Pending destructors: address of the function, and its data.
 type PendingDestructors = Vec<(usize, usize)>;
 
 /// The graphs and captures of a process.
 #[derive(Debug, Default)]
 pub struct Store {
     state: Mutex<GraphState>,
-    /// Captures under way, and events that stand for a place in one: without any, most calls need no look.
+    /// Number of active captures, and of events that stand for a place in one: without any, most calls check nothing.
     captures: AtomicUsize,
-    /// Blocks of memory that belong to graphs.
+    /// Number of memory blocks that belong to graphs.
     blocks: AtomicUsize,
 }
 
 impl Store {
-    /// Runs `body` under the lock. The caller runs the destructors that came due.
+    /// Runs `body` under the lock. The caller runs the pending destructors.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> (T, PendingDestructors) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = body(&mut state);
@@ -35,21 +35,21 @@ impl Store {
         (answer, state.objects.take_pending_destructors())
     }
 
-    /// Nothing is captured, and no event was last recorded in a capture.
+    /// Returns whether nothing is captured, and no event was last recorded in a capture.
     pub fn is_quiet(&self) -> bool {
         self.captures.load(Ordering::Acquire) == 0
     }
 
-    /// Whether graphs own any memory.
+    /// Returns whether graphs own any memory.
     pub(crate) fn has_blocks(&self) -> bool {
         self.blocks.load(Ordering::Acquire) != 0
     }
 
-    /// Refuses what cannot be captured at all, which invalidates the capture.
+    /// Refuses a call that cannot be captured at all, which invalidates the capture.
     ///
     /// # Errors
     ///
-    /// 900 in a capture, 901 in a invalidated one, 906 for the legacy default stream.
+    /// 900 in a capture, 901 in an invalidated one, 906 for the legacy default stream.
     pub fn refuse_captured(&self, stream: CaptureStream) -> Outcome {
         if self.is_quiet() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Store {
             state.captures.invalidate_of(stream.key);
             Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
         };
-        // Neither looking at captures nor invalidating one ends an object, so no destructor comes due.
+        // Neither a query of captures nor an invalidation ends an object, so no destructor is pending.
         self.with(refuse).0
     }
 }

@@ -30,7 +30,7 @@ impl<B: Backend> Graphs<B> {
         self.backend.copy(copy, context).ok()
     }
 
-    /// Changes one step, here and in the driver library; nothing is changed if either refuses.
+    /// Changes one step, here and in the driver library; changes nothing if either refuses.
     pub(super) fn alter(
         &self,
         exec: CUgraphExec,
@@ -150,7 +150,7 @@ impl<B: Backend> Graphs<B> {
         })
     }
 
-    /// Tells the driver library of all steps that changed; the plan is the executable graph's then.
+    /// Sends all changed steps to the driver library; then the plan becomes the executable graph's.
     fn adopt(&self, state: &mut GraphState, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
         let exec = state.exec_mut(id)?;
         send_changes(changed, &exec.plan, &plan, |number, was, is| self.backend.change(id, number, was, is))?;
@@ -158,7 +158,7 @@ impl<B: Backend> Graphs<B> {
         Ok(())
     }
 
-    /// Parameters of any type; those that belong to the type and cannot be replaced are refused.
+    /// Sets parameters of any type; refuses those that belong to the type and cannot be replaced.
     pub unsafe fn exec_set(&self, exec: CUgraphExec, node: CUgraphNode, params: *mut CUgraphNodeParams) -> Outcome {
         // SAFETY: handed on.
         let params = unsafe { generic(params.cast_const()) }?;

@@ -1,4 +1,4 @@
-//! Kept requests, whole and damaged: the short run of the fuzz target `http` that needs no fuzzer.
+//! Stored requests, whole and damaged: a short run of the fuzz target `http`, without a fuzzer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -13,7 +13,7 @@ use http::ask;
 /// Changes tried in every run; `KATYDID_MUTATIONS` has more.
 const MUTATIONS: u32 = 1_500;
 
-/// Requests, and inputs that once were trouble.
+/// Requests, and inputs that have caused faults.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/http");
     let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

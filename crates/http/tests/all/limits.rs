@@ -1,4 +1,4 @@
-//! What a client cannot do to a socket that answers HTTP, whatever it sends or does not read.
+//! Limits of a client of a socket that answers HTTP, whatever it sends or does not read.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -27,7 +27,7 @@ impl Bench {
         Self { server: Some(server), folder }
     }
 
-    /// One that says what it was asked.
+    /// Creates a socket that answers with the request.
     fn echo(limits: Limits) -> Self {
         Self::new(limits, |request| {
             let body = String::from_utf8_lossy(&request.body);
@@ -41,10 +41,10 @@ impl Bench {
         stream
     }
 
-    /// What comes back, to the end of the connection.
+    /// Returns everything that comes back, to the end of the connection.
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
-        // The server may have answered, and hung up, before it has read all.
+        // The server may have answered, and hung up, before it has read everything.
         let _ = stream.write_all(request);
         read_answer(&mut stream)
     }
@@ -120,7 +120,7 @@ fn slow_request_is_disconnected_at_the_timeout() {
     {
         let mut stream = bench.connect();
         stream.write_all(request_start.as_bytes()).unwrap();
-        // A byte now and then is no more than none.
+        // Occasional bytes do not extend the time limit.
         let mut drip = stream.try_clone().unwrap();
         let dripping = thread::spawn(move || {
             while drip.write_all(b"x").is_ok() {
@@ -142,7 +142,7 @@ fn silent_connections_make_room_for_others() {
     assert_eq!(silent[99].read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "the newest stays");
 }
 
-/// Bytes of an answer that no socket keeps.
+/// Bytes of an answer that no socket buffers.
 const LARGE_ANSWER_BYTES: usize = 8 << 20;
 
 #[test]
@@ -182,14 +182,14 @@ fn work_goes_on_for_its_client_under_a_flood_of_connections() {
     assert!(read_answer(&mut asker).ends_with("\"done\""));
 }
 
-/// A place is free again once its client has read.
+/// A slot is free again once its client has read the answer.
 fn until_answered(bench: &Bench) {
     while status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")) != "200" {
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// More lines than a socket and a connection keep.
+/// More lines than a socket and a connection buffer.
 const LINE_COUNT: usize = 20_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Requests to an object store, below the prefix of one place.
+//! Requests to an object store, below the prefix of one location.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,27 +17,27 @@ use crate::error::{ImageError, Result};
 /// Prefix of addresses in object storage.
 pub(super) const S3_SCHEME: &str = "s3://";
 
-/// What all handles of one place share.
+/// State shared by all handles of one location.
 pub(super) struct Bucket {
     pub(super) objects: Arc<dyn ObjectStore>,
     pub(super) prefix: Path,
-    /// As the user has named it.
+    /// The address as the user gave it.
     pub(super) address: String,
-    /// Requests run here; the caller waits.
+    /// Requests run here while the caller waits.
     pub(super) runtime: Runtime,
-    /// Files of other programs.
+    /// Folder for files of other programs.
     pub(super) scratch: Scratch,
     pub(super) terms: LeaseTerms,
     pub(super) hold: LeaseHold,
 }
 
-/// An error of the client, after its own retries. At an S3 address, the remedy names the variables that may be wrong.
+/// Makes an error of the client, after its own retries. At an S3 address, the remedy names variables that may be wrong.
 pub(super) fn failed(location: &str, action: &'static str, error: Error) -> ImageError {
     let remedy = if location.starts_with(S3_SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
     ImageError::io(location, action, io::Error::other(StoreError { error, remedy }))
 }
 
-/// What the client says, and what to do.
+/// The client's error, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}{remedy}")]
 struct StoreError {
@@ -46,9 +46,9 @@ struct StoreError {
     remedy: String,
 }
 
-/// What a user who asks is known by.
+/// Variables with the user's credentials.
 const CREDENTIAL_VARIABLES: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
-/// From what else the client knows who asks.
+/// Other variables that give the client credentials.
 const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -56,7 +56,7 @@ const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_SKIP_SIGNATURE",
 ];
 
-/// Which variables to look at, by what failed and what is set.
+/// Returns which variables to check, given the error and the variables that are set.
 fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String {
     // Checkpoints are written by the job's supervisor.
     const CREDENTIALS_OWNER: &str = "(of a checkpoint, for the job's `katydid run`)";
@@ -68,7 +68,7 @@ fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String 
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::InvalidPath { .. } => String::new(),
         _ if !is_known => {
             let (names, is) = (missing.join(" and "), if missing.len() == 1 { "is" } else { "are" });
-            // A cloud's own machines may ask without them.
+            // A cloud's own machines may send requests without them.
             let role = ", unless this machine has a role that may use the bucket at AWS_ENDPOINT in AWS_REGION";
             let role = if missing.len() == 1 { "" } else { role };
             format!("; {names} {is} not set: set {} {CREDENTIALS_OWNER}{role}", CREDENTIAL_VARIABLES.join(" and "))
@@ -81,28 +81,28 @@ fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String 
 }
 
 impl Bucket {
-    /// The key of a name; `.` is the place itself.
+    /// Returns the key of a name; `.` is the location itself.
     pub(super) fn path(&self, name: &str) -> Path {
         name.split('/').filter(|part| *part != ".").fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    /// Only for messages.
+    /// Returns the address of a name, for messages only.
     pub(super) fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.address.trim_end_matches('/'))
     }
 
-    /// Waits for requests: the callers are threads that have nothing else to do.
+    /// Waits for a request: the calling threads have nothing else to do.
     pub(super) fn wait<T>(&self, request: impl Future<Output = T>) -> T {
         self.runtime.block_on(request)
     }
 
-    /// Refuses to change an object for a writer that may have lost its lock.
+    /// Refuses changes by a writer that may have lost its lock.
     pub(super) fn may_change(&self, name: &str) -> Result<()> {
         let lost = || ImageError::LockLost { location: self.location(name) };
         self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
     }
 
-    /// Makes an object; false when it exists.
+    /// Creates an object; returns false if it exists.
     pub(super) fn make(&self, name: &str, contents: String) -> Result<bool> {
         self.may_change(name)?;
         let options = PutOptions::from(PutMode::Create);
@@ -113,7 +113,7 @@ impl Bucket {
         }
     }
 
-    /// The length of an object that is there.
+    /// Returns the length of an object; `None` if it does not exist.
     pub(super) fn exists(&self, name: &str) -> Result<Option<u64>> {
         match self.wait(self.objects.head(&self.path(name))) {
             Ok(meta) => Ok(Some(meta.size)),
@@ -122,7 +122,7 @@ impl Bucket {
         }
     }
 
-    /// Removes an object; one that is not there has been removed.
+    /// Removes an object; a missing one is fine.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.may_change(name)?;
         match self.wait(self.objects.delete(&self.path(name))) {
@@ -131,7 +131,7 @@ impl Bucket {
         }
     }
 
-    /// Names of the objects and of the folders right below a folder.
+    /// Returns the names of the objects and folders directly below a folder.
     pub(super) fn entries(&self, folder: &str) -> Result<(Vec<String>, Vec<String>)> {
         let path = self.path(folder);
         let listed = self.wait(self.objects.list_with_delimiter(Some(&path)));

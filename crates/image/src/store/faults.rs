@@ -1,8 +1,8 @@
 //! Fault injection: the n-th change of a store fails, as in a crash or on a full disk.
 //!
-//! A test counts the changes of a whole checkpoint first, then has each of them fail in turn. In a crash the change
-//! itself is done by half and nothing after it is done at all; [`Faults::unsynced`] names the files whose contents a
-//! machine without power would have lost besides.
+//! A test first counts the changes of a whole checkpoint, and then makes each of them fail in turn. In a crash the change itself
+//! is half done, and later changes do not happen. [`Faults::unsynced`] names the files whose contents a power cut would have lost
+//! too.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,13 +12,13 @@ use std::sync::{Mutex, PoisonError};
 /// Kinds of failure that a test injects into a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// The process ends: this change is half done, later ones are not done.
+    /// The process ends: this change is half done, later ones do not happen.
     Crash,
-    /// This change and later ones find no room; removing works.
+    /// This change and later ones find no space; removals work.
     Full,
 }
 
-/// A plan of what goes wrong, shared by all that change one image.
+/// The fault plan, shared by all writers of one image.
 #[derive(Debug)]
 pub struct Faults {
     changes: AtomicU64,
@@ -28,51 +28,51 @@ pub struct Faults {
     unsynced: Mutex<BTreeSet<String>>,
 }
 
-/// What a change is, for the plan.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
     /// A file gets contents.
     Write(&'a str),
-    /// It is preallocated beyond its end, or cut to its length.
+    /// A file is preallocated past its end, or cut to its length.
     Preallocation(&'a str),
-    /// Its contents become lasting.
+    /// The contents of a file are synced.
     Sync(&'a str),
-    /// It gets another name.
+    /// A file is renamed.
     Rename(&'a str, &'a str),
-    /// A name appears: an empty file or a folder.
+    /// A name is created: an empty file or a folder.
     Make,
-    /// A name goes away.
+    /// A name is removed.
     Remove(&'a str),
 }
 
-/// How a change that the plan lets fail is to be carried out.
+/// How to carry out a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As if there were no plan.
+    /// Normally.
     Done,
-    /// By half, then an error.
+    /// By half, then with an error.
     Half,
-    /// Nothing is done; the change fails with this error.
+    /// Not at all; the change fails with this error.
     Refused(io::ErrorKind),
 }
 
 impl Faults {
-    /// A plan without failures; [`Faults::changes`] counts.
+    /// Makes a plan without failures; [`Faults::changes`] counts.
     pub fn none() -> Self {
         Self::at(u64::MAX, InjectedFault::Crash)
     }
 
-    /// Change number `first`, counted from 0, goes wrong.
+    /// Makes a plan in which change number `first`, counted from 0, fails.
     pub fn at(first: u64, fault: InjectedFault) -> Self {
         Self { changes: AtomicU64::new(0), first, fault, unsynced: Mutex::default() }
     }
 
-    /// Number of changes made so far.
+    /// Returns the number of changes made so far.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Files that were written and not made lasting since.
+    /// Returns the files that were written and not synced since.
     pub fn unsynced(&self) -> Vec<String> {
         self.names().iter().cloned().collect()
     }
@@ -81,7 +81,7 @@ impl Faults {
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a change and says what becomes of it.
+    /// Counts a change and returns how to carry it out.
     pub(crate) fn next(&self, change: Change<'_>) -> Verdict {
         let number = self.changes.fetch_add(1, Ordering::SeqCst);
         let verdict = match (self.fault, change) {
@@ -101,7 +101,7 @@ impl Faults {
             Change::Write(name) if !matches!(verdict, Verdict::Refused(_)) => drop(names.insert(name.to_owned())),
             Change::Sync(name) if verdict == Verdict::Done => drop(names.remove(name)),
             Change::Remove(name) if !matches!(verdict, Verdict::Refused(_)) => drop(names.remove(name)),
-            // A crash in the middle of a renaming is either of its sides: here it took place.
+            // A crash during a rename leaves its state before or after: here, after.
             Change::Rename(from, to) if !matches!(verdict, Verdict::Refused(_)) && names.remove(from) => {
                 names.insert(to.to_owned());
             }

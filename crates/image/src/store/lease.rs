@@ -1,13 +1,13 @@
-//! The lock of a writer in an object store: an object that says who has it, which its holder writes anew as long as it lives.
+//! The writer's lock in an object store: an object that names its holder, who rewrites it regularly.
 //!
-//! No process lets go for a holder that was killed, so a lock that was not renewed for long is another's to take. How long that is
-//! the store alone says, whose clock stamps each object: clocks of machines are never compared. Taking and renewing put the
-//! object only if it is the one that was seen.
+//! Nothing releases the lock of a holder that was killed. So a lock that was not renewed for long enough may be taken over. Only
+//! the store measures that time, since its clock stamps each object: clocks of machines are never compared. Taking and renewing
+//! replace the object only if it is still the version that was read.
 //!
-//! The rule: two never write at once. A holder whose last renewal is older than [`super::lease_terms::LeaseTerms::valid_for`] changes nothing any more,
-//! by the greater of two measures of its own, of which one goes on while the machine sleeps. What it asked for before may come
-//! late: such a request is tried again for three minutes, and S3 refuses it 15 minutes after it was signed, by a clock that
-//! may be 15 minutes ahead. [`super::lease_terms::LeaseTerms::expires_after`] is more than all that.
+//! Two holders must never write at once. A holder whose last renewal is older than [`super::lease_terms::LeaseTerms::valid_for`]
+//! makes no more changes. It uses the larger of two of its own clocks, one of which runs on while the machine sleeps. Its earlier
+//! requests may arrive late. The client retries such a request for three minutes. S3 refuses it 15 minutes after it was signed,
+//! by a clock that may be 15 minutes ahead. [`super::lease_terms::LeaseTerms::expires_after`] exceeds the sum.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,21 +24,21 @@ use crate::error::{ImageError, Result};
 
 /// Name of the lock's object.
 pub(super) const LOCK_OBJECT: &str = "lock";
-/// An object that is made to hear the store's time.
+/// An object that is written to learn the store's time.
 const CLOCK_OBJECT: &str = "lock-clock";
-/// Begins the second line of a lock that its holder renews. Older builds did not: those are removed by hand.
+/// Start of the second line of a lock that its holder renews. Older builds did not renew: their locks are removed by hand.
 const RENEWAL_MARK: &str = "renewed ";
 
 /// Contents of a lock object.
 #[derive(Debug)]
 struct LockObject {
     holder: String,
-    /// Random id of the holder, different for each.
+    /// Random id of the holder, unique for each.
     id: String,
 }
 
 impl LockObject {
-    /// A store may know an object by its contents: no two renewals are alike.
+    /// Returns the object's text. A store may identify an object by its contents, so no two renewals are alike.
     fn text(&self, count: u64) -> String {
         format!("{}\n{RENEWAL_MARK}{} {count}\n", self.holder, self.id)
     }
@@ -48,7 +48,7 @@ impl LockObject {
     }
 }
 
-/// A lock that is there.
+/// An existing lock.
 pub(super) struct FoundLease {
     text: String,
     meta: ObjectMeta,
@@ -63,7 +63,7 @@ impl FoundLease {
         UpdateVersion { e_tag: self.meta.e_tag.clone(), version: self.meta.version.clone() }
     }
 
-    /// Who has it, as that one wrote it, made printable; and what is to be done if that has ended.
+    /// Returns the holder as its own text names it, made printable, and what to do if that process has ended.
     pub(super) fn holder(&self, shared: &Bucket) -> String {
         let first = self.text.lines().next().unwrap_or_default();
         let shown: String = first.chars().filter(|c| !c.is_control()).take(100).collect();
@@ -79,7 +79,7 @@ impl FoundLease {
 }
 
 impl Bucket {
-    /// The lock, if there is one.
+    /// Returns the existing lock, if there is one.
     pub(super) fn current(&self) -> Result<Option<FoundLease>, Error> {
         let read = async {
             let read = self.objects.get(&self.path(LOCK_OBJECT)).await?;
@@ -98,7 +98,7 @@ impl Bucket {
         self.wait(self.objects.put_opts(&path, text, PutOptions::from(mode))).map(UpdateVersion::from)
     }
 
-    /// How old an object is by the store's own clock.
+    /// Returns the age of an object by the store's own clock.
     fn age_of(&self, meta: &ObjectMeta) -> Result<Duration, Error> {
         let path = self.path(CLOCK_OBJECT);
         let now = self.wait(async {
@@ -109,20 +109,20 @@ impl Bucket {
         Ok(now.signed_duration_since(meta.last_modified).to_std().unwrap_or_default())
     }
 
-    /// Puts a lock in the place of one that is not renewed any more.
+    /// Replaces a lock that is not renewed any more.
     fn take_over(&self, found: &FoundLease, text: String) -> Result<Option<UpdateVersion>, Error> {
         if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.expires_after {
             return Ok(None);
         }
         match self.put_lock(text, PutMode::Update(found.version())) {
             Ok(version) => Ok(Some(version)),
-            // It was renewed, given back or taken in between.
+            // It was renewed, released or taken meanwhile.
             Err(Error::Precondition { .. } | Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes the lock for a holder with this name, which no other holder has.
+    /// Takes the lock for a holder with this id, which no other holder has.
     pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<WriterLock> {
         let (ticket, began) = (LockObject { holder, id }, ClockReading::now());
         let unusable = |error| failed(&self.location(LOCK_OBJECT), "make this object", error);
@@ -161,9 +161,9 @@ pub(super) struct WriterLock {
 impl Drop for WriterLock {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // One that has panicked renews nothing either.
+        // A renewal thread that has panicked renews nothing either.
         let _ = self.thread.take().map(JoinHandle::join);
-        // The user may have taken it from us, or another process, and another holder have it.
+        // The user or another process may have taken the lock, and another holder may have it now.
         let is_ours = || matches!(self.shared.current(), Ok(Some(found)) if self.ticket.is_in(&found.text));
         if self.shared.may_change(LOCK_OBJECT).is_ok() && is_ours() {
             let _ = self.shared.remove(LOCK_OBJECT);
@@ -180,7 +180,7 @@ struct LeaseRenewal {
 }
 
 impl LeaseRenewal {
-    /// Until the lease is dropped, or the lock is lost. A renewal that fails otherwise is tried again when the next one is due.
+    /// Renews until the lease is dropped or the lock is lost. After another error, it retries when the next renewal is due.
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut count = 0;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(self.shared.terms.renew_interval) {
@@ -197,12 +197,12 @@ impl LeaseRenewal {
         }
     }
 
-    /// None: it is another's.
+    /// Renews the lock; `None` if another process has it.
     fn renew(&self, text: String) -> Result<Option<UpdateVersion>, Error> {
         match self.shared.put_lock(text.clone(), PutMode::Update(self.version.clone())) {
             Ok(version) => Ok(Some(version)),
             Err(Error::Precondition { .. } | Error::NotFound { .. } | Error::AlreadyExists { .. }) => {
-                // The answer to an attempt may have been lost, and the client have tried again.
+                // The reply to an attempt may have been lost, and the client may have retried.
                 Ok(self.shared.current()?.filter(|found| self.ticket.is_in(&found.text)).map(|found| found.version()))
             }
             Err(error) => Err(error),

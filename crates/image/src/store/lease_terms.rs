@@ -1,18 +1,18 @@
-//! How long the lock of a writer in an object store lasts, and whether this process still has it.
+//! How long the writer's lock in an object store lasts, and whether this process still holds it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a lock lasts.
+/// Durations of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
     /// Time between two renewals.
     pub renew_interval: Duration,
-    /// Its holder relies on it for so long after a renewal.
+    /// How long its holder relies on it after a renewal.
     pub valid_for: Duration,
-    /// After so long without a renewal it is another's to take.
+    /// How long after a renewal another process may take it over.
     pub expires_after: Duration,
 }
 
@@ -23,18 +23,18 @@ impl Default for LeaseTerms {
     }
 }
 
-/// What a place in a store knows of its lock.
+/// State of the lock of one location.
 #[derive(Debug, Default)]
 pub(super) struct LeaseHold(Mutex<LeaseState>);
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) enum LeaseState {
-    /// This process has none.
+    /// This process does not hold the lock.
     #[default]
     Free,
-    /// It was renewed then.
+    /// The lock was last renewed at this moment.
     Renewed(ClockReading),
-    /// Another process has it.
+    /// Another process holds the lock.
     Lost,
 }
 
@@ -43,7 +43,7 @@ impl LeaseHold {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Whether a holder may change what lies there.
+    /// Returns whether a holder may make changes.
     pub(super) fn may_change(&self, terms: &LeaseTerms) -> bool {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             LeaseState::Free => true,
@@ -53,7 +53,7 @@ impl LeaseHold {
     }
 }
 
-/// A moment by two clocks: one stops while the machine is suspended, the other one can be set.
+/// A moment by two clocks: one stops while the machine is suspended, the other can be set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClockReading {
     since_boot: Duration,

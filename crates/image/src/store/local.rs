@@ -1,7 +1,7 @@
-//! A folder of the file system, reached through one descriptor: a process that was given it needs no right to the path.
+//! A folder of the file system, accessed through one descriptor: a process that receives it needs no access to the path.
 //!
-//! A file is written as `NAME.part`, synced, and renamed; the folder is synced by the caller, once for many files. No
-//! symbolic link is followed at the end of a name. Every change passes [`Folder::change`], where tests let it fail.
+//! A file is written as `NAME.part`, synced, and renamed. The caller syncs the folder once for many files. The last part of a
+//! name is never followed as a symbolic link. Every change goes through [`Folder::change`], where tests inject faults.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
@@ -19,28 +19,28 @@ use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
 use crate::index::PACKS_FOLDER;
 
-/// Ends the name of a file that is being written.
+/// Suffix of a file that is being written.
 pub(crate) const PARTIAL_FILE_SUFFIX: &str = ".part";
-/// What the kernel calls file systems of memory (`linux/magic.h`).
+/// The kernel's number for file systems in memory (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
-/// Bytes that one call may be asked to send: what Linux sends at once.
+/// Most bytes of one `sendfile` call, by Linux's limit.
 const MAX_SEND_BYTES: usize = 0x7fff_f000;
-/// Held by the writer; has the holder's process id in it.
+/// Lock file of the writer; contains the holder's process id.
 const WRITER_LOCK: &str = "lock";
-/// Held by readers together, or by who clears up alone.
+/// Lock file of readers (shared) and of a clean-up (exclusive).
 const READER_LOCK: &str = "katydid-image";
 
-/// A lock that ends with this value, whatever process has a copy of the descriptor: a child that another thread has just forked.
+/// A lock that ends with this value, even if another process has a copy of the descriptor, such as a child that was just forked.
 struct StoreLock(OwnedFd);
 
 impl Drop for StoreLock {
     fn drop(&mut self) {
-        // What is not locked needs no unlocking.
+        // Unlocking a file that is not locked does no harm.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// A folder of the file system.
+/// A folder of the file system, as a store.
 #[derive(Clone)]
 pub(crate) struct Local(Arc<Folder>);
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
-    /// The folder at a path; `create` makes it and those above it, for their owner alone.
+    /// Opens the folder at a path; `create` makes it and its parents, accessible to their owner only.
     pub(crate) fn at(path: &Path, create: bool, faults: Option<Arc<Faults>>) -> Result<Self> {
         let shown = path.display().to_string();
         if create {
@@ -74,7 +74,7 @@ impl Local {
         Ok(Self(Arc::new(Folder { root, path, faults })))
     }
 
-    /// A folder that another process has opened.
+    /// Opens a folder from another process's descriptor.
     pub(crate) fn from_descriptor(root: OwnedFd) -> Self {
         use std::os::fd::AsRawFd;
         let link = format!("/proc/self/fd/{}", root.as_raw_fd());
@@ -84,17 +84,17 @@ impl Local {
 }
 
 impl Folder {
-    /// Only for messages: nothing is ever opened by it.
+    /// Returns a path for messages only; nothing is opened by it.
     fn location(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
     }
 
-    /// Adds where it happened; a full disk becomes an error of its own.
+    /// Adds the location to an error; a full disk becomes its own error.
     fn failed(&self, name: &str, action: &'static str, error: impl Into<io::Error>) -> ImageError {
         ImageError::io(&self.location(name), action, error.into())
     }
 
-    /// Does a change, or lets it fail as a test has planned: `half` is what a crash leaves of it.
+    /// Makes a change, or injects the fault that a test has planned: `half` leaves what a crash would.
     fn change<T>(
         &self,
         change: Change<'_>,
@@ -108,34 +108,34 @@ impl Folder {
         }
     }
 
-    /// Files are their owner's alone: an image has all that a program had in memory. A pipe in the place of one, in a folder that others
-    /// may write to, keeps no process waiting for its other end.
+    /// Opens a file. Files are accessible to their owner only: an image has everything that a program had in memory. In a folder
+    /// that others may write to, a pipe in place of a file does not block the process.
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         rustix::io::retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, Mode::from_raw_mode(0o600)))
     }
 
-    /// What its file system says of itself, if its files are memory.
+    /// Returns the file system's state if it is in memory.
     fn memory(&self) -> Option<StatFs> {
         rustix::fs::fstatfs(&self.root).ok().filter(|found| found.f_type == TMPFS_MAGIC)
     }
 
-    /// Whether anything has this name, a dangling link too.
+    /// Returns whether anything has this name, including a dangling link.
     fn exists(&self, name: &str) -> bool {
         rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes a name; one that is not there has been removed.
+    /// Removes a name; a missing one is fine.
     fn unlink(&self, name: &str, flags: AtFlags) -> io::Result<()> {
         let remove = || match rustix::fs::unlinkat(&self.root, name, flags) {
             Err(error) if error != Errno::NOENT => Err(error.into()),
             _ => Ok(()),
         };
-        // A crash in the middle of a removal is either of its sides: the next fault point is the other one.
+        // A crash during a removal leaves its state before or after: the next fault point covers the other one.
         self.change(Change::Remove(name), remove, || Ok(()))
     }
 
-    /// Names in a folder, with whether they are folders.
+    /// Returns the names in a folder, with whether they are folders.
     fn entries(&self, folder: &str) -> Result<Vec<(String, bool)>> {
         let failed = |error: Errno| self.failed(folder, "list this folder", error);
         let opened = match self.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -145,7 +145,7 @@ impl Folder {
         let mut entries = Vec::new();
         for entry in Dir::new(opened).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // A name that is no text is none of ours; the names of CRIU's files are ASCII.
+            // A name that is not text is not Katydid's; CRIU's file names are ASCII.
             if let Ok(name) = entry.file_name().to_str()
                 && name != "."
                 && name != ".."
@@ -153,7 +153,7 @@ impl Folder {
                 let known = entry.file_type();
                 let path = format!("{folder}/{name}");
                 let stat = || rustix::fs::statat(&self.root, path.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-                // Some file systems do not say what an entry is.
+                // Some file systems do not report the kind of an entry.
                 let kind = match known {
                     FileType::Unknown => FileType::from_raw_mode(stat().map_err(failed)?.st_mode),
                     known => known,
@@ -164,7 +164,7 @@ impl Folder {
         Ok(entries)
     }
 
-    /// Tells from the lock file who has the lock.
+    /// Returns the lock's holder, from the lock file.
     fn holder(&self) -> String {
         let mut text = String::new();
         let opened = self.open_at(WRITER_LOCK, OFlags::RDONLY).map(File::from);
@@ -175,7 +175,7 @@ impl Folder {
         }
     }
 
-    /// The kernel lets go of the lock when its holder ends, however that comes about: nothing is ever left locked.
+    /// Takes the writer's lock. The kernel releases it when its holder ends, however that happens.
     fn lock_writer(&self) -> Result<Guard> {
         let make = || self.open_at(WRITER_LOCK, OFlags::RDWR | OFlags::CREATE).map_err(io::Error::from);
         let opened = match self.open_at(WRITER_LOCK, OFlags::RDWR) {
@@ -184,7 +184,7 @@ impl Folder {
         };
         let opened = opened.map_err(|error| self.failed(WRITER_LOCK, "open", error))?;
         self.flock(&opened, FlockOperation::NonBlockingLockExclusive, || self.holder())?;
-        // Only for the message to others; whether it can be written does not matter.
+        // The note is only for messages of other processes; a failed write does not matter.
         let file = File::from(opened);
         let note =
             || file.set_len(0).and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
@@ -192,7 +192,7 @@ impl Folder {
         Ok(Box::new(StoreLock(file.into())))
     }
 
-    /// On the image's own file, which is there as long as the image is, and which a reader may open on a read-only disk.
+    /// Locks the image file itself. It exists as long as the image does, and a reader can open it on a read-only disk.
     fn lock_readers(&self, operation: FlockOperation) -> Result<Guard> {
         let opened = self.open_at(READER_LOCK, OFlags::RDONLY);
         let opened = opened.map_err(|error| self.failed(READER_LOCK, "open", error))?;
@@ -200,7 +200,7 @@ impl Folder {
         Ok(Box::new(StoreLock(opened)))
     }
 
-    /// On the folder of the packs, through which who takes part and who comes after it meet.
+    /// Locks the folder of the packs, which both parts and the next writer use.
     fn lock_parts(&self, operation: FlockOperation) -> Result<Guard> {
         let opened = self.open_at(PACKS_FOLDER, OFlags::RDONLY | OFlags::DIRECTORY);
         let opened = opened.map_err(|error| self.failed(PACKS_FOLDER, "open", error))?;
@@ -208,7 +208,7 @@ impl Folder {
         Ok(Box::new(StoreLock(opened)))
     }
 
-    /// Never waits: who is refused says by whom, and may come again.
+    /// Takes a lock without waiting; an error names the holder.
     fn flock(&self, file: &OwnedFd, operation: FlockOperation, holder: impl FnOnce() -> String) -> Result<()> {
         match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
             Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { location: self.location(""), holder: holder() }),
@@ -216,14 +216,14 @@ impl Folder {
         }
     }
 
-    /// Waits until a file of another program is on the disk; whose descriptor it is done by does not matter.
+    /// Syncs a file of another program to the disk; any descriptor of it will do.
     fn sync_file(&self, name: &str) -> Result<()> {
         let sync = || rustix::fs::fsync(self.open_at(name, OFlags::RDONLY)?).map_err(io::Error::from);
         let synced = self.change(Change::Sync(name), sync, || Ok(()));
         synced.map_err(|error| self.failed(name, "make lasting", error))
     }
 
-    /// Removes a folder with what is in it, `depth` folders deep.
+    /// Removes a folder and its contents, up to `depth` folders deep.
     fn remove_tree(&self, folder: &str, depth: u32) -> Result<()> {
         for (name, is_folder) in self.entries(folder)? {
             let name = format!("{folder}/{name}");
@@ -258,7 +258,7 @@ impl Store for Local {
         }))
     }
 
-    // `O_EXCL` on the `.part` file decides between processes; there is no other count of names that were given.
+    // `O_EXCL` on the `.part` file decides between processes; nothing else counts the used names.
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
         let part = format!("{name}{PARTIAL_FILE_SUFFIX}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -270,7 +270,7 @@ impl Store for Local {
         let folder = Arc::clone(&self.0);
         let writing =
             LocalWriter { file, part, name: name.to_owned(), folder, is_preallocated: false, finished: false };
-        // The earlier owner of the name has finished by now or not begun: a name is looked for after its `.part` is ours.
+        // The name's earlier owner has finished by now, or has not begun: the name is checked after the `.part` file exists.
         Ok(if self.0.exists(name) { None } else { Some(Box::new(writing)) })
     }
 
@@ -298,7 +298,7 @@ impl Store for Local {
         self.0.change(Change::Make, make, make).map_err(|error| self.0.failed(folder, "make this folder", error))
     }
 
-    // The names that a folder has are contents of the folder: a file that is synced may still lose its name.
+    // Names are contents of their folder: a synced file may still lose its name.
     fn sync_folder(&self, folder: &str) -> Result<()> {
         let sync = || {
             let opened = self.0.open_at(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -314,7 +314,7 @@ impl Store for Local {
     }
 
     fn remove_folder(&self, folder: &str) -> Result<()> {
-        // Folders of a checkpoint are two deep; a deeper tree is not ours, and its removal fails.
+        // Folders of a checkpoint are two deep; a deeper tree is not Katydid's, and its removal fails.
         if self.0.exists(folder) { self.0.remove_tree(folder, 3) } else { Ok(()) }
     }
 
@@ -352,24 +352,24 @@ impl Store for Local {
         usize::MAX
     }
 
-    // Files of a disk gain nothing: their pages are made when they are written all the same.
+    // Preallocation does not help on a disk: its pages are allocated at the write anyway.
     fn spare_bytes(&self) -> u64 {
         let free = self.0.memory().map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize.unsigned_abs()));
         free.min(available_memory()) / 2
     }
 
-    // Pages of memory files that are read for the first time are sorted anew by the kernel, one processor at a time: for
-    // 32 GiB that took 0.8 s of 2.1 (Linux 6.18). `sendfile` to nowhere has that done without a copy.
+    // At the first read of a file in memory, the kernel re-sorts its pages, on one processor at a time: for 32 GiB that took 0.8
+    // s of 2.1 (Linux 6.18). `sendfile` to `/dev/null` triggers that without a copy.
     fn warm_page_cache(&self, name: &str) {
         let opened = self.0.memory().and_then(|_| self.0.open_at(name, OFlags::RDONLY).ok());
         let nowhere = rustix::fs::openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let (Some(file), Ok(nowhere)) = (opened, nowhere) else { return };
-        // What is left out is sorted by the reader.
+        // The reader triggers the rest.
         while matches!(rustix::fs::sendfile(&nowhere, &file, None, MAX_SEND_BYTES), Ok(1..)) {}
     }
 }
 
-/// Bytes that the system can give without taking them from a process; 0 where it does not say.
+/// Returns how many bytes the system can give without taking them from a process; 0 if it does not tell.
 fn available_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -377,13 +377,13 @@ fn available_memory() -> u64 {
     kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
-/// A file that has no name of its own yet.
+/// A file that does not have its final name yet.
 struct LocalWriter {
     file: File,
     part: String,
     name: String,
     folder: Arc<Folder>,
-    /// There may be memory behind its end.
+    /// Whether memory may be allocated past its end.
     is_preallocated: bool,
     finished: bool,
 }
@@ -394,7 +394,7 @@ impl fmt::Debug for LocalWriter {
     }
 }
 
-/// Writes all parts, with one system call when the kernel takes them all.
+/// Writes all parts, with one system call if the kernel takes them all.
 fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut done = file.write_vectored(&slices)?;
@@ -420,7 +420,7 @@ impl Output for LocalWriter {
         self.is_preallocated = result.is_ok();
     }
 
-    // First the contents, then the name: after a power cut a name must not stand for an empty file.
+    // Contents before name: after a power cut, the name must not refer to an empty file.
     fn finish(mut self: Box<Self>) -> Result<()> {
         let given_back = if self.is_preallocated { self.release_preallocation() } else { Ok(()) };
         given_back.map_err(|error| self.folder.failed(&self.part, "cut to its length", error))?;
@@ -436,10 +436,10 @@ impl Output for LocalWriter {
 }
 
 impl LocalWriter {
-    /// Cuts the file to the length that it has.
+    /// Cuts the file to its length.
     fn release_preallocation(&self) -> io::Result<()> {
         let cut = || self.file.set_len(self.file.metadata()?.len());
-        // Done by half, it is either of its sides, as in a removal.
+        // Half done, it leaves the state before or after, as a removal does.
         self.folder.change(Change::Preallocation(&self.part), cut, || Ok(()))
     }
 }
@@ -447,13 +447,13 @@ impl LocalWriter {
 impl Drop for LocalWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed now is removed when the next checkpoint begins.
+            // A file that cannot be removed now is removed when the next checkpoint begins.
             let _ = self.folder.unlink(&self.part, AtFlags::empty());
         }
     }
 }
 
-/// A file, opened for each piece that is read: an image may have more packs than a process may have files open.
+/// A file that is opened for each read: an image may have more packs than a process may have open files.
 struct LocalReader {
     folder: Arc<Folder>,
     name: String,
@@ -471,7 +471,7 @@ impl Input for LocalReader {
         self.size
     }
 
-    // Opening costs some microseconds, a chunk some hundreds.
+    // Opening takes some microseconds, a chunk some hundreds.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let opened = self.folder.open_at(&self.name, OFlags::RDONLY).map_err(io::Error::from);
         let read = opened.and_then(|file| File::from(file).read_exact_at(buffer, offset));
@@ -487,7 +487,8 @@ mod tests {
     use super::super::faults::InjectedFault;
     use super::*;
 
-    /// Making a file and its room, writing, giving the rest back, syncing, renaming; and making the lock's file and its note.
+    /// The changes: creating a file, preallocating, writing, trimming, syncing, renaming; and creating the lock file with its
+    /// note.
     #[test]
     fn every_change_can_be_let_fail() {
         let folder = tempfile::tempdir().unwrap();
@@ -506,7 +507,7 @@ mod tests {
         };
         assert_eq!(act(Faults::none()), (8, true, true));
         let full: Vec<_> = (0..8).map(|at| act(Faults::at(at, InjectedFault::Full))).map(|(_, a, b)| (a, b)).collect();
-        // Up to the renaming; then the lock's file; the note is only for people.
+        // All fail up to the rename; then the lock file; the note is only for people.
         assert_eq!(full[..6], [(false, false); 6]);
         assert_eq!(full[6..], [(true, false), (true, true)]);
     }

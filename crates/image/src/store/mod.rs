@@ -1,7 +1,7 @@
-//! Where the files of an image lie: one small trait, so that a folder and an object store are written alike.
+//! Storage for an image's files: a small trait, so that folders and object stores are written alike.
 //!
-//! A file appears under its name when it is finished, whole and lasting, or not at all. Names are relative, with `/`
-//! between their parts, and chosen by this crate. Nothing here knows what is in the files.
+//! A file appears under its name when it is finished, whole and durable, or not at all. Names are relative, with `/` between
+//! their parts, and chosen by this crate. Stores do not interpret the files.
 
 #[cfg(feature = "objects")]
 mod bucket;
@@ -22,102 +22,100 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
-/// A place for files.
+/// A location for files.
 pub(crate) trait Store: Debug + Send + Sync {
-    /// A file or folder as it is called in messages.
+    /// Returns the path or address of a file or folder, for messages.
     fn location(&self, name: &str) -> String;
 
-    /// Begins a file that takes the place of one of the same name when it is finished.
+    /// Begins a file that replaces one of the same name when it is finished.
     fn create(&self, name: &str) -> Result<Box<dyn Output>>;
 
-    /// Begins a file whose name is free; `None` when a file has it, or is about to.
+    /// Begins a file with a free name; `None` if another file has it or will have it.
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>>;
 
-    /// Finds a file; `None` when there is none.
+    /// Opens a file; `None` if there is none.
     fn open(&self, name: &str) -> Result<Option<Arc<dyn Input>>>;
 
-    /// Names of the files and folders in a folder, without their path; none when there is no such folder.
+    /// Returns the names of the files and folders in a folder, without their path; none if there is no such folder.
     fn list(&self, folder: &str) -> Result<Vec<String>>;
 
-    /// Makes a folder, unless it is there.
+    /// Makes a folder, unless it exists.
     fn make_folder(&self, folder: &str) -> Result<()>;
 
-    /// Makes lasting which finished files a folder has.
+    /// Syncs the names of finished files in a folder.
     fn sync_folder(&self, folder: &str) -> Result<()>;
 
-    /// Removes a file; one that is not there is fine.
+    /// Removes a file; a missing one is fine.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Removes a folder and all in it; one that is not there is fine.
+    /// Removes a folder and its contents; a missing one is fine.
     fn remove_folder(&self, folder: &str) -> Result<()>;
 
-    /// Takes a lock, or says who has it.
+    /// Takes a lock; an error names the holder.
     fn lock(&self, lock: Lock) -> Result<Guard>;
 
-    /// Who has the writer's lock, and may have left it; none where that is never left.
+    /// Returns the holder of the writer's lock, if a killed process may leave that behind; `None` in stores where it cannot.
     fn writer(&self) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// The place itself, for another process; none where no descriptor stands for it.
+    /// Returns a descriptor of the location, for another process; `None` if there is none.
     fn descriptor(&self) -> Result<Option<OwnedFd>>;
 
-    /// Where another program can write and read the files of a folder.
+    /// Returns where another program can write and read the files of a folder.
     fn path(&self, folder: &str) -> PathBuf;
 
-    /// Makes lasting what another program has written to [`Store::path`] of a folder, and gives the names.
+    /// Syncs what another program has written to [`Store::path`] of a folder, and returns the names.
     fn commit_folder(&self, folder: &str) -> Result<Vec<String>>;
 
-    /// Brings a file of a folder, which the caller has opened, to [`Store::path`] of the folder.
+    /// Copies a file of a folder, which the caller has opened, to [`Store::path`] of the folder.
     fn export_file(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()>;
 
-    /// Most files that are worth writing side by side.
+    /// Returns how many files are worth writing in parallel.
     fn max_parallel_writes(&self) -> usize;
 
-    /// Bytes for which room can be made beforehand ([`Output::preallocate`]) without taking memory from a process.
+    /// Returns how many bytes can be preallocated ([`Output::preallocate`]) without taking memory from a process.
     fn spare_bytes(&self) -> u64 {
         0
     }
 
-    /// Has a finished file read by the kernel once, where the first time takes longer than later ones and need not wait
-    /// for the disk.
+    /// Makes the kernel read a finished file once, if the first read takes longer than later ones and need not wait for the disk.
     fn warm_page_cache(&self, _name: &str) {}
 }
 
-/// A file being written; dropped unfinished, it leaves nothing.
+/// A file being written; if it is dropped unfinished, nothing of it remains.
 pub(crate) trait Output: Debug + Send {
     /// Appends all parts, in order.
     fn write(&mut self, parts: &[&[u8]]) -> Result<()>;
 
-    /// Says that so many bytes will come, for a place where room made beforehand makes writing faster. Room that is not used, or
-    /// could not be had, does no harm.
+    /// Announces bytes to come, for stores where preallocation makes writes faster. Room that is unused or refused does no harm.
     fn preallocate(&mut self, _bytes: u64) {}
 
-    /// Makes it lasting and gives it its name.
+    /// Syncs it and gives it its name.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
 /// A complete file of an image, open for reading.
 pub(crate) trait Input: Debug + Send + Sync {
-    /// Length of the file in bytes.
+    /// Returns the length of the file in bytes.
     fn size(&self) -> u64;
 
-    /// Fills the buffer; a file that ends before is damaged.
+    /// Fills the buffer; fails as damaged if the file ends before.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// Who may be at an image at the same time.
+/// The locks of an image, by what their holder does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// Writes a checkpoint or clears up: one at a time.
+    /// Writes a checkpoint or cleans up: one at a time.
     Writer,
-    /// Reads a checkpoint: any number, beside a writer.
+    /// Reads a checkpoint: any number, also during a write.
     Reader,
-    /// Takes away what readers may need: none of them is there.
+    /// Removes what readers may need: excludes all readers.
     Sweeper,
     /// Writes a part of a checkpoint that another process has begun: any number.
     Part,
-    /// Goes by what lies there: no part of an earlier checkpoint is being written, or removed by its names.
+    /// Relies on the present files: excludes writes and removals by parts of an earlier checkpoint.
     Alone,
 }
 

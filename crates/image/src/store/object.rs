@@ -1,4 +1,4 @@
-//! An object store (S3 and what speaks its protocol): files are objects below a prefix.
+//! An object store (S3 and stores with its protocol): files are objects below a prefix.
 //!
 //! An object appears whole or not at all, so nothing needs to be synced or renamed. Other parts differ from a folder of the
 //! file system. A lock is an object that can be created only once ([`super::lease`]). An object with `.part` behind its
@@ -24,13 +24,13 @@ use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
 use crate::id::ImageId;
 
-/// Length of the pieces of an upload; S3 allows 10,000 of them, each of 5 MiB at least.
+/// Bytes of a piece of an upload; S3 allows 10,000 of them, each of at least 5 MiB.
 const UPLOAD_PIECE_BYTES: usize = 8 << 20;
-/// Pieces that are under way at once, in each of [`PARALLEL_UPLOADS`] uploads.
+/// Pieces in flight, in each of [`PARALLEL_UPLOADS`] uploads.
 const PARALLEL_PIECES: usize = 3;
 const PARALLEL_UPLOADS: usize = 4;
 
-/// A place in an object store.
+/// A location in an object store.
 #[derive(Clone)]
 pub(crate) struct Objects(Arc<Bucket>);
 
@@ -41,18 +41,18 @@ impl fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// The place at `s3://bucket/prefix`; who asks, and at which endpoint, is in the variables that AWS's tools use
+    /// Opens the location at `s3://bucket/prefix`. Credentials and endpoint come from the variables of AWS's tools
     /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
     pub(crate) fn at(address: &str) -> Result<Self> {
         let (bucket, prefix) = parts_of(address)?;
-        // An earlier choice of the process stands.
+        // An earlier choice of the process remains.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let built = AmazonS3Builder::from_env().with_bucket_name(bucket).build();
         let objects = built.map_err(|error| failed(address, "reach this object store", error))?;
         Self::new(Arc::new(objects), prefix, address.to_owned(), LeaseTerms::default())
     }
 
-    /// The place in a store that the caller has made.
+    /// Opens the location in a store that the caller has made.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: LeaseTerms) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(PARALLEL_UPLOADS).enable_all().build();
@@ -64,7 +64,7 @@ impl Objects {
     }
 }
 
-/// Bucket and prefix of an address.
+/// Splits an address into bucket and prefix.
 pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
     match address.strip_prefix(S3_SCHEME).map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
         Some((bucket, prefix)) if !bucket.is_empty() => Ok((bucket, prefix)),
@@ -75,7 +75,7 @@ pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// An object that does not exist before it is finished.
+/// Begins an object that does not exist before it is finished.
 fn writing(bucket: &Arc<Bucket>, name: &str, reserved: bool) -> Box<dyn Output> {
     let upload = Upload::Small(Vec::new());
     Box::new(ObjectWriter { bucket: Arc::clone(bucket), name: name.to_owned(), upload, reserved })
@@ -95,7 +95,7 @@ impl Store for Objects {
         if !self.0.make(&reservation, String::new())? {
             return Ok(None);
         }
-        // Dropped when the name is taken, which removes the reservation.
+        // Dropped if the name is taken, which removes the reservation.
         let writing = writing(&self.0, name, true);
         Ok(if self.0.exists(name)?.is_some() { None } else { Some(writing) })
     }
@@ -156,7 +156,7 @@ impl Store for Objects {
         self.0.scratch.path().join(folder)
     }
 
-    // CRIU wants a folder: it writes to one of this machine, from which the files are sent.
+    // CRIU needs a folder: it writes to a local one, from which the files are uploaded.
     fn commit_folder(&self, folder: &str) -> Result<Vec<String>> {
         let path = self.path(folder);
         let io = |error| ImageError::io(&path.display().to_string(), "read this folder", error);
@@ -173,7 +173,7 @@ impl Store for Objects {
         Ok(names)
     }
 
-    // And the same way back; the caller compares it with its hash.
+    // The reverse; the caller checks the hash.
     fn export_file(&self, folder: &str, name: &str, input: &dyn Input) -> Result<()> {
         self.make_folder(folder)?;
         let path = self.path(folder).join(name);
@@ -195,7 +195,7 @@ impl Store for Objects {
     }
 }
 
-/// Hands a file on in pieces.
+/// Copies a file in pieces.
 fn copy(
     from: &mut impl io::Read,
     mut to: impl FnMut(&[u8]) -> Result<()>,
@@ -215,7 +215,7 @@ struct ObjectWriter {
     bucket: Arc<Bucket>,
     name: String,
     upload: Upload,
-    /// Whether the name is reserved by an object of ours.
+    /// Whether an object of this writer reserves the name.
     reserved: bool,
 }
 
@@ -237,7 +237,7 @@ impl ObjectWriter {
         failed(&self.bucket.location(&self.name), "write this object", error)
     }
 
-    /// Begins to send what no longer is small.
+    /// Starts a multipart upload once the object is no longer small.
     fn enlarge(&mut self) -> Result<()> {
         if let Upload::Small(buffer) = &mut self.upload
             && buffer.len() >= UPLOAD_PIECE_BYTES
@@ -249,7 +249,7 @@ impl ObjectWriter {
                 UPLOAD_PIECE_BYTES,
             );
             if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
-                // Sending needs the runtime, although nothing is waited for.
+                // Sending needs the runtime, although nothing waits here.
                 let _inside = self.bucket.runtime.enter();
                 upload.write(&buffer);
             }
@@ -267,7 +267,7 @@ impl Output for ObjectWriter {
                     buffer.extend_from_slice(part);
                     Ok(())
                 }
-                // Waits for earlier pieces first, which bounds the memory.
+                // Waits for earlier pieces first, which bounds memory.
                 Upload::Large(upload) => self.bucket.wait(async {
                     upload.wait_for_capacity(PARALLEL_PIECES).await?;
                     upload.write(part);
@@ -297,7 +297,7 @@ impl Output for ObjectWriter {
 
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
-        // What cannot be taken back is no part of any checkpoint.
+        // An upload that cannot be aborted is no part of any checkpoint.
         if let Upload::Large(upload) = std::mem::replace(&mut self.upload, Upload::Finished) {
             let _ = self.bucket.wait(upload.abort());
         }
@@ -307,7 +307,7 @@ impl Drop for ObjectWriter {
     }
 }
 
-/// An object that is read.
+/// An object being read.
 struct ObjectReader {
     bucket: Arc<Bucket>,
     name: String,

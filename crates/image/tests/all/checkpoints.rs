@@ -1,4 +1,4 @@
-//! Writing and reading checkpoints when nothing goes wrong.
+//! Writes and reads checkpoints without faults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -14,7 +14,7 @@ use katydid_image::{
 };
 use katydid_tests::deadline::hang::hang_limit;
 
-/// Zeros, text and noise: all three ways of keeping a chunk.
+/// Returns zeros, text and noise: all three encodings of a chunk.
 fn mixture() -> Vec<u8> {
     let mut bytes = vec![0; 3 * TEST_CHUNK_BYTES];
     bytes.extend(b"the quick brown fox ".iter().cycle().take(3 * TEST_CHUNK_BYTES));
@@ -143,7 +143,7 @@ fn room_that_was_made_is_used_or_given_back() {
     let committed = commit(writer, &memory).unwrap();
     let packs: Vec<fs::Metadata> =
         fs::read_dir(folder.path().join("packs")).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
-    // Each chunk found room in a pack of its own; the fourth pack, and the rest of the room, is gone.
+    // Each chunk found room in its own pack; the fourth pack and the rest of the room are gone.
     assert_eq!((packs.len(), packs.iter().map(fs::Metadata::len).sum()), (3, committed.sizes.added));
     assert!(packs.iter().all(|pack| pack.blocks() * 512 < MIB));
     let reader = image.checkpoint(CheckpointChoice::Latest).unwrap();
@@ -208,7 +208,7 @@ fn a_library_is_kept_once_and_is_no_memory_of_a_session() {
     assert_eq!(read.collect::<Vec<u8>>(), bytes);
 }
 
-/// An image with a checkpoint that has a file of CRIU's, of 9 bytes.
+/// Returns an image with a checkpoint that has a CRIU file of 9 bytes.
 fn image_with_a_file(folder: &std::path::Path) -> Image {
     let image = Image::create_or_open(folder).unwrap();
     let writer = image.begin(Options::default()).unwrap();
@@ -229,7 +229,7 @@ fn files_of_another_program_become_part_of_it() {
     assert!(matches!(reader.folder("criu"), Err(ImageError::Damaged { .. })));
 }
 
-/// A pipe has no end, and a file that was made longer may be longer than a disk: neither is read to find that out.
+/// A pipe has no end, and a lengthened file may be longer than a disk: neither is read to find that out.
 #[test]
 fn a_file_of_another_program_is_read_only_if_its_length_is_right() {
     let folder = folder();
@@ -274,7 +274,7 @@ fn one_writes_at_a_time_and_the_other_is_named() {
     assert!(refused.to_string().contains(&format!("in use by process {}", std::process::id())), "{refused}");
 }
 
-/// A part with a chunk in a pack that has no name yet, of a checkpoint that was given up.
+/// Returns a part with a chunk in an unnamed pack, of a checkpoint that was given up.
 fn part_given_up(image: &Image) -> CheckpointPart {
     let writer = image.begin(Options::default()).unwrap();
     let part = image.join(writer.number(), Options::default()).unwrap();
@@ -298,7 +298,7 @@ fn a_part_that_is_given_up_late_takes_nothing_of_the_next_checkpoint() {
             let session = writer.take_session("gpu").unwrap();
             writer.commit(Manifest { sessions: vec![session], ..Manifest::default() }).unwrap();
         });
-        // It waits. If it did not, it would have written by now.
+        // The writer waits; otherwise it would have written by now.
         assert!(put_signal.recv_timeout(Duration::from_secs(1)).is_err());
         drop(late);
         next.join().unwrap();
@@ -319,7 +319,7 @@ fn no_process_begins_or_clears_up_beside_a_part_that_stays() {
         let other = Image::open(folder.path()).unwrap();
         let cleared = scope.spawn(move || other.keep(1).unwrap_err().to_string());
         let errors = [begin_thread.join().unwrap(), cleared.join().unwrap()];
-        // One of them had the writer's lock meanwhile.
+        // One of them held the writer's lock meanwhile.
         assert!(errors.iter().any(|text| text.contains("in use by a worker")), "{errors:?}");
         assert!(errors.iter().all(|text| text.contains("wait for it to end")), "{errors:?}");
     });

@@ -1,4 +1,4 @@
-//! What clearing up removes, joins and leaves.
+//! What a clean-up removes, joins and keeps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -12,13 +12,13 @@ fn packs(folder: &Path) -> usize {
     fs::read_dir(folder.join("packs")).unwrap().count()
 }
 
-/// Noise of `chunks` chunks of which each step replaces the next one.
+/// Returns noise of `chunks` chunks, of which each step replaces the next one.
 fn memory(chunks: usize, step: usize) -> Vec<u8> {
     let chunk = |index: usize| noise((index + if index < step { 1000 * step } else { 0 }) as u64 * 7, TEST_CHUNK_BYTES);
     (0..chunks).flat_map(chunk).collect()
 }
 
-/// A checkpoint for each state of the memory.
+/// Writes a checkpoint for each state of the memory.
 fn saved(image: &Image, states: impl Iterator<Item = Vec<u8>>) {
     for state in states {
         save(image, &state).unwrap();

@@ -1,6 +1,6 @@
-//! Images with bytes changed, files cut, swapped or gone: the right contents or a clear error, never anything else.
+//! Images with bytes changed, and files cut, swapped or removed: the result is the right contents or a clear error.
 //!
-//! The numbers come from a fixed seed, so a failure repeats; `KATYDID_MUTATIONS` sets how many damages are made.
+//! The numbers come from a fixed seed, so a failure repeats; `KATYDID_MUTATIONS` sets the number of damages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -14,7 +14,7 @@ use crate::common::{TEST_CHUNK_BYTES, contents, folder, noise, save, tree};
 use katydid_image::{CheckpointChoice, CheckpointNumber, Image, ImageError, ImageSource, parse_all};
 use random::Random;
 
-/// Damages that are made unless the environment says otherwise: a second's work.
+/// Default number of damages: a second's work.
 const MUTATION_COUNT: usize = 400;
 
 fn memory(version: u64) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn memory(version: u64) -> Vec<u8> {
     bytes
 }
 
-/// An image with two checkpoints that share chunks.
+/// Returns an image with two checkpoints that share chunks.
 fn image_in(folder: &Path) -> Image {
     let image = Image::create_or_open(folder).unwrap();
     save(&image, &memory(1)).unwrap();
@@ -32,7 +32,7 @@ fn image_in(folder: &Path) -> Image {
     image
 }
 
-/// One damage to a file's bytes; none is a file that is gone.
+/// Damages a file's bytes; `None` removes the file.
 fn damaged(mut bytes: Vec<u8>, random: &mut Random) -> Option<Vec<u8>> {
     let at = random.index(bytes.len());
     match random.index(6) {
@@ -46,7 +46,7 @@ fn damaged(mut bytes: Vec<u8>, random: &mut Random) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads all of a checkpoint, or fails.
+/// Reads a whole checkpoint, or fails.
 fn read_all(folder: &Path, number: u32) -> Result<(Vec<u8>, Vec<u8>), ImageError> {
     let reader = Image::open(folder)?.checkpoint(CheckpointChoice::Number(CheckpointNumber(number)))?;
     let manifest = reader.manifest().clone();
@@ -112,7 +112,7 @@ fn files_of_an_image_are_read_and_so_are_changed_ones_with_right_hashes() {
     assert!(accepted > 100, "changes behind a hash get through when the hash is right: {accepted}");
 }
 
-/// The inner object with digits changed, so that numbers contradict each other.
+/// Changes digits in the inner object, so that numbers contradict each other.
 fn json_variants(rest: &[u8], random: &mut Random) -> usize {
     let text = String::from_utf8(rest.to_vec()).unwrap();
     let content = &text[text.find("\"content\":").unwrap() + 10..text.len() - 1];

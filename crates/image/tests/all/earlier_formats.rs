@@ -1,6 +1,6 @@
-//! Images that released formats have written stay readable: one of each is kept in `tests/earlier_formats`.
+//! Images of released formats stay readable: `tests/earlier_formats` has one of each.
 //!
-//! `KATYDID_BLESS=1` writes the one of today's format, when there is none yet.
+//! `KATYDID_BLESS=1` writes the image of the present format, if there is none yet.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -16,7 +16,7 @@ fn stored_image(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/earlier_formats/format-{format}"))
 }
 
-/// All three ways of keeping a chunk, in both checkpoints; the second shares with the first.
+/// Returns all three encodings of a chunk, in both checkpoints; the second shares with the first.
 fn memory(version: u64) -> Vec<u8> {
     let text = b"kept for those to come ".iter().copied().cycle().take(8192);
     [vec![0; 4096], text.collect(), noise(1, 4096), noise(version, 300)].concat()
@@ -63,7 +63,7 @@ fn the_corpus_of_the_fuzz_target_is_read() {
     }
 }
 
-/// `docs/reference/image-format.md` by its numbers, without the code that it describes.
+/// Checks the numbers in `docs/reference/image-format.md` without the code that it describes.
 #[test]
 fn the_documented_offsets_are_those_of_the_files() {
     let field = |bytes: &[u8], at: usize, length: usize| {

@@ -1,6 +1,6 @@
-//! A checkpoint that ends in the middle, at every change it makes to the disk; and one for which there is no room.
+//! A checkpoint that is interrupted at every change of the disk; and one without free space.
 //!
-//! Whatever happens, checkpoints that were complete stay complete, and the next one works.
+//! Whatever happens, complete checkpoints stay complete, and the next one works.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -18,7 +18,7 @@ use katydid_image::{
 
 const FIRST: CheckpointNumber = CheckpointNumber(1);
 
-/// Three packs at least.
+/// Makes at least three packs.
 fn options() -> Options {
     Options { compression: Compression::Zstd(1), pack_bytes: 3 * TEST_CHUNK_BYTES as u64, packs_at_once: 2 }
 }
@@ -29,7 +29,7 @@ fn memory(version: u64) -> Vec<u8> {
     bytes
 }
 
-/// A whole checkpoint: a part, a session of its own, files of another program.
+/// Writes a whole checkpoint: a part, an own session, files of another program.
 fn save(image: &Image, version: u64) -> Result<CheckpointNumber> {
     let writer = image.begin(options())?;
     let part = image.join(writer.number(), options())?;
@@ -49,7 +49,7 @@ fn assert_holds(image: &Image, number: CheckpointNumber, version: u64) {
     assert_eq!(fs::read(reader.folder("criu").unwrap().join("core.img")).unwrap(), noise(version, 50));
 }
 
-/// What a machine without power does to files that were not made lasting.
+/// Applies a power cut to files that were not synced.
 fn lose(folder: &Path, faults: &Faults) {
     for name in faults.unsynced() {
         if let Ok(file) = File::options().write(true).open(folder.join(name)) {
@@ -58,7 +58,7 @@ fn lose(folder: &Path, faults: &Faults) {
     }
 }
 
-/// Does it once to count the changes, then with each change failing, on an image that has one checkpoint.
+/// Runs it once to count the changes, then with each change failing, on an image with one checkpoint.
 fn at_every_change(
     fault: InjectedFault,
     power_cut: bool,
@@ -89,7 +89,7 @@ fn at_every_change(
     }
 }
 
-/// The second checkpoint is there or not, whole either way; the next one can be made and read.
+/// Checks that the second checkpoint is complete or absent, and that the next one can be written and read.
 fn assert_first_untouched(image: &Image, done: bool) {
     assert_holds(image, FIRST, 1);
     let numbers = image.checkpoints().unwrap();
@@ -169,7 +169,7 @@ fn an_image_whose_making_ended_early_is_made_again() {
     assert!(at > 3, "making an image takes more changes than {at}");
 }
 
-/// The body of the next test: `KATYDID_IMAGE` is an image with one checkpoint, and files may have 64 blocks at most.
+/// The body of the next test: `KATYDID_IMAGE` is an image with one checkpoint, and files may have at most 64 blocks.
 #[test]
 #[ignore = "needs a limit, which the next test sets"]
 fn under_a_limit() {
@@ -180,7 +180,7 @@ fn under_a_limit() {
     assert_eq!(save(&image, 2).unwrap(), CheckpointNumber(2), "what fits is written");
 }
 
-/// A real refusal of the kernel; a shell sets the limit and has its signal ignored.
+/// A real error of the kernel; a shell sets the limit and ignores its signal.
 #[test]
 fn efbig_is_reported_as_a_full_disk() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Tests of the crate from outside, in one program: linking one costs less than linking each.
+//! External tests of the crate, in one program: linking one is faster than linking each.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 

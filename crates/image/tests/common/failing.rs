@@ -1,5 +1,5 @@
-//! An object store in memory whose n-th request fails: not carried out, carried out without an answer, or the first of all
-//! that fail, as when the store or the process goes away.
+//! An in-memory object store whose n-th request fails. The request is not carried out, is carried out without a reply, or is the
+//! first of all later failures, as when store or process go away.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use object_store::{
 /// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureMode {
-    /// Nothing was done, and later ones succeed.
+    /// Nothing was done, and later requests succeed.
     Once,
-    /// It was done, but the answer is lost; later ones succeed.
+    /// The request was carried out, but the reply is lost; later requests succeed.
     Unanswered,
-    /// Nothing is done from then on.
+    /// No request is carried out from then on.
     ForEver,
 }
 
-/// See the module.
+/// The failing store; see the module.
 #[derive(Debug)]
 pub(crate) struct Failing {
     inner: Arc<InMemory>,
@@ -46,22 +46,22 @@ fn failure<T>() -> Result<T> {
 }
 
 impl Failing {
-    /// Request number `first`, counted from 0, fails so.
+    /// Makes request number `first`, counted from 0, fail in this way.
     pub(crate) fn at(inner: &Arc<InMemory>, first: u64, how: FailureMode) -> Self {
         Self { inner: Arc::clone(inner), requests: AtomicU64::new(0), first, how, is_cut_off: AtomicBool::new(false) }
     }
 
-    /// Whether no request comes through from now on.
+    /// Sets whether all requests fail from now on.
     pub(crate) fn cut_off(&self, is_cut_off: bool) {
         self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// Whether the next request is carried out, and whether it is answered.
+    /// Returns whether the next request is carried out, and whether it gets a reply.
     fn next(&self) -> (bool, bool) {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         match self.how {
@@ -110,7 +110,7 @@ impl ObjectStore for Failing {
         if is_answered { deleted } else { deleted.map(|_| failure()).boxed() }
     }
 
-    // No request of an image's.
+    // Images never send this request.
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.inner.list(prefix)
     }

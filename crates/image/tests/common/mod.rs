@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use katydid_image::{ChunkId, CommittedCheckpoint, Image, Manifest, Options, Region, Session, Sink, Writer};
 
-/// Chunks of the tests: small, so that many fit.
+/// Bytes of a chunk in tests: small, so that many fit.
 pub(crate) const TEST_CHUNK_BYTES: usize = 4096;
 
-/// A folder that is removed in the end: in memory where there is such a place, since hundreds of checkpoints are synced.
+/// Returns a temporary folder, in memory if possible, since tests sync hundreds of checkpoints.
 pub(crate) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// Bytes that no compressor shortens, the same for a seed (splitmix64).
+/// Returns incompressible bytes, the same for each seed (splitmix64).
 pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let words = std::iter::repeat_with(|| {
@@ -29,7 +29,7 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
-/// A region of one session, put chunk by chunk.
+/// Puts a region of one session chunk by chunk.
 pub(crate) fn put_region(sink: &impl Sink, contents: &[u8]) -> katydid_image::Result<Region> {
     let chunks = contents
         .chunks(TEST_CHUNK_BYTES)
@@ -39,7 +39,7 @@ pub(crate) fn put_region(sink: &impl Sink, contents: &[u8]) -> katydid_image::Re
     Ok(Region { kind: "arena".into(), bytes, chunk_bytes, chunks, ..Region::default() })
 }
 
-/// A session with this memory and this journal.
+/// Puts a session with this memory and this journal.
 pub(crate) fn put_session(sink: &impl Sink, name: &str, contents: &[u8]) -> katydid_image::Result<Session> {
     let region = put_region(sink, contents)?;
     let journal = sink.session_state(name, &noise(contents.len() as u64, 100))?;
@@ -59,7 +59,7 @@ pub(crate) fn commit(writer: Writer, contents: &[u8]) -> katydid_image::Result<C
     writer.commit(Manifest { sessions: vec![session], ..Manifest::default() })
 }
 
-/// The memory of the first session of a checkpoint.
+/// Returns the memory of the first session of a checkpoint.
 pub(crate) fn contents(
     source: &impl katydid_image::ImageSource,
     manifest: &Manifest,
@@ -72,7 +72,7 @@ pub(crate) fn contents(
     Ok(bytes)
 }
 
-/// Every file below a folder, with its contents.
+/// Returns every file below a folder, with its contents.
 pub(crate) fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

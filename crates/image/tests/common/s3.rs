@@ -1,4 +1,4 @@
-//! A server that speaks as much of S3's protocol as an image needs, on a port of this machine, with its objects in memory.
+//! A server with as much of S3's protocol as an image needs, on a local port, with its objects in memory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Seconds since noon, by the clock of all servers; a test moves it.
+/// Seconds since noon by the clock of all servers; tests advance it.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 
-/// Has time go by for the servers.
+/// Advances the clock of the servers.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn pass(seconds: u64) {
     CLOCK.fetch_add(seconds, Ordering::SeqCst);
@@ -19,12 +19,12 @@ pub(crate) fn pass(seconds: u64) {
 #[derive(Default)]
 struct Object {
     bytes: Vec<u8>,
-    /// Another one each time that it is put.
+    /// Changes with each put.
     tag: u64,
     since_noon: u64,
 }
 
-/// Objects by key, and uploads that are not complete by number.
+/// Objects by key, and incomplete uploads by number.
 #[derive(Default)]
 struct Bucket {
     objects: BTreeMap<String, Object>,
@@ -41,7 +41,7 @@ struct Request {
     body: Vec<u8>,
 }
 
-/// Serves the bucket `bucket` as long as the process lives; gives the endpoint.
+/// Serves the bucket `bucket` for the life of the process; returns the endpoint.
 pub(crate) fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -74,7 +74,7 @@ fn converse(stream: TcpStream, bucket: &Mutex<Bucket>) {
     }
 }
 
-/// `%2F` and the like.
+/// Decodes `%2F` and the like.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -117,7 +117,7 @@ fn ok(body: impl Into<Vec<u8>>) -> Answer {
     (200, "ETag: \"0\"\r\n".into(), body.into())
 }
 
-/// The time this many seconds after noon.
+/// Formats the time this many seconds after noon.
 fn time(since_noon: u64) -> String {
     format!("{:02}:{:02}:{:02}", 12 + since_noon / 3600, since_noon / 60 % 60, since_noon % 60)
 }
@@ -163,7 +163,7 @@ impl Bucket {
         }
     }
 
-    /// Whether an object may be put under the conditions that its request names.
+    /// Returns whether the conditions of a put request hold.
     fn is_condition_met(&self, request: &Request) -> bool {
         let there = self.objects.get(&request.key);
         let is_free = !request.headers.contains_key("if-none-match") || there.is_none();

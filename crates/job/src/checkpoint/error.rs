@@ -13,7 +13,7 @@ use crate::supervisor::member_error::MemberError;
 use crate::supervisor::ranks::LauncherTask;
 use crate::system::why;
 
-/// How often a checkpoint is begun anew because a program came to the job while it was taken.
+/// How often a checkpoint starts anew because a program joined the job while it was taken.
 pub(crate) const MAX_CHECKPOINT_ATTEMPTS: u32 = 8;
 
 /// Why there is no checkpoint.
@@ -22,7 +22,7 @@ pub enum CheckpointError {
     /// Another checkpoint of the job is being taken.
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
-    /// The job has no program that a checkpoint could save, or none any more.
+    /// The job has no program, or no longer has one, that a checkpoint could save.
     #[error("the program has ended, or was not started: start it with `katydid run`")]
     NoProgram,
     /// The supervisor's folder is not that of the requester.
@@ -41,7 +41,7 @@ pub enum CheckpointError {
         /// Programs with this id.
         duplicates: usize,
     },
-    /// A device that it has without us.
+    /// A device that the program has opened without Katydid.
     #[error(
         "{program} (process {pid}) has {} open itself, past Katydid, and CRIU cannot dump that; a launcher of MPI, which looks for GPUs by hwloc, begins with HWLOC_COMPONENTS=-opencl, or by `katydid run`",
         device.display()
@@ -54,7 +54,7 @@ pub enum CheckpointError {
         /// Path of the device file that the program has open.
         device: PathBuf,
     },
-    /// As of a launcher of MPI that was begun without us.
+    /// A session made outside the job's namespace of processes, as by an MPI launcher that was started without Katydid.
     #[error(
         "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; start it with `setsid`, or with `katydid run`"
     )]
@@ -64,7 +64,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// One that CRIU would bring back with the personality of the first.
+    /// A process that CRIU would restore with the personality of the job's first process.
     #[error(
         "process {pid} of the job has a personality of its own (setarch), which CRIU does not restore: start all of the job with the same one"
     )]
@@ -85,7 +85,7 @@ pub enum CheckpointError {
     /// A part of the job would be missing, or could not be saved.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// Memory or events that it shares.
+    /// The program shares memory or events.
     #[error("{program} (process {pid}) {what}")]
     Shared {
         /// Name of the program.
@@ -95,12 +95,12 @@ pub enum CheckpointError {
         /// What the program shares, with whom, and what helps.
         what: &'static str,
     },
-    /// What CRIU would not bring back.
+    /// Descriptors in a socket, which CRIU would not restore.
     #[error(
         "descriptors are on their way through a socket of the job, and CRIU would lose them: try again in a moment"
     )]
     Descriptors,
-    /// What CRIU would send to a connection's other end before that is there again.
+    /// Bytes that CRIU would send before the other end of the connection exists again.
     #[error(
         "{program} (process {pid}) has sent bytes to another process of the job that this has no room for, and CRIU would lose their connection: try again in a moment"
     )]
@@ -110,7 +110,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// What no restore could send once more.
+    /// Unread datagrams that no restore could send again.
     #[error(
         "{program} (process {pid}) has not read datagrams of a unix socket, and no restore could send them again: {why}; try again in a moment"
     )]
@@ -122,7 +122,7 @@ pub enum CheckpointError {
         /// Why the datagrams cannot be saved.
         why: &'static str,
     },
-    /// What CRIU leaves out.
+    /// Unread events of watched files, which CRIU leaves out of a dump.
     #[error(
         "{program} (process {pid}) has not read events of the files that it watches (inotify, fanotify), and CRIU would lose them: try again in a moment"
     )]
@@ -132,7 +132,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// What CRIU would restore in part.
+    /// Watches that CRIU would restore only in part.
     #[error(
         "{program} (process {pid}) watches a file with IN_ONESHOT or IN_EXCL_UNLINK that has no name any more, and CRIU would lose these: remove the watch"
     )]
@@ -142,7 +142,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// A program outside the tree.
+    /// A program outside the job's process tree.
     #[error(
         "process {pid} of the job is not a descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
     )]
@@ -153,7 +153,7 @@ pub enum CheckpointError {
     /// New programs joined the job in each attempt.
     #[error("programs began to use the GPU while the checkpoint was taken, {MAX_CHECKPOINT_ATTEMPTS} times: try again")]
     ProgramsKeepArriving,
-    /// A server's address that is none.
+    /// A server's address that is malformed.
     #[error("{text}: {source}")]
     Address {
         /// Address as the program gave it.
@@ -173,19 +173,19 @@ pub enum CheckpointError {
     /// A worker refused, or could not be reached.
     #[error(transparent)]
     Companion(CompanionError),
-    /// The sessions would not come back, or that could not be found out.
+    /// The sessions would not come back, or the rehearsal could not find out.
     #[error(
         "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
     Rehearsal(CompanionError),
-    /// The sessions would not come back, and their workers cannot be kept as processes.
+    /// The sessions would not come back, and their workers cannot be saved as processes.
     #[error(
         "a rehearsal of the restore failed, so the job goes on: {cause}; its worker was not kept as a process instead: {also}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
     WorkerImage {
         /// Why a replay does not bring the session back.
         cause: CompanionError,
-        /// Why the worker is not kept.
+        /// Why the worker cannot be saved.
         also: Box<CheckpointError>,
     },
     /// The operating system refused.
@@ -196,7 +196,7 @@ pub enum CheckpointError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// What failed, and that undoing it failed too.
+    /// A checkpoint failed, and undoing it failed too.
     #[error("{cause}; then resuming the program failed: {also}")]
     Undo {
         /// Error that ended the checkpoint.
@@ -204,7 +204,7 @@ pub enum CheckpointError {
         /// Error that came while the checkpoint was undone.
         also: Box<CheckpointError>,
     },
-    /// What a program could go on from is not there any more.
+    /// The image that a program could go on from is not there any more.
     #[error("{}: another image lies there, whose checkpoint {number} is not of this job: do not move or replace the image of a running job", path.display())]
     Replaced {
         /// Path of the image at the last checkpoint.
@@ -212,7 +212,7 @@ pub enum CheckpointError {
         /// Number of the checkpoint in that image.
         number: CheckpointNumber,
     },
-    /// Links are what they are for as long as a program lives.
+    /// A program keeps its kind of link for as long as it lives.
     #[error(
         "{program} (process {pid}) shares memory with its worker, which {to} cannot: name a server of this machine by its unix socket, or checkpoint the job and restore it there"
     )]
@@ -224,10 +224,10 @@ pub enum CheckpointError {
         /// Address of the server.
         to: String,
     },
-    /// Devices were chosen, and no session can use the choice.
+    /// The request chooses devices, and no session can use the choice.
     #[error("--device chooses devices of OpenCL, and no program of the job has a session of that: leave it out")]
     NoChoice,
-    /// A test asked for it.
+    /// A test asked for this failure.
     #[error(transparent)]
     Injected(#[from] InjectedFailure),
     /// A thread of the supervisor panicked.
@@ -236,7 +236,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether it is gone in a moment, as a rule.
+    /// Whether the cause usually disappears within a moment.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Criu(error) => error.is_transient(),
@@ -288,10 +288,10 @@ pub enum Obstacle {
         task.variable
     )]
     Task {
-        /// The environment variable, and what it says.
+        /// Environment variable of the launcher, and its value.
         task: LauncherTask,
     },
-    /// Memory of the system's.
+    /// System V shared memory.
     #[error(
         "{program} (process {pid}) has a System V shared memory segment attached (shmget), which CRIU saves only with an IPC namespace; begin the program by `katydid run unshare --ipc`"
     )]
@@ -301,7 +301,7 @@ pub enum Obstacle {
         /// Process id of the program.
         pid: u32,
     },
-    /// What CRIU dumps and brings back otherwise, or not.
+    /// A resource that CRIU does not restore, or not as it was.
     #[error("{program} (process {pid}) {what}, which CRIU does not restore; {remedy}")]
     Lost {
         /// Name of the program.

@@ -1,8 +1,7 @@
-//! What becomes of a program whose worker died: its session is rebuilt from the last checkpoint, if that is exactly the
-//! session it lost.
+//! Rebuilds the session of a program whose worker died from the last checkpoint, if that holds exactly the lost session.
 //!
-//! The rule: nothing may have been sent to the worker since the checkpoint, for then the program has seen, or waits for,
-//! what the image does not know. Otherwise its calls fail, and its standard error has the reason.
+//! The rule: nothing may have been sent to the worker since the checkpoint. Otherwise the program has seen, or waits for, results
+//! that the image lacks. Then its calls fail, and its standard error has the reason.
 
 use std::os::fd::AsFd;
 
@@ -19,13 +18,13 @@ use crate::supervisor::members::{Member, MemberState};
 use crate::supervisor::state::JobState;
 use crate::sync::lock;
 
-/// Workers that are started for one rebuild, one after another.
+/// Most workers that one rebuild starts, one after another.
 const MAX_WORKERS: u32 = 3;
 
 impl JobState {
-    /// The worker of a member is gone.
+    /// Rebuilds the session of a member whose worker is gone, or tells the program that the session is lost.
     pub(crate) fn rebuild_lost_session(&self, id: u64) {
-        // A checkpoint in progress ends first: it fails, or it is the one to go back to.
+        // Waits for a checkpoint in progress: it fails, or becomes the one to go back to.
         let exclusive = lock(&self.exclusive);
         let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
         if member.state != MemberState::WorkerLost {
@@ -47,7 +46,7 @@ impl JobState {
         drop(exclusive);
     }
 
-    /// The checkpoint that is exactly the session that the member lost; the text says why there is none.
+    /// Returns the checkpoint that holds exactly the session that the member lost.
     fn recovery_of(&self, member: &Member) -> Result<Recovery, String> {
         let recovery = lock(&self.recovery).clone().ok_or("the job has no checkpoint to rebuild it from")?;
         let (_, frames) = *recovery
@@ -62,7 +61,7 @@ impl JobState {
         Ok(recovery)
     }
 
-    /// Gives the member a worker like the one it lost.
+    /// Gives the member a worker with the session that it lost.
     fn rebuild(&self, member: &Member, recovery: &Recovery) -> Result<(), CheckpointError> {
         let reader = recovery.reader()?;
         let part = reader.manifest().sessions.iter().find(|part| part.name == session_name(member));
@@ -74,8 +73,8 @@ impl JobState {
         self.give_worker(member, &reader, how, &self.locked_processes.devices(member.id))
     }
 
-    /// Gives a member that waits for one a worker of its server's, with the session that a checkpoint has of it, on `devices`
-    /// in place of its own.
+    /// Starts a worker on the server of a member that waits for one, with the member's session from a checkpoint, on `devices` in
+    /// place of its own.
     pub(crate) fn give_worker(
         &self,
         member: &Member,

@@ -1,12 +1,12 @@
-//! What tests ask of a supervisor through its environment: to wait where a program holds itself, and to fail at a stage.
+//! Fault injection for tests, which ask through the environment of a supervisor: wait where a program holds itself, or fail at a
+//! stage.
 //!
-//! `KATYDID_CHECKPOINT_AT` is the program's: it holds itself at the frames that the variable counts. A supervisor that was
-//! started without it lets such a program go on at once, since no test would ask for a checkpoint there: a restored program
-//! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint or a move when it comes to the stage, `STAGE:kill`
-//! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
-//! another process can be killed meanwhile. With `no-wait` it does not wait for other jobs at all; with `no-replay` no rehearsal
-//! brings a session back, which may stand before a stage: `no-replay,keep_workers`. Without the variables
-//! nothing here does anything.
+//! `KATYDID_CHECKPOINT_AT` is for the program, which holds itself at the frame numbers in the variable. A supervisor that was
+//! started without it lets such a program go on at once, since no test would ask for a checkpoint there. A restored program still
+//! knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint or a move when it comes to the stage, `STAGE:kill` kills the
+//! supervisor there, as a crash of the machine would. `STAGE:stop` stops it until it gets SIGCONT, so that a test can kill
+//! another process meanwhile. With `no-wait` it does not wait for other jobs at all. With `no-replay` no rehearsal brings a
+//! session back; it may precede a stage: `no-replay,keep_workers`. Without the variables this module does nothing.
 
 use std::env;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::supervisor::view::ProgressStep;
 
 /// Variable that names the stage at which a test fails the supervisor.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
-/// Stand for a stage in it.
+/// Values that stand in place of a stage, or before one.
 const NO_WAIT: &str = "no-wait";
 const NO_REPLAY: &str = "no-replay";
 
@@ -30,12 +30,12 @@ pub struct InjectedFailure {
     pub stage: String,
 }
 
-/// Fails, or does not return, if `step` begins the stage that the environment names.
+/// Fails, or does not return, if the environment names the stage that `step` begins.
 pub(crate) fn inject(step: &ProgressStep) -> Result<(), InjectedFailure> {
     inject_at(&step.name())
 }
 
-/// Fails, or does not return, at a stage that belongs to no checkpoint, if the environment names it.
+/// Fails, or does not return, if the environment names this stage, which belongs to no checkpoint.
 pub(crate) fn inject_at(stage: &str) -> Result<(), InjectedFailure> {
     let faults = env::var(FAULT_VARIABLE).unwrap_or_default();
     let fault = faults.strip_prefix(NO_REPLAY).map_or(&*faults, |rest| rest.trim_start_matches(','));
@@ -45,18 +45,18 @@ pub(crate) fn inject_at(stage: &str) -> Result<(), InjectedFailure> {
         Some(":stop") => Signal::STOP,
         _ => return Ok(()),
     };
-    // There is nothing more certain to be asked of the system; if it refuses, the test notices. Sent to this thread, it takes
+    // No call is more certain; if the system refuses the signal, the test notices. The signal is sent to this thread, so it takes
     // effect before the next line.
     let _ = kill_process(gettid(), signal);
     Ok(())
 }
 
-/// Whether no replay is to bring a session back.
+/// Whether a test wants that no replay brings a session back.
 pub(crate) fn has_no_replay() -> bool {
     env::var(FAULT_VARIABLE).is_ok_and(|faults| faults.split(',').any(|fault| fault == NO_REPLAY))
 }
 
-/// How long to wait for other jobs, which is `usual` for.
+/// Returns how long to wait for other jobs: `usual`, unless a test wants no wait.
 pub(crate) fn wait_limit(usual: Duration) -> Duration {
     if env::var(FAULT_VARIABLE).is_ok_and(|fault| fault == NO_WAIT) { Duration::ZERO } else { usual }
 }

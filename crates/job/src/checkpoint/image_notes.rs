@@ -1,4 +1,4 @@
-//! What the supervisor keeps in an image beside CRIU's files, to restore by.
+//! Notes that the supervisor adds to an image, beside CRIU's files, for the restore.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,39 +13,39 @@ use crate::process::stdio::StandardStream;
 use crate::process::written_files::WrittenFile;
 use crate::supervisor::generations::Generations;
 
-/// Its name among the notes of the manifest.
+/// Key of the supervisor's notes in the manifest.
 const NOTES_KEY: &str = "supervisor";
 
 /// What the supervisor records in the manifest, beyond the image's own fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageNotes {
-    /// The job's folder, as its programs know it.
+    /// The job's folder, by the path that its programs know.
     pub(crate) folder: PathBuf,
-    /// Servers that its programs may have been told of, the last one first.
+    /// Servers that the job's programs may have been told of, newest first.
     pub(crate) servers: Vec<String>,
-    /// Its generations so far, the last one first.
+    /// Generations of the job so far, newest first.
     #[serde(default)]
     pub(crate) generations: Generations,
-    /// What the program's standard streams were.
+    /// The program's standard streams at the checkpoint.
     pub(crate) stdio: [StandardStream; 3],
     /// Files that were open for writing.
     pub(crate) written: Vec<WrittenFile>,
-    /// Shared memory with a name.
+    /// Shared memory that has a name.
     #[serde(default)]
     pub(crate) shared: Vec<Segment>,
-    /// Numbers of pseudo-terminals that it has opened.
+    /// Numbers of pseudo-terminals that the job has opened.
     #[serde(default)]
     pub(crate) terminals: Vec<u32>,
-    /// Ends of connections over TCP: their own address, and the other one's.
+    /// Ends of TCP connections: the local address and the peer's.
     #[serde(default)]
     pub(crate) connections: Vec<(String, String)>,
-    /// By whom datagrams were sent that it had not read.
+    /// Unread datagrams, with their senders.
     #[serde(default)]
     pub(crate) datagrams: Vec<DatagramQueue>,
     /// Watches of files of which CRIU forgets a part.
     #[serde(default)]
     pub(crate) watches: Vec<InotifyWatch>,
-    /// Unix sockets whose process makes their other end too, by inodes.
+    /// Inodes of unix sockets whose process creates the other end too.
     #[serde(default)]
     pub(crate) makers: Vec<u64>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
@@ -53,18 +53,18 @@ pub(crate) struct ImageNotes {
     /// Ids of processes that a signal had stopped: they stay so.
     #[serde(default)]
     pub(crate) stopped: Vec<u32>,
-    /// What CRIU does not bring back of processes and threads.
+    /// Attributes of processes and threads that CRIU does not restore.
     #[serde(default)]
     pub(crate) attributes: Vec<ProcessAttributes>,
 }
 
 impl ImageNotes {
-    /// As the manifest has them.
+    /// Encodes the notes for the manifest.
     pub(crate) fn encode(&self) -> serde_json::Result<BTreeMap<String, serde_json::Value>> {
         Ok([(NOTES_KEY.to_owned(), serde_json::to_value(self)?)].into())
     }
 
-    /// Out of the manifest; none when they are missing or of another kind.
+    /// Decodes the notes of a manifest. Returns `None` if they are missing or malformed.
     pub(crate) fn decode(notes: &BTreeMap<String, serde_json::Value>) -> Option<Self> {
         serde_json::from_value(notes.get(NOTES_KEY)?.clone()).ok()
     }

@@ -1,4 +1,4 @@
-//! The processes of a job that are locked, checkpointed, or lost, one by one (`checkpoint/process_checkpoint.rs`).
+//! The table of a job's processes that are locked, checkpointed or lost, one by one (`checkpoint/process_checkpoint.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +29,7 @@ pub(crate) struct LockedProcess {
 #[derive(Debug)]
 pub(crate) struct LostSession {
     pid: u32,
-    /// When it began: another one may get its number.
+    /// Start time of the process: another one may get its number later.
     started: Option<u64>,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct LockedProcesses(Mutex<LockTable>);
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     pub(crate) locked: BTreeMap<u64, LockedProcess>,
-    /// Members that lost their worker for good while they were locked, and their processes: these may live on.
+    /// Members that lost their worker for good while they were locked, with their processes, which may live on.
     pub(crate) failed: BTreeMap<u64, LostSession>,
-    /// Members that were restored to other GPUs than they know: UUIDs in the order of their own, a line each.
+    /// Members that were restored to other GPUs than they know: UUIDs, one a line, in the order of their own GPUs.
     pub(crate) placed: BTreeMap<u64, String>,
 }
 
@@ -52,7 +52,7 @@ impl LockedProcesses {
         lock(&self.0).locked.contains_key(&id)
     }
 
-    /// Notes that a member's session is lost for good; its process began at `started`.
+    /// Notes that a member's session is lost for good; `started` is the start time of its process.
     pub(crate) fn fail(&self, member: &Member, started: Option<u64>) {
         let mut table = lock(&self.0);
         if table.locked.remove(&member.id).is_some() {
@@ -60,19 +60,19 @@ impl LockedProcesses {
         }
     }
 
-    /// Whether a process with this number has lost its session for good: not the one that has it now, if that began at
-    /// another time.
+    /// Whether the process with this number lost its session for good. A process that began at another time than `started` is not
+    /// meant.
     pub(crate) fn is_lost(&self, process: u32, started: Option<u64>) -> bool {
         let is_it = |lost: &LostSession| lost.pid == process && (started.is_none() || lost.started == started);
         lock(&self.0).failed.values().any(is_it)
     }
 
-    /// The job has ended.
+    /// Forgets all locked processes, because the job has ended.
     pub(crate) fn clear(&self) {
         lock(&self.0).locked.clear();
     }
 
-    /// Refuses what is done to a job as a whole while one of its processes is locked.
+    /// Refuses an operation on the whole job while one of its processes is locked.
     pub(crate) fn refuse(&self, members: &Members) -> Result<(), CheckpointError> {
         match self.swept(members).locked.values().next() {
             Some(LockedProcess { program, pid, .. }) => {
@@ -82,7 +82,7 @@ impl LockedProcesses {
         }
     }
 
-    /// The table without processes that have ended.
+    /// Returns the table, without processes that have ended.
     pub(crate) fn swept(&self, members: &Members) -> MutexGuard<'_, LockTable> {
         let list = members.list();
         let mut table = lock(&self.0);
@@ -108,7 +108,7 @@ impl LockedProcesses {
         lock(&self.0).locked.insert(member.id, process);
     }
 
-    /// The GPUs that a member was restored to; empty: those that it knows.
+    /// UUIDs of the GPUs that a member was restored to; empty if those are the ones that it knows.
     pub(crate) fn devices(&self, id: u64) -> String {
         lock(&self.0).placed.get(&id).cloned().unwrap_or_default()
     }
@@ -118,7 +118,7 @@ impl LockedProcesses {
         lock(&self.0).placed.insert(id, devices);
     }
 
-    /// All members are on the GPUs of another server.
+    /// Forgets the GPUs of all members, because they are on another server.
     pub(crate) fn forget_gpus(&self) {
         lock(&self.0).placed.clear();
     }

@@ -1,8 +1,8 @@
-//! Moving the sessions of a running job to another server, or to other devices. Its processes stay where they are, so CRIU
-//! has no part in it:
+//! Moves the sessions of a running job to another server, or to other devices. Its processes stay where they are, so CRIU has no
+//! part in it:
 //!
 //! ```text
-//! rehearse                  how sessions of OpenCL were made is made there, or refused: the programs run
+//! rehearse                  the objects of OpenCL sessions are made there, or refused: the programs run
 //! hold, pause, capture      as for a checkpoint                     ┐
 //! write, commit             an image of the GPU side                │ the programs are paused
 //! rebuild                   each session in a worker there, in the  │
@@ -10,8 +10,8 @@
 //! leave, resume             the programs change to these workers    ┘
 //! ```
 //!
-//! The rule: whatever is refused on the other side is refused before a program leaves, and everything goes on where it
-//! was; what can be known before it is paused is refused before that. The workers of before end when their programs have gone.
+//! The rule: whatever the other side refuses, it refuses before a program leaves its worker, and everything goes on where it was.
+//! What can be known before the pause is refused before the pause. The old workers end when their programs have gone.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use katydid_wire::handshake::SessionKind;
 use crate::checkpoint::error::{CheckpointError, MAX_CHECKPOINT_ATTEMPTS};
 use crate::checkpoint::quiesce::{QuiescedJob, address, in_parallel, session_name};
 use crate::checkpoint::recovery::Recovery;
-use crate::checkpoint::request::{image_of, micros, options, seconds_since_epoch};
+use crate::checkpoint::request::{image_of, micros, millis_since_epoch, options};
 use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles};
@@ -36,13 +36,13 @@ use crate::supervisor::state::JobState;
 use crate::supervisor::view::{CompletedMigration, Migration, ProgressStep, Request};
 use crate::sync::lock;
 
-/// What a member's link is when it shares memory with its worker.
+/// The link of a member that shares memory with its worker.
 const SHARED_MEMORY_LINK: u32 = 1;
 
-/// Where the checkpoint on the way lies.
+/// The folder of the checkpoint that carries the sessions.
 struct MigrationImage {
     path: PathBuf,
-    /// A temporary folder: it goes with this value.
+    /// A temporary folder, which this value removes.
     own: Option<Scratch>,
 }
 
@@ -60,7 +60,7 @@ impl MigrationImage {
     }
 }
 
-/// Moves all sessions of a job; the caller sees to it that nothing else is done to it meanwhile.
+/// Moves all sessions of a job. The caller makes sure that no other operation on the job runs meanwhile.
 pub(crate) fn migrate(
     job: &JobState,
     requested: &Migration,
@@ -112,7 +112,7 @@ pub(crate) fn migrate(
     Err(CheckpointError::ProgramsKeepArriving)
 }
 
-/// The checkpoint on the way. A temporary image is not compressed.
+/// The request for the checkpoint that carries the sessions. A temporary image is not compressed.
 fn request(requested: &Migration) -> Result<Request, CheckpointError> {
     let request = Request {
         image: requested.image.clone().unwrap_or_default(),
@@ -130,12 +130,12 @@ fn request(requested: &Migration) -> Result<Request, CheckpointError> {
     Ok(request)
 }
 
-/// No program is paused for this image.
+/// Times of an image for which no program is paused.
 fn times() -> Times {
-    Times { began: seconds_since_epoch(), written: seconds_since_epoch(), stopped_us: 0 }
+    Times { began: millis_since_epoch(), written: millis_since_epoch(), stopped_us: 0 }
 }
 
-/// One way from server to server.
+/// One move from server to server.
 struct MoveRun<'a> {
     job: &'a JobState,
     requested: &'a Migration,
@@ -147,8 +147,8 @@ struct MoveRun<'a> {
 }
 
 impl<'a> MoveRun<'a> {
-    /// Brings everything to rest and to the image. None: a program came, and everything goes on as before. Workers end that have
-    /// `rehearsed` what is gone.
+    /// Quiesces the job and writes its sessions to the image. Returns `None` if a program joined meanwhile; then everything goes
+    /// on as before. Drops the workers in `rehearsed` whose sessions are gone.
     fn prepare(
         &self,
         writer: &Writer,
@@ -192,8 +192,8 @@ impl<'a> MoveRun<'a> {
         }
     }
 
-    /// Has the other server make the objects of all sessions of OpenCL, without contents: a device that is too small, a program that
-    /// does not build, or a server that is not there refuse the move now, while the programs run. The workers that have made them.
+    /// Has the other server make the objects of all OpenCL sessions, without contents, and returns the workers that made them. A
+    /// device that is too small, a program that does not build, or a missing server refuses the move now, while the programs run.
     fn rehearse(&self) -> Result<Vec<Companion>, CheckpointError> {
         let mut members = self.job.members.list();
         self.check(&members)?;
@@ -213,7 +213,7 @@ impl<'a> MoveRun<'a> {
         self.rebuild(&stop, &reader, &Catalogue::new(&reader), &mut Vec::new())
     }
 
-    /// What is known to be impossible before anything is paused.
+    /// Refuses what is known to be impossible, before anything is paused.
     fn check(&self, members: &[Member]) -> Result<(), CheckpointError> {
         if !matches!(self.server, Address::Unix(_))
             && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY_LINK)
@@ -225,14 +225,14 @@ impl<'a> MoveRun<'a> {
         if self.requested.devices.is_empty() || has_choice { Ok(()) } else { Err(CheckpointError::NoChoice) }
     }
 
-    /// Tells the stage that begins.
+    /// Reports that a stage begins.
     fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
         (self.tell)(step);
         Ok(fault_injection::inject(step)?)
     }
 
-    /// Completes the image, rebuilds the sessions from it, and has the programs change over. The new workers, and the
-    /// bytes that went along.
+    /// Completes the image, rebuilds the sessions from it, and moves the programs over. Returns the new workers, and the bytes
+    /// that were moved.
     fn go(
         &self,
         stop: &mut QuiescedJob<'_>,
@@ -253,7 +253,7 @@ impl<'a> MoveRun<'a> {
         self.begin(&ProgressStep::Resume)?;
         stop.move_to(&mut rebuilt, &catalogue, &self.requested.to)?;
         self.job.locked_processes.forget_gpus();
-        // Programs that begin later read it; without it they begin where the others were.
+        // Later programs read the server from here; without it they would use the old one.
         let result = self.job.set_server(&self.requested.to);
         result.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
         if self.migration_image.own.is_none() {
@@ -263,14 +263,15 @@ impl<'a> MoveRun<'a> {
         Ok((workers, committed.sizes.content))
     }
 
-    /// Has the programs let go of their workers. None is back before all have: the last word of each is heard first.
+    /// Has the programs let go of their workers. No program comes back before all have left: the last message of each is read
+    /// first.
     fn leave(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         let hidden = self.job.members.hide();
         let _hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
         stop.split().0.leave()
     }
 
-    /// Each session in a worker that has `rehearsed` it, or in a new one.
+    /// Rebuilds each session in the worker that `rehearsed` it, or in a new one.
     fn rebuild(
         &self,
         stop: &QuiescedJob<'_>,

@@ -1,15 +1,15 @@
-//! One process of a job, locked, checkpointed, restored and unlocked at the request of a peer on the job socket, as
-//! `cuCheckpointProcess*` has it:
+//! Locks, checkpoints, restores and unlocks one process of a job at the request of a peer on the job socket, as
+//! `cuCheckpointProcess*` does:
 //!
 //! ```text
-//! lock         hold, pause, and on: the program's calls wait, and nothing that it has submitted is left to do
-//! checkpoint   pause, capture, write, commit, leave: its session is in an image in a folder for temporary files, its worker ends
+//! lock         hold, pause, and proceed: the program's calls wait, and all work that it has submitted is done
+//! checkpoint   pause, capture, write, commit, leave: its session goes to an image in a temporary folder, and its worker ends
 //! restore      rebuild, rejoin: it has a worker again, and its calls wait
 //! unlock       release
 //! ```
 //!
-//! The rule: between two of these, only the table of this module has a hand on the process; whatever fails leaves it
-//! as it was before. While a process is in the table, the job is not checkpointed or moved as a whole.
+//! The rule: between two of these calls, only the table of this module controls the process. A call that fails leaves the process
+//! as it was. While a process is in the table, the job is not checkpointed or moved as a whole.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
 use crate::checkpoint::locked_processes::SavedSession;
 use crate::checkpoint::quiesce::{GPU_IDLE_TIMEOUT, MEMBER_ORDER_TIMEOUT, Participant, QuiescedJob, Rejoin};
-use crate::checkpoint::request::{options, seconds_since_epoch};
+use crate::checkpoint::request::{millis_since_epoch, options};
 use crate::checkpoint::run::{Attempt, manifest};
 use crate::checkpoint::stages::Stages;
 use crate::process::tree;
@@ -36,7 +36,7 @@ use crate::supervisor::question::{Answerer, Question};
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{ProgressStep, Request};
 
-/// Bytes of a UUID_BYTES.
+/// Bytes of a UUID.
 const UUID_BYTES: usize = 16;
 
 /// Result codes of CUDA, as these functions use them.
@@ -50,7 +50,7 @@ mod code {
     pub(super) const NOT_SUPPORTED: u32 = 801;
 }
 
-/// Why something was not done: a result code, and words for the user.
+/// Why a call was refused: a result code, and a text for the user.
 #[derive(Debug)]
 struct CallRefusal(u32, String);
 
@@ -59,14 +59,14 @@ impl CallRefusal {
         Self(code, text.to_string())
     }
 
-    /// Where the code says all.
+    /// A refusal whose code says all.
     fn plain(code: u32) -> Self {
         Self(code, String::new())
     }
 }
 
 impl From<CheckpointError> for CallRefusal {
-    /// What a worker refuses to keep is not supported; anything else is the system's.
+    /// A worker's refusal to save a session becomes "not supported"; any other error is one of the operating system.
     fn from(error: CheckpointError) -> Self {
         let is_refused = matches!(
             error,
@@ -82,7 +82,7 @@ impl From<MemberError> for CallRefusal {
     }
 }
 
-/// Has what is asked at the job socket answered.
+/// Answers questions on the job socket.
 pub(crate) fn answer(job: &Arc<JobState>) {
     let weak = Arc::downgrade(job);
     job.members.answer_with(Answerer(Box::new(move |question| {
@@ -130,7 +130,7 @@ impl JobState {
         }
     }
 
-    /// The session of CUDA that a process has.
+    /// The CUDA session of a process.
     fn member_of(&self, process: u32) -> Result<Member, CallRefusal> {
         let is_it = |member: &Member| (member.pid, member.session) == (process, SessionKind::CUDA);
         let mut found: Vec<Member> = self.members.list().into_iter().filter(is_it).collect();
@@ -141,24 +141,24 @@ impl JobState {
         found.pop().ok_or(CallRefusal::plain(code::NOT_INITIALIZED))
     }
 
-    /// How a process stands.
+    /// Returns the state of a process, one of the constants in [`state`].
     fn state_of(&self, process: u32) -> Result<u32, CallRefusal> {
         match self.member_of(process) {
             Ok(member) => Ok(self.locked_processes.state(member.id)),
-            // What it had a session with is no member any more.
+            // The process lost its session, so it is no member any more.
             Err(_) if self.locked_processes.is_lost(process, self.started(process)) => Ok(state::FAILED),
             Err(refusal) => Err(refusal),
         }
     }
 
-    /// When a process of the job began that has this number, as it sees itself.
+    /// Returns the start time of the job's process with this number, as the process sees itself.
     pub(crate) fn started(&self, process: u32) -> Option<u64> {
         let all = tree::tree(self.root.wait_for_start()?).ok()?;
         let found = all.iter().find(|found| tree::pid_in_own_namespace(found.pid) == process)?;
         tree::started(found.pid)
     }
 
-    /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
+    /// Holds the program's calls, and waits for its submitted work. If that takes longer than `timeout`, the program goes on.
     fn lock_member(&self, member: Member, timeout: Duration) -> Result<(), CallRefusal> {
         if member.state != MemberState::Present {
             return Err(CallRefusal::new(code::NOT_READY, "it is not with its worker"));
@@ -173,23 +173,23 @@ impl JobState {
         };
         let is_late =
             matches!(error, CheckpointError::Companion(CompanionError::Refused { .. })) && start.elapsed() >= timeout;
-        // One that had come to a point of its own waits there still, as before. What keeps it from going on is told by its own
-        // calls.
+        // A program that waited at a point of its own waits there still, as before. If going on fails, the program's own calls
+        // report it.
         let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
         let _ = if is_at_point { stop.go_back(Questions::Refused) } else { stop.go_on(Questions::Refused) };
         Err(if is_late { CallRefusal::new(code::NOT_READY, error) } else { error.into() })
     }
 
-    /// Lets it call again.
+    /// Lets the program make calls again.
     fn unlock_member(&self, member: &Member) -> Result<(), CallRefusal> {
         fault_injection::inject_at("unlock").map_err(CheckpointError::from)?;
-        // From here on it may be waited for at a point of its own.
+        // From here on, tests may wait for it at a point of its own.
         self.locked_processes.remove(member.id);
         let released = self.members.order(member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT);
         released.map(drop).inspect_err(|_| self.locked_processes.put(member, None)).map_err(Into::into)
     }
 
-    /// Takes its session aside, and has its worker end.
+    /// Writes the session to a temporary image, and ends its worker.
     fn checkpoint_member(&self, member: Member) -> Result<(), CallRefusal> {
         let image = Scratch::new("process");
         let image = image.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
@@ -199,7 +199,7 @@ impl JobState {
             device_only: false,
             full: false,
             keep: None,
-            // It is there for a while only.
+            // The image is only temporary.
             level: Some(0),
             quiesce_timeout_ms: None,
             force: false,
@@ -234,11 +234,12 @@ impl JobState {
             self.detach(&mut stop)?;
             Ok(number)
         });
-        // Without a failure the worker ends here, with the connection to it.
+        // Unless that failed, the worker ends here, with the connection to it.
         number.map_err(|error| self.undone(&mut stop, Questions::Refused, error))
     }
 
-    /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
+    /// Has the program let go of its worker, and waits until the program is back to wait for another. From then on the supervisor
+    /// notices its end.
     fn detach(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         fault_injection::inject(&ProgressStep::Leave)?;
         stop.detach(Questions::Refused)?;
@@ -258,17 +259,17 @@ impl JobState {
         member: &Member,
     ) -> Result<CheckpointNumber, CheckpointError> {
         fault_injection::inject(&ProgressStep::Commit)?;
-        let times = Times { began: seconds_since_epoch(), written: seconds_since_epoch(), stopped_us: 0 };
+        let times = Times { began: millis_since_epoch(), written: millis_since_epoch(), stopped_us: 0 };
         let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
         Ok(writer.commit(manifest)?.number)
     }
 
-    /// After a failure: back to a program that is locked and has its worker.
+    /// Goes back, after a failure, to a locked program that has its worker.
     fn undone(&self, stop: &mut QuiescedJob<'_>, questions: Questions<'_>, cause: CheckpointError) -> CheckpointError {
         match stop.go_back(questions) {
             Ok(()) => cause,
             Err(also) => {
-                // One that is there and has no worker waits for what `rebuild_lost_session` has to say: it does after us.
+                // A program that is there and has no worker waits for `rebuild_lost_session`, which runs after this.
                 let gone = |participant: &&Participant| {
                     !self.members.list().iter().any(|member| member.id == participant.member.id)
                 };
@@ -280,7 +281,7 @@ impl JobState {
         }
     }
 
-    /// Rebuilds its session in another worker of its server.
+    /// Rebuilds the member's session in another worker of its server.
     fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), CallRefusal> {
         let saved = self.locked_processes.saved(member.id).ok_or(CallRefusal::plain(code::ILLEGAL_STATE))?;
         let opened =
@@ -297,7 +298,7 @@ impl JobState {
     }
 }
 
-/// Brings the session to the image, while its worker rests.
+/// Writes the session to the image while its worker rests.
 fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<Session>, CheckpointError> {
     // Nothing has been submitted since the lock, so the device comes to rest well within the limit.
     stop.pause(GPU_IDLE_TIMEOUT)?;
@@ -307,8 +308,8 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<
     attempt.write(stop, false)
 }
 
-/// The GPUs for a session that knows the ones of `known`, and was on those of `current_gpus` if that says something: what the pairs say
-/// of these. Empty: the ones that it knows.
+/// Returns the GPUs for a session that knows `process_gpus`, one UUID a line; empty: those that it knows. `current_gpus` are the
+/// ones that it was on, unless empty; each pair in `gpus` replaces one of these.
 fn gpus_of_session(process_gpus: &[&str], current_gpus: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
     let invalid = || CallRefusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
     let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -347,7 +348,7 @@ mod tests {
         pairs.iter().flat_map(|(old, new)| [[*old; UUID_BYTES], [*new; UUID_BYTES]].concat()).collect()
     }
 
-    /// The placement of a session that knows the GPUs 1, 2 and 3.
+    /// The GPUs of a session that knows the GPUs 1, 2 and 3.
     fn placed_from(current_gpus: &[u8], gpus: &[u8]) -> Result<String, u32> {
         let known = [1, 2, 3].map(uuid);
         gpus_of_session(&known.each_ref().map(String::as_str), &lines(current_gpus), gpus).map_err(|refusal| refusal.0)

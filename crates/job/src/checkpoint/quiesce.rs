@@ -1,9 +1,9 @@
-//! Bringing all GPU sides of a job to rest, and letting them go on: hold, pause, detach, capture, leave, and the way back
-//! from whichever of these each one has reached.
+//! Brings all GPU sides of a job to rest, and lets them go on: hold, pause, detach, capture, leave, and the way back from each of
+//! these stages.
 //!
-//! The rule: [`QuiescedJob::go_on`] is the way back from everywhere, after success and after failure alike, and it tries each
-//! side whatever became of the others. Capture is the workers' alone and leave the programs' alone, so that they can
-//! happen participant by participant ([`QuiescedJob::split`]).
+//! The rule: [`QuiescedJob::go_on`] is the way back from every stage, after success and after failure alike. It tries every
+//! participant, even if others fail. Capture concerns only workers and leave only programs, so both can run at the same time
+//! ([`QuiescedJob::split`]).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,19 +27,20 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Plan, P
 use crate::supervisor::member_error::MemberError;
 use crate::supervisor::members::{Member, MemberState, Members};
 
-/// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
+/// How long a program may take to answer an order; it answers between two instructions of one of its threads.
 pub(crate) const MEMBER_ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the GPU may take to come to rest, unless the request names another time.
 pub(crate) const GPU_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a program may take to come back after CRIU has let it go, or made it anew.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a program that cannot take its session up again is asked once more: its server may have no room just now.
+/// How long the supervisor retries for a program that cannot take its session up again: its server may have no slot for the
+/// moment.
 const REJOIN_RETRY_TIME: Duration = Duration::from_secs(10);
-/// Between two such attempts.
+/// Time between two such attempts.
 const REJOIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far a participant has been brought.
+/// The stage that a participant has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QuiesceStage {
     /// The program and its worker run.
@@ -48,9 +49,9 @@ pub(crate) enum QuiesceStage {
     Held,
     /// The worker has executed all frames and takes no more.
     Paused,
-    /// The worker does not end with the program's connection.
+    /// The worker outlives the program's connection.
     Detached,
-    /// The program has the order to leave its worker, and has not answered: it does so when it comes to the order.
+    /// The program has the order to leave its worker, and has not answered yet: it answers when it comes to the order.
     Leaving,
     /// The program has let go of the worker.
     Released,
@@ -62,35 +63,35 @@ pub(crate) struct Participant {
     pub(crate) member: Member,
     pub(crate) companion: Companion,
     pub(crate) progress: Arc<Progress>,
-    /// Its process, as we see it, once that is known.
+    /// The participant's process, as the supervisor sees it, once that is known.
     pub(crate) process: Option<u32>,
-    /// What its session shares with others, once that is captured.
+    /// What the session shares with others, once that is captured.
     sharing: Sharing,
     reached: QuiesceStage,
-    /// Its session has given up what no image of its worker has (`worker_images.rs`).
+    /// Whether the session has given up what no image of its worker has (`worker_images.rs`).
     pub(crate) is_suspended: bool,
-    /// Its worker is being saved as a process: the companion is the keeper's.
+    /// Whether its worker is being saved as a process; then the companion is the keeper's.
     pub(crate) is_kept: bool,
 }
 
-/// All of a job's participants.
+/// All participants of a job.
 #[derive(Debug)]
 pub(crate) struct QuiescedJob<'a> {
     members: &'a Members,
     pub(crate) participants: Vec<Participant>,
 }
 
-/// The programs of a stop.
+/// The programs of a quiesced job.
 pub(crate) struct Programs<'s> {
     members: &'s Members,
     list: Vec<(&'s mut Member, &'s mut QuiesceStage)>,
 }
 
-/// The workers of a stop.
+/// The workers of a quiesced job.
 pub(crate) struct Workers<'s>(Vec<(&'s mut Companion, &'s Progress, &'s mut Sharing)>);
 
 impl Programs<'_> {
-    /// Has all of them let go of their workers, which are detached.
+    /// Has all programs let go of their workers, which are detached.
     pub(crate) fn leave(self) -> Result<(), CheckpointError> {
         let members = self.members;
         let outcomes = in_parallel(self.list, |(member, reached)| {
@@ -102,7 +103,7 @@ impl Programs<'_> {
                     members.wait_silent(member.id, MEMBER_ORDER_TIMEOUT)
                 }
                 Ok(other) => Err(unexpected(member, &other)),
-                // It will leave once it comes to the order, and has to be brought back.
+                // The program leaves once it comes to the order, and has to be brought back.
                 Err(error @ MemberError::Silent { .. }) => {
                     *reached = QuiesceStage::Leaving;
                     Err(error)
@@ -118,7 +119,7 @@ impl Programs<'_> {
 }
 
 impl Workers<'_> {
-    /// Has all of them copy their state aside.
+    /// Has all workers copy their state aside.
     pub(crate) fn capture(self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
         let captured = in_parallel(self.0, |(companion, progress, sharing)| {
             *sharing = companion.snapshot(plan, writer, progress)?;
@@ -128,7 +129,7 @@ impl Workers<'_> {
     }
 }
 
-/// What follows the process in the name of a session of OpenCL.
+/// Suffix of the names of OpenCL sessions, after the process.
 const OPENCL_SUFFIX: &str = "-opencl";
 
 /// The name of a program's session in an image.
@@ -137,7 +138,7 @@ pub(crate) fn session_name(member: &Member) -> String {
     format!("p{}{api}", member.pid)
 }
 
-/// Which API the session of this name speaks.
+/// The API of the session with this name.
 pub(crate) fn session_kind(name: &str) -> SessionKind {
     if name.ends_with(OPENCL_SUFFIX) { SessionKind::OPENCL } else { SessionKind::CUDA }
 }
@@ -177,20 +178,21 @@ impl<'a> QuiescedJob<'a> {
         Ok(Self { members, participants })
     }
 
-    /// Has all workers open the image, and does what takes time but no pause.
+    /// Has all workers open the image, and do the work that takes time but no pause.
     pub(crate) fn ready(&mut self, plan: Plan, writer: &Writer) -> Result<(), CheckpointError> {
         let directory = writer.directory()?;
         self.each(|participant| Ok(participant.companion.prepare(plan, directory.as_ref().map(AsFd::as_fd), writer)?))
     }
 
-    /// Has all workers bring to the image how their sessions were made, while the programs run; their parts of the manifest.
+    /// Has all workers write to the image how their sessions were made, while the programs run. Returns their parts of the
+    /// manifest.
     pub(crate) fn outline(&mut self, plan: Plan, writer: &Writer) -> Result<Vec<Vec<u8>>, CheckpointError> {
         self.ready(plan, writer)?;
         self.split().1.capture(plan, writer)?;
         self.write(writer, &|_, _, _| ())
     }
 
-    /// The members whose sessions they are.
+    /// The members that take part.
     pub(crate) fn members(&self) -> Vec<Member> {
         self.participants.iter().map(|participant| participant.member.clone()).collect()
     }
@@ -217,7 +219,7 @@ impl<'a> QuiescedJob<'a> {
         })
     }
 
-    /// From now on no worker ends with its program's connection.
+    /// Detaches all workers: none ends with its program's connection any more.
     pub(crate) fn detach(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.each(|participant| {
             participant.companion.detach(questions, &participant.progress)?;
@@ -226,7 +228,7 @@ impl<'a> QuiescedJob<'a> {
         })
     }
 
-    /// The programs and their workers, of whom different things can be asked at the same time.
+    /// Splits the programs from their workers, so that both can be ordered at the same time.
     pub(crate) fn split(&mut self) -> (Programs<'_>, Workers<'_>) {
         let (programs, workers) = self
             .participants
@@ -239,25 +241,25 @@ impl<'a> QuiescedJob<'a> {
         (Programs { members: self.members, list: programs }, Workers(workers))
     }
 
-    /// After the capture: all that the programs share they share among each other.
+    /// Checks, after the capture, that the programs share memory and events only with each other.
     pub(crate) fn check_sharing(&self) -> Result<(), CheckpointError> {
         sharing_check::check(self.participants.iter().map(|participant| (&participant.member, &participant.sharing)))
     }
 
-    /// After the capture: the programs share nothing, so every session may change workers by itself.
+    /// Checks, after the capture, that the programs share nothing, so that each session can change workers by itself.
     pub(crate) fn check_no_sharing(&self) -> Result<(), CheckpointError> {
         sharing_check::check_alone(
             self.participants.iter().map(|participant| (&participant.member, &participant.sharing)),
         )
     }
 
-    /// Lets all programs and workers go on from wherever they are. Returns the first failure; the others are tried all the same.
+    /// Lets all programs and workers go on from any stage. Tries all of them, and returns the first failure.
     pub(crate) fn go_on(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.all_go_on(questions).into_iter().collect()
     }
 
-    /// Lets programs and workers go on after all programs were kept. Their threads run before they are back: one may have
-    /// come to its end meanwhile, as it would have without us.
+    /// Lets programs and workers go on after all programs were kept. Threads run before their programs are back, so a program may
+    /// have ended meanwhile, as it would have without a checkpoint.
     pub(crate) fn go_on_to_any_end(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let is_end = |outcome: &Result<(), CheckpointError>| {
             matches!(outcome, Err(CheckpointError::Order(MemberError::Gone { .. })))
@@ -276,15 +278,14 @@ impl<'a> QuiescedJob<'a> {
         outcomes
     }
 
-    /// Goes back as far as programs that are held: programs that have left come back, the workers go on, and no frame leaves a
-    /// program.
+    /// Goes back as far as held programs: programs that have left come back, the workers go on, and no frame leaves a program.
     pub(crate) fn go_back(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let members = self.members;
         self.each(|participant| participant.go_back(members, questions))
     }
 
-    /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Those that do not are left
-    /// as they are, to go on with the workers that they had.
+    /// Has all programs, which have left, take up the sessions that were rebuilt at `address`. Programs that fail to do so stay
+    /// as they are, to go on with their old workers.
     pub(crate) fn move_to(
         &mut self,
         rebuilt: &mut [Companion],
@@ -303,7 +304,7 @@ impl<'a> QuiescedJob<'a> {
         moved.into_iter().collect()
     }
 
-    /// Has all snapshots brought to the image, and waits for that. `tell` hears now and then how far they are.
+    /// Has the workers write all snapshots to the image, and waits for that. `tell` hears the progress now and then.
     pub(crate) fn write(
         &mut self,
         writer: &Writer,
@@ -335,7 +336,7 @@ impl<'a> QuiescedJob<'a> {
                 })
                 .collect();
             drop(done);
-            // The channel carries nothing: its end is that of the last thread.
+            // The channel carries nothing: it closes when the last thread ends.
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(PROGRESS_TICK) {
                 tell();
             }
@@ -347,7 +348,7 @@ impl<'a> QuiescedJob<'a> {
         })
     }
 
-    /// Does the same with all participants at once, because each of them waits.
+    /// Does `work` with all participants in parallel, because each of them waits.
     fn each(
         &mut self,
         work: impl Fn(&mut Participant) -> Result<(), CheckpointError> + Sync,
@@ -357,7 +358,7 @@ impl<'a> QuiescedJob<'a> {
 }
 
 impl Participant {
-    /// Whether its session shares anything with others.
+    /// Whether the session shares memory or events with others.
     pub(crate) fn shares(&self) -> bool {
         self.sharing.is_some()
     }
@@ -370,11 +371,11 @@ impl Participant {
         self.go(members, Rejoin::Held, questions)
     }
 
-    /// From wherever it is. One that does not come back in time stays on its way.
+    /// Goes on from any stage. A program that does not come back in time stays at its stage.
     fn go(&mut self, members: &Members, rejoin_mode: Rejoin, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let previous_stage = self.reached;
-        // A worker that died meanwhile fails here; its program must go on nevertheless, and learns it from its link. A program
-        // that has yet to leave learns it when it is back: until then its leaving is expected.
+        // A worker that died meanwhile fails here. Its program must go on nevertheless, and learns it from its link. A program
+        // that has yet to leave learns it when it is back; until then its leaving is expected.
         let proceeded = match previous_stage {
             QuiesceStage::Free | QuiesceStage::Held | QuiesceStage::Leaving => Ok(()),
             _ => self.companion.proceed(questions, &self.progress),
@@ -395,8 +396,8 @@ impl Participant {
         }
     }
 
-    /// Brings a program that left back. If that fails, and not because the program is still on its way, the program learns that
-    /// its session is lost. `is_alive`: its worker has answered.
+    /// Brings a program back that left. If that fails, the program learns that its session is lost, unless it is still on its
+    /// way. `is_alive`: its worker has answered.
     fn rejoin(&mut self, members: &Members, rejoin_mode: Rejoin, is_alive: bool) -> Result<(), MemberError> {
         let id = self.member.id;
         let is_over = || self.process.is_some_and(tree::has_ended);
@@ -414,8 +415,8 @@ impl Participant {
             Ok(()) | Err(MemberError::Silent { .. }) => {}
             Err(MemberError::Gone { .. }) => self.give_up(members),
             Err(error) => {
-                // No other process can bring it back: its calls must not wait for that. One that does not listen has ended,
-                // or learns it with the end of its supervisor.
+                // No other process can bring it back, so its calls must not wait for that. A program that does not listen has
+                // ended, or learns it from the end of its supervisor.
                 let text = format!("it was away for a checkpoint, and could not come back: {error}");
                 let _ = members.send(id, &ToProgram::GiveUp { text });
                 self.give_up(members);
@@ -429,10 +430,10 @@ impl Participant {
         members.forget(self.member.id);
     }
 
-    /// Brings a program back that is slow to come, as one is that was stopped by a signal meanwhile. Its worker waits for it as long
-    /// as it lives.
+    /// Brings a slow program back in another thread, such as one that a signal stopped meanwhile. Its worker waits as long as the
+    /// program lives.
     fn go_on_later(mut self, members: Members) {
-        // Without a thread its worker ends, and its next call tells it.
+        // If no thread starts, the worker ends, and the program's next call reports it.
         let _ = thread::Builder::new().name("resume".into()).spawn(move || {
             while self.reached > QuiesceStage::Detached {
                 // The program has the error, or is only slow.
@@ -443,12 +444,12 @@ impl Participant {
     }
 }
 
-/// Does `work`, which takes a program back to the rebuilt session of `companion`, and answers meanwhile what the worker
-/// asks: it reads the rest of the image when the program is there.
+/// Does `work`, which brings a program back to the rebuilt session of `companion`, and answers the worker's questions meanwhile.
+/// The worker reads the rest of the image once the program is there.
 pub(crate) fn answer_during<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // What goes wrong here goes wrong for the program as well: the worker refuses it, or is gone.
+        // An error here reaches the program as well: the worker refuses it, or is gone.
         let questions = || companion.answer_until(catalogue, &|| is_over.load(SeqCst));
         let attending = thread::Builder::new().name("questions".into()).spawn_scoped(scope, questions);
         let outcome = work();
@@ -458,7 +459,8 @@ pub(crate) fn answer_during<R>(companion: &mut Companion, catalogue: &Catalogue<
     })
 }
 
-/// Has a program that waits for a worker, or will unless `is_over`, take up the session at an address and with a key.
+/// Has a program take up the session at an address and with a key. The program waits for a worker, or will soon, unless
+/// `is_over`.
 pub(crate) fn resume(
     members: &Members,
     member: &Member,
@@ -473,12 +475,12 @@ pub(crate) fn resume(
 pub(crate) enum Rejoin {
     /// The program sends frames at once.
     Free,
-    /// They do so once it is released.
+    /// The program sends frames once it is released.
     Held,
 }
 
 impl Rejoin {
-    /// How far a participant has been brought then.
+    /// The stage that a participant has reached then.
     fn reached(self) -> QuiesceStage {
         match self {
             Self::Free => QuiesceStage::Free,
@@ -486,7 +488,7 @@ impl Rejoin {
         }
     }
 
-    /// The order for it.
+    /// The order that makes a program come back this way.
     pub(crate) fn order(self, address: &str, key: SessionKey) -> ToProgram {
         let address = address.to_owned();
         match self {
@@ -495,7 +497,7 @@ impl Rejoin {
         }
     }
 
-    /// Whether that is its answer.
+    /// Whether `word` is the answer to that order.
     pub(crate) fn is_done(self, word: &FromProgram) -> bool {
         match self {
             Self::Free => matches!(word, FromProgram::Resumed {}),
@@ -504,7 +506,7 @@ impl Rejoin {
     }
 }
 
-/// As [`resume`], in either manner.
+/// Works as [`resume`], in either way.
 pub(crate) fn rejoin(
     members: &Members,
     member: &Member,
@@ -522,7 +524,7 @@ pub(crate) fn rejoin(
     }
 }
 
-/// The address of a member's server.
+/// Parses the address of a member's server.
 pub(crate) fn address(text: &str) -> Result<Address, CheckpointError> {
     text.parse().map_err(|source| CheckpointError::Address { text: text.to_owned(), source })
 }
@@ -533,7 +535,8 @@ fn unexpected(member: &Member, word: &FromProgram) -> MemberError {
     MemberError::Refused { program: member.program.clone(), pid: member.pid, reason }
 }
 
-/// One thread for each, but for a single one; the answers in the order of the questions.
+/// Does `work` for each entry, in one thread each, or in this thread for a single entry. Answers come in the order of the
+/// entries.
 pub(crate) fn in_parallel<T: Send, A: Send>(mut list: Vec<T>, work: impl Fn(T) -> A + Sync) -> Vec<A> {
     if list.len() <= 1 {
         return list.pop().map(work).into_iter().collect();

@@ -6,31 +6,31 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::quiesce::QuiescedJob;
 use katydid_image::{CheckpointChoice, CheckpointNumber, CheckpointReader, Image, ImageId};
 
-/// The last checkpoint after which the job went on, or out of which it was restored.
+/// The last checkpoint after which the job went on, or from which it was restored.
 #[derive(Debug, Clone)]
 pub(crate) struct Recovery {
     pub(crate) image: PathBuf,
-    /// A user may have put another image there since.
+    /// Id of the image, since a user may have put another image at that path.
     pub(crate) id: ImageId,
     pub(crate) number: CheckpointNumber,
-    /// Members, and the frames that each had sent before the checkpoint.
+    /// Members, and the number of frames that each had sent before the checkpoint.
     pub(crate) frames: Vec<(u64, u64)>,
 }
 
 impl Recovery {
-    /// What a checkpoint allows, given the number of frames that each of these members had sent.
+    /// A recovery from this checkpoint, with the number of frames that each member had sent.
     pub(crate) fn new(image: PathBuf, id: ImageId, number: CheckpointNumber, frames: Vec<(u64, u64)>) -> Self {
         Self { image, id, number, frames }
     }
 
-    /// What a checkpoint that is complete now allows.
+    /// A recovery from a checkpoint that was completed just now.
     pub(crate) fn of_stop(image: PathBuf, id: ImageId, number: CheckpointNumber, stop: &QuiescedJob<'_>) -> Self {
         let frames =
             stop.participants.iter().map(|participant| (participant.member.id, participant.member.frames)).collect();
         Self::new(image, id, number, frames)
     }
 
-    /// The checkpoint, if its image is still where it was.
+    /// Opens the checkpoint, if its image is still where it was.
     pub(crate) fn reader(&self) -> Result<CheckpointReader, CheckpointError> {
         let image = Image::open(&self.image)?;
         if image.id() != self.id {

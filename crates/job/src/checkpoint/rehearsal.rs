@@ -1,9 +1,9 @@
-//! Whether the sessions of a checkpoint come back, before it counts: workers rebuild each of them beside the program, from
+//! Tests whether the sessions of a checkpoint come back, before it counts. Workers rebuild each session beside the program, from
 //! what was written, as a restore does, but without contents.
 //!
-//! The rule: what a restore would accept is accepted, and what it would refuse keeps the job alive. Where nothing could be
-//! found out (no worker, no memory on the device), a checkpoint that leaves the job running is taken with a warning, and
-//! one that would end it is not. A job that is to end is not lost by the first either: its workers are kept as processes
+//! The rule: what a restore would accept passes, and what it would refuse keeps the job alive. Sometimes the rehearsal finds
+//! nothing out (no worker, no memory on the device). Then a checkpoint that leaves the job running is taken with a warning, and
+//! one that would end the job is not. A job that is to end is not lost by a refusal either: its workers are saved as processes
 //! (`worker_images.rs`).
 
 use std::path::Path;
@@ -24,16 +24,16 @@ use crate::supervisor::view::{ProgressStep, Request};
 pub(crate) struct NoReplay {
     /// Name of the session, as messages show it.
     pub(crate) session: String,
-    /// What is not as it was.
+    /// What differs from the original session.
     pub(crate) cause: CompanionError,
 }
 
-/// What has come of a rehearsal.
+/// The outcome of a rehearsal.
 #[derive(Debug)]
 pub(crate) enum RehearsalOutcome {
-    /// The checkpoint can be taken, with a warning for who asked for it.
+    /// The checkpoint can be taken, perhaps with a warning for the requester.
     Passed(Option<String>),
-    /// These sessions of a job that is to end do not come back.
+    /// The job is to end, and these sessions of it do not come back.
     NoReplay(Vec<NoReplay>),
 }
 
@@ -81,10 +81,10 @@ pub(crate) fn rehearse(
     decide(request, lost.into_iter().flatten().collect())
 }
 
-/// What tests that want no replay hear.
+/// Text of the error that tests without replay get.
 const NO_REPLAY_TEXT: &str = "KATYDID_FAULT wants that no replay brings it back";
 
-/// What sessions that do not come back mean.
+/// Decides what follows from sessions that do not come back.
 fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<RehearsalOutcome, CheckpointError> {
     let is_unknown =
         |cause: &CompanionError| matches!(cause, CompanionError::OutOfDeviceMemory { .. } | CompanionError::Connect(_));
@@ -102,7 +102,7 @@ fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<RehearsalOutcome, Ch
         return Ok(RehearsalOutcome::NoReplay(lost));
     }
     let mut causes: Vec<CompanionError> = lost.into_iter().map(|session| session.cause).collect();
-    // One that says more than that nothing was found out.
+    // Prefers a cause that says more than that the rehearsal found nothing out.
     let telling = causes.iter().position(|cause| !is_unknown(cause)).unwrap_or(0);
     Err(CheckpointError::Rehearsal(causes.swap_remove(telling)))
 }

@@ -1,4 +1,4 @@
-//! What follows from a request for a checkpoint.
+//! Settings that follow from a request for a checkpoint.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ pub(crate) fn options(request: &Request) -> Options {
     Options { compression, ..Options::default() }
 }
 
-/// Where the image of a request is.
+/// Returns the location of the image that a request names.
 pub(crate) fn image_of(request: &Request) -> Result<&Path, CheckpointError> {
     if request.image.is_absolute() || katydid_image::is_address(&request.image) {
         Ok(&request.image)
@@ -35,7 +35,7 @@ pub(crate) fn image_of(request: &Request) -> Result<&Path, CheckpointError> {
 }
 
 /// Current time, in milliseconds since 1970.
-pub(crate) fn seconds_since_epoch() -> u64 {
+pub(crate) fn millis_since_epoch() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! Restoring a job: its sessions are rebuilt in warm workers while CRIU makes its processes anew, stopped; then both are
-//! brought together and the processes go on.
+//! Restores a job: warm workers rebuild its sessions while CRIU makes its processes anew, stopped. Then both are brought
+//! together, and the processes go on.
 //!
-//! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Files and the terminal change only
-//! when the sessions are rebuilt and the processes made, right before these go on ([`OpenedCheckpoint::commit`]).
+//! The rule: a restore that fails leaves the image as it was, and no process, session or folder. Files and the terminal change
+//! last, right before the processes go on, once sessions and processes are there ([`OpenedCheckpoint::commit`]).
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -55,15 +55,15 @@ use crate::supervisor::{folder, namespace};
 use crate::sync::lock;
 use crate::system::why;
 
-/// How long a restored program may take to come to the job socket: it tries every few milliseconds.
+/// How long a restored program may take to connect to the job socket: it tries every few milliseconds.
 const RESTORED_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a process may take from the end of its connections to its own.
+/// How long a process may take to end after its connections have ended.
 const PROCESS_END_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
+/// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and some seconds more.
 const PORT_TIMEOUT: Duration = Duration::from_secs(65);
-/// Between two tries to have a port.
+/// Time between two attempts to get a port.
 const PORT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
+/// Distance of new ids from the program's, capped at the kernel's highest.
 const MEMBER_ID_GAP: u32 = 100;
 
 /// Why a job was not restored.
@@ -80,15 +80,15 @@ pub enum RestoreError {
     /// The manifest has no notes of the supervisor.
     #[error("checkpoint {0} lacks the supervisor's notes: another release wrote it; restore it with that release")]
     NoNotes(u32),
-    /// Devices were chosen, and no session can use the choice.
+    /// The caller chose devices, and no session can use the choice.
     #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that: leave it out")]
     NoChoice(u32),
-    /// Katydid's libraries in its processes.
+    /// Katydid's libraries cannot be given to the processes.
     #[error("checkpoint {number}: {source}")]
     Library {
         /// Number of the checkpoint.
         number: u32,
-        /// Why its library cannot be used.
+        /// Why a library cannot be used.
         source: LibraryError,
     },
     /// CRIU cannot be started, or its restore failed.
@@ -103,7 +103,7 @@ pub enum RestoreError {
     /// A worker refused, or could not be reached.
     #[error("the GPU side cannot be rebuilt: {0}")]
     Companion(#[from] CompanionError),
-    /// The process of a worker.
+    /// The process of a worker cannot be restored.
     #[error(
         "the worker of a session cannot be restored: {0}; it needs the driver, the kind of GPU and the build of katydid that its image was made with, and a server whose user may restore processes"
     )]
@@ -111,7 +111,7 @@ pub enum RestoreError {
     /// A restored program refused an order, or does not answer.
     #[error(transparent)]
     Member(#[from] MemberError),
-    /// A file that has to be cut back, and that another process writes.
+    /// Another process writes a file that has to be cut back.
     #[error(
         "{path} is longer than at the checkpoint and would be cut back, but process {pid} ({program}) has it open for writing: end that first; it may be the job itself, which still runs"
     )]
@@ -123,7 +123,7 @@ pub enum RestoreError {
         /// Name of the program or file.
         program: String,
     },
-    /// A file that has to be cut back.
+    /// A file that has to be cut back cannot be.
     #[error(
         "{path}: cannot cut it back to its length at the checkpoint: {source}; let this user write to it, or remove it"
     )]
@@ -133,7 +133,7 @@ pub enum RestoreError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// Shared memory that has to be made anew.
+    /// Shared memory cannot be made anew.
     #[error("{}: cannot make this shared memory anew: {source}; free some space there (df)", path.display())]
     Shared {
         /// Name of the program or file.
@@ -141,7 +141,7 @@ pub enum RestoreError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// The folder that its programs know.
+    /// The folder that the job's programs know cannot be made.
     #[error(
         "{0}: the job's programs look for their supervisor there, and the folder cannot be made: {source}; as root, `install -d -m 0700 -o $USER {0}`",
         path.display()
@@ -176,7 +176,7 @@ impl RestoreError {
     }
 }
 
-/// What fails where the journal of the restore cannot be written.
+/// Step that fails if the journal of the restore cannot be written.
 const NOTE_FILES_STEP: &str = "note the files that the restore makes";
 
 fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreError {
@@ -196,34 +196,34 @@ pub struct OpenedCheckpoint {
 /// The surroundings of a restore.
 #[derive(Debug)]
 pub struct RestoreEnvironment<'a> {
-    /// The server for the sessions.
+    /// The server that gets the sessions.
     pub server: &'a Address,
-    /// Where our own CRIU would be.
+    /// Root folder of Katydid's own CRIU.
     pub private_criu: &'a Path,
-    /// The `katydid` that the hidden commands are run of.
+    /// The `katydid` executable that runs the hidden commands.
     pub katydid: &'a Path,
-    /// Takes CRIU's log and notes; removed by the caller.
+    /// Folder for CRIU's log and notes; the caller removes it.
     pub work: &'a Path,
     /// Devices of OpenCL to use in place of those that the sessions had: a line each, `NEW` or `OLD=NEW`.
     pub devices: &'a str,
-    /// Hears, in a sentence, what is waited for.
+    /// Called with a sentence that says what the restore waits for.
     pub waits: fn(&str),
 }
 
 /// A job that runs again.
 #[derive(Debug)]
 pub struct RestoredJob {
-    /// The job, which takes further checkpoints.
+    /// The job, which can take further checkpoints.
     pub job: Job,
-    /// The program, to be signalled.
+    /// Process id of the program, for signals.
     pub program: u32,
-    /// What to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
+    /// Process to wait for: the program itself, or the keeper of its namespaces, which ends as the program does.
     pub child: u32,
     /// Guard process, the parent of `child`.
     pub guard: Guard,
     /// Files that were cut back.
     pub cut: Vec<WrittenFile>,
-    /// Libraries of Katydid's that it was started with, and of which it has copies of its own, because they are gone.
+    /// Katydid's libraries that the job was started with and that are gone, so that it uses copies of its own.
     pub missing: Vec<PathBuf>,
 }
 
@@ -261,7 +261,7 @@ impl OpenedCheckpoint {
         self.skipped.map(|number| number.0)
     }
 
-    /// Sessions that are kept as the processes of their workers.
+    /// Names of the sessions that are saved as the processes of their workers.
     #[must_use]
     pub fn worker_images(&self) -> Vec<&str> {
         let sessions = self.manifest().sessions.iter().filter(|session| session.worker.is_some());
@@ -274,11 +274,11 @@ impl OpenedCheckpoint {
         self.reader.number().0
     }
 
-    /// Restores it. `tell` hears how many bytes of how many are back on the GPU.
+    /// Restores the job. `tell` hears how many bytes of how many are back on the GPU.
     ///
     /// # Errors
     ///
-    /// See [`RestoreError`]; nothing of the job is left then.
+    /// See [`RestoreError`]; nothing of the job remains then.
     pub fn restore(
         &self,
         surroundings: &RestoreEnvironment<'_>,
@@ -309,7 +309,7 @@ impl OpenedCheckpoint {
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), started)
         });
         report_progress(&progress, tell);
-        // Processes that were not made because there are no sessions for them are not what failed.
+        // If the sessions fail, the processes are not made; then the sessions' error is the cause.
         let mut companions = companions?;
         let mut started = started?;
         let enter = started.enter(surroundings.katydid);
@@ -329,7 +329,7 @@ impl OpenedCheckpoint {
             let cut = self.commit(&mut started, &streams)?;
             self.reunite(&job, &started, &mut companions, surroundings).map(|()| cut)
         });
-        // The workers are free for the companions of the next checkpoint before one is taken.
+        // The workers must be free for the companions of the next checkpoint before one is taken.
         drop(companions);
         if reunited.is_err() {
             job.finish_operations();
@@ -341,14 +341,14 @@ impl OpenedCheckpoint {
         Ok(RestoredJob { job, program, child, guard, cut, missing: placed.missing })
     }
 
-    /// What is known to be impossible before anything is made.
+    /// Refuses what is known to be impossible, before anything is made.
     fn check(&self, surroundings: &RestoreEnvironment<'_>) -> Result<(), RestoreError> {
         let mut sessions = self.manifest().sessions.iter();
         let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
         if surroundings.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
     }
 
-    /// Whether no process but the job's `own` writes files that are to be cut back.
+    /// Checks that only the job's `own` processes write files that are to be cut back.
     fn check_unused(&self, own: &[Process]) -> Result<(), RestoreError> {
         match written_files::in_use(&self.notes.written, own) {
             Some((file, pid)) => Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) }),
@@ -356,17 +356,17 @@ impl OpenedCheckpoint {
         }
     }
 
-    /// Whether files that the job writes can be cut back, before it has any process.
+    /// Checks that the files that the job writes can be cut back, before the job has any process.
     fn check_written(&self) -> Result<(), RestoreError> {
         self.check_unused(&[])?;
         written_files::can_be_cut(&self.notes.written).map_err(|(path, source)| RestoreError::Cut { path, source })
     }
 
-    /// All that a restore changes outside of the job, which is sure to go on now: it is stopped, and has its sessions. The files
-    /// that were cut back.
+    /// Makes all changes of a restore outside the job, which is sure to go on now: it is stopped, and has its sessions. Returns
+    /// the files that were cut back.
     fn commit(&self, started: &mut StartedProcesses, streams: &Streams) -> Result<Vec<WrittenFile>, RestoreError> {
         let processes = tree::tree(started.child).map_err(system("list the processes"))?;
-        // Another restore may have made processes that write them meanwhile.
+        // Another restore may have made processes meanwhile that write these files.
         self.check_unused(&processes)?;
         let cut = written_files::cut_back(&self.notes.written, &processes);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
@@ -374,7 +374,8 @@ impl OpenedCheckpoint {
         Ok(cut.into_iter().cloned().collect())
     }
 
-    /// The names by which CRIU's list of files may have one that the job writes: it may have lost the name under which it was opened.
+    /// The names by which CRIU's list of files may have a file that the job writes. The file may have lost the name under which
+    /// it was opened.
     fn names_in<'a>(&'a self, files_image: &'a FilesImage, file: &'a WrittenFile) -> impl Iterator<Item = &'a str> {
         let path = Path::new(&file.path);
         let is_it =
@@ -383,8 +384,8 @@ impl OpenedCheckpoint {
         lost.chain([file.path.as_str()])
     }
 
-    /// The folder that the programs know, unless another job has it: then another one. And whether the job takes namespaces of
-    /// its own, because of this or because another process has an id or a terminal.
+    /// Takes the folder that the programs know, or another one if another job has it. Also returns whether the job gets
+    /// namespaces of its own: for that reason, or because another process has one of its ids or terminals.
     fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
             private::folders(above).map_err(|source| RestoreError::JobsFolder { path: above.to_owned(), source })?;
@@ -398,7 +399,7 @@ impl OpenedCheckpoint {
         }
     }
 
-    /// Katydid's libraries that the processes had, where they are not installed any more.
+    /// Provides Katydid's libraries that the processes had and that are not installed any more.
     fn install_libraries(
         &self,
         folder: &Folder,
@@ -410,7 +411,7 @@ impl OpenedCheckpoint {
         placed.map_err(|source| RestoreError::Library { number: self.number(), source })
     }
 
-    /// All sessions, each in a worker of its own.
+    /// Rebuilds all sessions, each in a worker of its own.
     fn rebuild(
         &self,
         surroundings: &RestoreEnvironment<'_>,
@@ -435,8 +436,8 @@ impl OpenedCheckpoint {
         companions.into_iter().collect()
     }
 
-    /// Lets the processes go, waits for those with a session at the job socket, and gives each its own. None sends anything
-    /// before all have theirs: it may end at once what it has exported, and a process that had that open keeps it.
+    /// Lets the processes go, waits for those with a session at the job socket, and gives each its session. No program sends
+    /// frames before all have their sessions. A program may end an export at once, and a process that had that open keeps it.
     fn reunite(
         &self,
         job: &Job,
@@ -458,8 +459,8 @@ impl OpenedCheckpoint {
         tree::signal(&self.that_ran(&processes), Signal::CONT);
         let address = surroundings.server.to_string();
         let catalogue = Catalogue::new(&self.reader);
-        // Threads of programs run, so one may come to its end before it takes its session up, or goes on: that is no failure.
-        // One that is not there any more has ended already, and was reaped by the guard.
+        // Threads of programs run, so a program may end before it takes its session up, or goes on: that is no failure. A program
+        // that is gone has ended already, and the guard has reaped it.
         let is_over = |pid: u32| ids.get(&pid).is_none_or(|process| tree::has_ended(*process));
         let mut held = Vec::new();
         for companion in companions {
@@ -484,7 +485,7 @@ impl OpenedCheckpoint {
             }
             held.push((member, pid));
         }
-        // Before anything is sent, so that a worker which is killed right after can be replaced.
+        // Set before any frame is sent, so that a worker which is killed right after can be replaced.
         let frames = held.iter().map(|(member, _)| (member.id, member.frames)).collect();
         let identity = self.manifest().identity;
         *lock(&job.0.recovery) =
@@ -496,7 +497,7 @@ impl OpenedCheckpoint {
                 released => drop(released?),
             }
         }
-        // Those of programs with a session ran so far, to take it up.
+        // Programs with a session ran so far, to take it up.
         let stopped = |process: &&Process| self.notes.stopped.contains(&tree::pid_in_own_namespace(process.pid));
         let with_session = self.that_ran(&processes);
         tree::signal(&with_session.iter().filter(stopped).cloned().collect::<Vec<_>>(), Signal::STOP);
@@ -505,7 +506,7 @@ impl OpenedCheckpoint {
 }
 
 impl OpenedCheckpoint {
-    /// Has processes that a terminal's signal had stopped be so by that one, before a process that could ask about it runs.
+    /// Stops processes by the terminal's signal that had stopped them, before any process that could ask about it runs.
     fn stop_by_terminals(&self, processes: &[Process]) {
         let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
         for process in processes.iter().filter(|process| !ran.contains(&process.pid)) {
@@ -515,8 +516,8 @@ impl OpenedCheckpoint {
         }
     }
 
-    /// Those of the processes that were not stopped by a signal at the checkpoint, or that have a session: such a process could
-    /// not attach to its session while it is stopped.
+    /// Returns the processes that no signal had stopped at the checkpoint, or that have a session: a stopped process could not
+    /// attach to its session.
     fn that_ran(&self, processes: &[Process]) -> Vec<Process> {
         let programs = &self.manifest().programs;
         let has_session = |pid| programs.iter().any(|program| program.pid == pid);
@@ -528,7 +529,7 @@ impl OpenedCheckpoint {
     }
 }
 
-/// Whether a process whose connection has ended does so itself, which is a moment later.
+/// Whether a process whose connection has ended ends itself a moment later.
 fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
     let deadline = Instant::now() + PROCESS_END_TIMEOUT;
     while !is_over() && Instant::now() < deadline {
@@ -546,31 +547,31 @@ fn report_progress(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync))
     tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
 }
 
-/// What processes are restored from and into.
+/// Settings for restoring the processes.
 struct RestoreTarget<'a> {
     /// The job's folder.
     folder: &'a Folder,
     /// Whether they have namespaces of their own.
     own_namespaces: bool,
-    /// Its streams, and CRIU's files, with names as they are here.
+    /// The job's streams, and CRIU's files, with names as they are here.
     streams: &'a Streams,
 }
 
-/// Processes that CRIU has made, and stopped. Dropped: their guard kills them, and files that were made for them go.
+/// Processes that CRIU has made, and stopped. Dropping the value has their guard kill them, and removes files made for them.
 #[derive(Debug)]
 struct StartedProcesses {
     program: u32,
     child: u32,
     guard: Guard,
-    /// None: the job has them.
+    /// Files that the restore made; `None` once the job has them.
     made_files: Option<MadeFiles>,
-    /// They have namespaces of their own, whose keeper is `child`.
+    /// Whether they have namespaces of their own, whose keeper is `child`.
     is_apart: bool,
 }
 
 impl StartedProcesses {
-    /// As [`StartedProcesses::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
-    /// killed leave such, and CRIU cannot have the port before. Not when the sessions `is_refused`.
+    /// Calls [`StartedProcesses::once`], and repeats that while the kernel keeps ports of connections that have just ended.
+    /// Killed listeners leave such connections, and CRIU cannot get the port before. Stops if the sessions `is_refused`.
     fn new(
         opened: &OpenedCheckpoint,
         criu: &Criu,
@@ -596,7 +597,7 @@ impl StartedProcesses {
         }
     }
 
-    /// In the namespaces that we are in, unless that is impossible or `own_namespaces` is wanted.
+    /// Starts the processes in the supervisor's namespaces, unless that fails or `own_namespaces` is wanted.
     fn once(
         opened: &OpenedCheckpoint,
         criu: &Criu,
@@ -619,9 +620,8 @@ impl StartedProcesses {
                 Ok(Self { program, child: program, guard, made_files, is_apart: false })
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
-            // Another process may have had one of the ids, if only for the moment in which a thread needed it. A failure with
-            // another cause recurs; the first error is reported, because no debris of a failure was there then. But a port may be
-            // free later.
+            // Another process may have had one of the ids, if only while a thread needed it. Other causes recur, and then the
+            // first error is reported, because it came before any debris of a failure. But a port may be free later.
             Err(first) => {
                 drop((made_files, link_remap_lock));
                 let started = Self::split(opened, criu, surroundings, target);
@@ -630,7 +630,7 @@ impl StartedProcesses {
         }
     }
 
-    /// In namespaces of its own.
+    /// Starts the processes in namespaces of their own.
     fn split(
         opened: &OpenedCheckpoint,
         criu: &Criu,
@@ -660,13 +660,13 @@ impl StartedProcesses {
         let _lent = criu.install_kernel_data();
         let command = namespace::keeper(surroundings.katydid, &namespaces, &restore);
         let started = Self::in_own_namespaces(opened, criu, surroundings, (&command, &names));
-        // No keeper is left where it has failed.
+        // No keeper is left if it has failed.
         let made_files = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
         let started = started?;
         Ok(Self { made_files: Some(made_files.restored().map_err(system(NOTE_FILES_STEP))?), ..started })
     }
 
-    /// By the `keeper` of namespaces of its own.
+    /// Runs the `keeper`, which starts the processes in namespaces of their own.
     fn in_own_namespaces(
         opened: &OpenedCheckpoint,
         criu: &Criu,
@@ -700,15 +700,15 @@ impl StartedProcesses {
         Ok(Self { program, child, guard, made_files: None, is_apart: true })
     }
 
-    /// What brings a command among the processes.
+    /// The command prefix that runs a command among the processes.
     fn enter(&self, katydid: &Path) -> Vec<OsString> {
         if self.is_apart { namespace::entering(katydid, self.child) } else { Vec::new() }
     }
 }
 
-/// Takes the lock on names of link_remap, where the restore needs one. CRIU gives a file without a name the same name for a
-/// moment in every restore of the job, and a file that had lost one of several names the name that the dump gave. So
-/// restores with such files lock each other out, until the value is dropped.
+/// Takes the lock on names of link_remap, if the restore needs it. In every restore of the job, CRIU gives a file without a name
+/// the same name for a moment. A file that had lost one of several names gets the name that the dump gave. So restores with such
+/// files lock each other out, until the value is dropped.
 fn lock_link_remap(
     opened: &OpenedCheckpoint,
     criu_names: &[&Path],
@@ -719,10 +719,10 @@ fn lock_link_remap(
     (has_ghosts || !criu_names.is_empty()).then(|| LinkRemapLock::of_restore(criu_names, has_ghosts, tell)).transpose()
 }
 
-/// Begin of the names of CRIU's files about files without a name.
+/// Prefix of CRIU's files about files without a name.
 const GHOST_FILE_PREFIX: &str = "ghost-file-";
 
-/// The streams of ours that the program gets, which CRIU inherits beside its own, and the files that name them.
+/// The restore's standard streams that the program gets, which CRIU inherits beside its own, and the files that name them.
 #[derive(Debug)]
 struct Streams {
     images: RestoreImages,
@@ -761,7 +761,7 @@ impl Streams {
         self.inherited.iter().flat_map(|(stream, fd)| RestoreImages::inherit(*stream, fd.as_raw_fd())).collect()
     }
 
-    /// What the streams of the program are that had `then`.
+    /// The standard streams of a restored program that had `then`.
     fn of_program(&self, then: &[StandardStream; 3], is_apart: bool) -> [StandardStream; 3] {
         [0, 1, 2].map(|number| match self.inherited.iter().find(|(stream, _)| *stream == number) {
             Some((_, fd)) if is_apart => StandardStream::from_outside(fd.as_fd()),
@@ -770,7 +770,7 @@ impl Streams {
         })
     }
 
-    /// Sets our terminal as that of the program was.
+    /// Sets the restore's terminal to the modes that the program's had.
     fn take_up(&self, started: &StartedProcesses) {
         if let (Some(modes), Ok(processes)) = (&self.images.modes, tree::tree(started.program)) {
             terminals::take_up(modes, &processes);
@@ -778,13 +778,14 @@ impl Streams {
     }
 }
 
-/// The file of standard input, where it was read to; none if it is not at its path as we see that.
+/// Opens the file of standard input at the offset that the program had read to. Returns `None` if another file is at its path
+/// here.
 fn input(standard: &StandardStream, offset: u64) -> Option<OwnedFd> {
     let StandardStream::Outside { path, inode, .. } = standard else { return None };
     let mut file = fs::File::open(path).ok()?;
     let is_same = std::os::unix::fs::MetadataExt::ino(&file.metadata().ok()?) == *inode;
     file.seek(SeekFrom::Start(offset)).ok().filter(|_| is_same)?;
-    // Without the flag that would close it in CRIU.
+    // A duplicate lacks the close-on-exec flag, so CRIU inherits it.
     rustix::io::dup(&file).ok()
 }
 

@@ -1,20 +1,20 @@
-//! Taking a checkpoint of a job:
+//! Takes a checkpoint of a job:
 //!
 //! ```text
 //! prepare   CRIU found, image opened, workers connected            the program runs
 //! hold      no frame leaves a program                              ┐
-//! pause     the GPU rests                                          │ it is stopped
-//! capture   its state is copied aside, while                       │
+//! pause     the GPU rests                                          │ the program is stopped
+//! capture   workers copy its state aside, while                    │
 //!   leave     the programs let go of their workers, and            │
 //!   dump      CRIU copies the processes                            ┘
-//! resume    they take their sessions up again (if they go on)
-//! write     workers write the image behind the program's back
+//! resume    the programs take their sessions up again (if they go on)
+//! write     workers write the image while the program may run on
 //! rehearse  other workers rebuild the sessions from it, without contents
-//! commit    the manifest gets its name: now the checkpoint is there
+//! commit    the manifest gets its name: the checkpoint is complete
 //! kill      the processes end (if they do not go on)
 //! ```
 //!
-//! The rule: whatever fails before `commit`, the programs go on from where they are, and the image is as it was.
+//! The rule: whatever fails before `commit`, the programs go on from where they are, and the image stays as it was.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter;
@@ -35,7 +35,7 @@ use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{GPU_IDLE_TIMEOUT, Programs, QuiescedJob, Workers, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::rehearsal::{RehearsalOutcome, rehearse};
-use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, options, seconds_since_epoch};
+use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, millis_since_epoch, options};
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles, worker_images};
 use crate::criu::files_img::FilesImage;
@@ -59,17 +59,17 @@ use crate::sync::lock;
 
 /// zstd level of chunks unless the request says.
 const DEFAULT_ZSTD_LEVEL: u32 = 1;
-/// How long connections may be on their way that no process has accepted, and how often that is looked at: CRIU cannot dump such.
+/// How long connections may wait to be accepted, and how often the checkpoint looks again: CRIU cannot dump such connections.
 const TRANSIENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECKPOINT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Takes a checkpoint; the caller sees to it that there is one at a time.
+/// Takes a checkpoint; the caller makes sure that only one is taken at a time.
 pub(crate) fn take(
     job: &JobState,
     request: &Request,
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Report, CheckpointError> {
-    let (began, since, stages) = (seconds_since_epoch(), Instant::now(), Stages::default());
+    let (began, since, stages) = (millis_since_epoch(), Instant::now(), Stages::default());
     let tell = &|step: &ProgressStep| {
         stages.enter(step);
         tell(step);
@@ -109,7 +109,7 @@ pub(crate) fn take(
         let (workers, members) = (outcome.workers(), outcome.members());
         let CheckpointParts { mut stop, sessions, processes, criu: part, frozen, stopped } = outcome;
         let libraries = attempt.libraries.into_inner().unwrap_or_default();
-        let times = Times { began, written: seconds_since_epoch(), stopped_us: micros(stopped) };
+        let times = Times { began, written: millis_since_epoch(), stopped_us: micros(stopped) };
         let mut manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
         let committed = rehearse_and_commit(job, request, &mut stop, (&mut writer, &mut manifest), tell);
         let (warning, worker_images, committed) = match committed {
@@ -143,14 +143,14 @@ pub(crate) fn take(
     Err(CheckpointError::ProgramsKeepArriving)
 }
 
-/// Waits a moment for a program that has ended to be no member any more: the job is checkpointed without it. The error, where
-/// there are as many as before.
+/// Waits a moment until a program that has ended is no member any more: the job is checkpointed without it. Returns `error` if
+/// there are as many members as before.
 fn wait_for_end(job: &JobState, member_count: usize, error: CheckpointError) -> Result<(), CheckpointError> {
     thread::sleep(CHECKPOINT_RETRY_INTERVAL);
     if job.members.list().len() < member_count { Ok(()) } else { Err(error) }
 }
 
-/// Rehearses the restore, saves workers as processes where the rehearsal says so, and commits. Returns a warning for the caller,
+/// Rehearses the restore, saves workers as processes if the rehearsal asks for it, and commits. Returns a warning for the caller,
 /// and the sessions of those workers.
 fn rehearse_and_commit(
     job: &JobState,
@@ -169,8 +169,8 @@ fn rehearse_and_commit(
     }
 }
 
-/// Ends the program if that is wanted, and removes old checkpoints; whether the program runs on, and warnings. The checkpoint
-/// is complete: a failure here is no failure of it.
+/// Ends the program if that is wanted, and removes old checkpoints. Returns whether the program runs on, and warnings. The
+/// checkpoint is complete: a failure here does not fail it.
 fn clean_up(
     request: &Request,
     image: &Image,
@@ -193,7 +193,7 @@ fn clean_up(
     (running, warnings)
 }
 
-/// Makes it a checkpoint.
+/// Commits the checkpoint.
 fn commit(
     writer: &mut Writer,
     manifest: &Manifest,
@@ -204,7 +204,7 @@ fn commit(
     Ok(writer.complete(manifest.clone())?)
 }
 
-/// One try; a second one is made when a program came to the job meanwhile.
+/// One attempt; another one follows if a program joined the job meanwhile.
 pub(crate) struct Attempt<'j, 'a> {
     pub(crate) job: &'j JobState,
     pub(crate) root: u32,
@@ -213,13 +213,13 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) criu: Option<&'a Criu>,
     pub(crate) tell: &'a (dyn Fn(&ProgressStep) + Sync),
     pub(crate) stages: &'a Stages,
-    /// Katydid's libraries that the image has already.
+    /// Katydid's libraries that the image already has.
     pub(crate) libraries: OnceLock<Vec<Library>>,
-    /// What CRIU does not bring back of the processes, as it was while they ran.
+    /// Attributes of the processes that CRIU does not restore, as they were while the processes ran.
     pub(crate) attributes: OnceLock<Vec<ProcessAttributes>>,
 }
 
-/// All that the manifest takes, in the image already.
+/// Everything that the manifest needs; the contents are in the image already.
 struct CheckpointParts<'j> {
     stop: QuiescedJob<'j>,
     sessions: Vec<Session>,
@@ -234,13 +234,13 @@ impl CheckpointParts<'_> {
         self.stop.participants.iter().map(|participant| participant.companion.worker).collect()
     }
 
-    /// As they were when they were stopped: one that went on may have ended by now.
+    /// The members at the time of the stop: a program that went on may have ended by now.
     fn members(&self) -> Vec<Member> {
         self.stop.members()
     }
 }
 
-/// Removes what is too old; while a restore reads the image, a later checkpoint will.
+/// Removes checkpoints that are too old. If a restore reads the image now, a later checkpoint does it.
 fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
     match image.keep(keep as usize) {
         Err(ImageError::Locked { .. }) => Ok(()),
@@ -248,7 +248,7 @@ fn clear(image: &Image, keep: u32) -> Result<(), ImageError> {
     }
 }
 
-/// What the time of standstill has brought.
+/// The result of the stop.
 pub(crate) struct DumpOutcome {
     processes: Vec<Process>,
     criu: Option<CriuPart>,
@@ -256,12 +256,12 @@ pub(crate) struct DumpOutcome {
 }
 
 impl<'j> Attempt<'j, '_> {
-    /// None: a program came, and everything goes on as before.
+    /// Runs the attempt. Returns `None` if a program joined the job; then everything goes on as before.
     fn run(&self) -> Result<Option<CheckpointParts<'j>>, CheckpointError> {
         self.wait_for_arrivals()?;
         obstacles::check_all_known(self.job, self.root)?;
         let arrivals = self.job.members.arrivals();
-        // An attempt is made once.
+        // An attempt runs once, so this is unset.
         let _ = self.libraries.set(self.mapped_libraries()?);
         let dumper = self.criu.map(|criu| self.prepared(criu)).transpose()?;
         let mut stop = self.connected()?;
@@ -269,7 +269,7 @@ impl<'j> Attempt<'j, '_> {
         let questions = Questions::Write(self.writer);
         let dumped = match self.stand_still(&mut stop, dumper, arrivals) {
             Ok(Some(dumped)) => dumped,
-            // Threads run again in the middle of this, so a program may come to its end, as it would have without us.
+            // Threads run again in the middle of this, so a program may have ended, as it would have without a checkpoint.
             Ok(None) => return stop.go_on_to_any_end(questions).map(|()| None),
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         };
@@ -295,7 +295,7 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
-    /// Katydid's libraries in the processes, kept while these run; none where the processes are not saved.
+    /// Saves Katydid's libraries of the processes while these run; none if the processes are not saved.
     fn mapped_libraries(&self) -> Result<Vec<Library>, CheckpointError> {
         match self.criu {
             Some(_) => Ok(libraries::save(&processes(self.root)?, self.writer)?),
@@ -303,7 +303,7 @@ impl<'j> Attempt<'j, '_> {
         }
     }
 
-    /// All programs and workers, with the image open and the programs running.
+    /// Connects to all programs and workers; the image is open, and the programs run.
     pub(crate) fn connected(&self) -> Result<QuiescedJob<'j>, CheckpointError> {
         let mut stop = QuiescedJob::prepare(&self.job.members)?;
         stop.ready(self.plan(), self.writer)?;
@@ -315,7 +315,7 @@ impl<'j> Attempt<'j, '_> {
         Plan { device_only, full, level: level.unwrap_or(DEFAULT_ZSTD_LEVEL), outline: false }
     }
 
-    /// A CRIU that is ready to dump the job as it is now.
+    /// Prepares a CRIU to dump the job as it is now.
     fn prepared(&self, criu: &Criu) -> Result<Dumper, CheckpointError> {
         let after = if keeps_stopped(self.request) { AfterDump::Stopped } else { AfterDump::Running };
         let folder = self.writer.folder(CRIU_FOLDER)?;
@@ -336,7 +336,7 @@ impl<'j> Attempt<'j, '_> {
         Ok(criu.prepare(root_pid_seen, &list, &folder, &self.job.stdio, after)?)
     }
 
-    /// From hold to dump. Processes are left frozen only on success, and when they are to be killed.
+    /// Goes from hold to dump. Leaves processes frozen only on success, and only if they are to be killed.
     pub(crate) fn stand_still(
         &self,
         stop: &mut QuiescedJob<'_>,
@@ -377,8 +377,8 @@ impl<'j> Attempt<'j, '_> {
         Ok(Some(dumped))
     }
 
-    /// The workers copy their state aside while the programs leave and CRIU copies their processes: what the ones look at,
-    /// the others do not touch. Processes are left frozen only on success.
+    /// Has the workers copy their state aside while the programs leave and CRIU copies their processes; neither touches what the
+    /// other reads. Leaves processes frozen only on success.
     fn captured_and_dumped(
         &self,
         stop: &mut QuiescedJob<'_>,
@@ -395,7 +395,7 @@ impl<'j> Attempt<'j, '_> {
         captured.and_then(|()| stop.check_sharing()).map(|()| dumped)
     }
 
-    /// Has the workers copy their state aside while nothing else is done.
+    /// Has the workers copy their state aside while nothing else runs.
     pub(crate) fn capture_alone(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         self.capture(stop.split().1)?;
         stop.check_sharing()
@@ -419,8 +419,8 @@ impl<'j> Attempt<'j, '_> {
         dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
     }
 
-    /// CRIU's part, after which the processes are in its hand: shared memory is copied while no process changes it. When it
-    /// fails, they go on.
+    /// Dumps the processes, which CRIU then holds: shared memory is copied while no process changes it. If that fails, the
+    /// processes go on.
     fn dump(&self, criu: &Criu, dumper: Dumper) -> Result<DumpOutcome, CheckpointError> {
         let processes_before = processes(self.root)?;
         let earlier = self.attributes.get().map(Vec::as_slice).unwrap_or_default();
@@ -432,7 +432,7 @@ impl<'j> Attempt<'j, '_> {
         }
         let after = match processes(self.root) {
             Ok(after) => tree::with_states_of(after, &processes_before),
-            // CRIU's words come first.
+            // CRIU's own error takes precedence.
             Err(error) => return Err(dumped.err().map_or(error, CheckpointError::from)),
         };
         let dumper = match dumped {
@@ -489,7 +489,7 @@ impl<'j> Attempt<'j, '_> {
         Ok(ImageNotes { datagrams, watches, makers, ..notes })
     }
 
-    /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
+    /// Copies shared memory, and removes the names that CRIU gave for the time of the dump.
     fn shared(
         &self,
         tree: &[Process],
@@ -511,7 +511,7 @@ impl<'j> Attempt<'j, '_> {
         self.job.members.wait_for_hellos().map_err(|source| CheckpointError::System { doing, source })
     }
 
-    /// Tells the stage that begins.
+    /// Reports that a stage begins.
     pub(crate) fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
         (self.tell)(step);
         Ok(fault_injection::inject(step)?)
@@ -530,7 +530,7 @@ impl<'j> Attempt<'j, '_> {
     }
 }
 
-/// The sessions that workers have written: from what they said, or from the image.
+/// The sessions that workers have written, as their answers say, or else as the image says.
 pub(crate) fn sessions(
     writer: &Writer,
     stop: &QuiescedJob<'_>,
@@ -544,7 +544,7 @@ pub(crate) fn sessions(
     sessions.collect()
 }
 
-/// Lets everything go on, after `cause`.
+/// Lets everything go on after `cause`, and returns it; with the error of that if it fails too.
 pub(crate) fn undo(
     stop: &mut QuiescedJob<'_>,
     frozen: Option<FrozenProcesses>,
@@ -571,7 +571,7 @@ fn locate(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> 
     stray.map_or(Ok(()), |participant| Err(CheckpointError::Stray { pid: participant.member.pid }))
 }
 
-/// Finds the processes of programs with a session as far as they are in the tree: a thread that waits for a program looks
+/// Finds the processes of programs with a session, as far as they are in the tree. A thread that waits for a program checks
 /// whether its process has ended.
 pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
@@ -582,9 +582,9 @@ pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<()
     Ok(())
 }
 
-/// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
+/// What a restore has to know beside CRIU's files. The lengths of files are not final, since the processes run.
 fn notes(job: &JobState, processes: &[Process], earlier: &[ProcessAttributes]) -> ImageNotes {
-    // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
+    // The restoring side provides standard streams, so it does not need the files behind the old ones.
     let is_standard = |file: &WrittenFile| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     ImageNotes {
         folder: job.known_folder.clone(),
@@ -621,7 +621,7 @@ fn part(criu: &Criu, root_pid: u32, notes: ImageNotes, files_image: &FilesImage)
     })
 }
 
-/// The lengths of files as CRIU saw them; of those that have lost their names, by the names that they have.
+/// The lengths of files as CRIU saw them. Files that have lost their names count by the names that they have now.
 fn lengths(files_image: &FilesImage, shared: &[Segment]) -> BTreeMap<String, u64> {
     let mut lengths = files_image.lengths.clone();
     for link in &files_image.links {

@@ -1,24 +1,24 @@
-//! Whether a checkpoint has both sides of all that programs share: memory and events that one has exported, and others hold.
+//! Checks that a checkpoint has both sides of everything that programs share: memory and events that one exports and others hold.
 //!
-//! A session is kept together with all sessions that it shares something with, or not at all: one that is left out would go on
-//! with memory that is not the other one's any more.
+//! A checkpoint takes a session together with all sessions that it shares with, or not at all. A session that was left out would
+//! go on with memory that is not the other one's any more.
 
 use katydid_wire::sharing::{Import, Sharing};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::supervisor::members::Member;
 
-/// One whom it was imported from, or who holds it, is left out.
+/// The checkpoint leaves out the exporter of an import, or a holder of an export.
 const HOLDS_TEXT: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
 const EXPORTS_TEXT: &str =
     "has exported memory or an event to a program that this checkpoint has no part in: have it closed there first";
-/// No session would make it again.
+/// No session would make the freed object again.
 const FREED_TEXT: &str = "has freed memory or an event that another program still has open: close it there first";
-/// A program that moves has another worker, while the old one still has its exporter id.
+/// A program that moves gets another worker, while the old one still has its exporter id.
 const MOVES_TEXT: &str =
     "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
-/// Passes what is shared among these alone.
+/// Accepts sessions that share only among each other.
 pub(crate) fn check<'a>(
     participants: impl Iterator<Item = (&'a Member, &'a Sharing)> + Clone,
 ) -> Result<(), CheckpointError> {
@@ -97,7 +97,7 @@ mod tests {
         check(members.iter().zip(sharing)).map_err(|error| error.to_string())
     }
 
-    /// Each of two has what the other one exports, one of them twice.
+    /// Two sessions that import from each other, one of them twice.
     fn family() -> [Sharing; 2] {
         let one = Sharing {
             exporter_id: Some(MINE),

@@ -1,5 +1,5 @@
-//! How long each stage of a checkpoint took, from its progress steps: a stage lasts until another one begins, but for one
-//! that goes on beside the others, which is timed by the thread that does it.
+//! Measures how long each stage of a checkpoint took, from its progress steps. A stage lasts until another one begins. A stage
+//! that runs beside the others is timed by its own thread.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Stages {
-    /// Records a progress step. Steps of the same stage make no new one; a stage that comes again adds to its time.
+    /// Records a progress step. Steps of the same stage start no new one; a stage that comes again adds to its time.
     pub(crate) fn enter(&self, step: &ProgressStep) {
         let name = step.name();
         let mut inner = lock(&self.0);
@@ -29,7 +29,7 @@ impl Stages {
         }
     }
 
-    /// Times work that runs beside the reported stages: that counts in place of the time until the next of them began.
+    /// Times work that runs beside the reported stages. This time replaces the time until the next stage began.
     pub(crate) fn beside<T>(&self, step: &ProgressStep, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let done = work();
@@ -37,12 +37,12 @@ impl Stages {
         done
     }
 
-    /// Ends the one that is under way; what comes then is none.
+    /// Ends the current stage; the time after it belongs to no stage.
     pub(crate) fn close(&self) {
         lock(&self.0).close();
     }
 
-    /// Ends the last one: microseconds by name.
+    /// Ends the last stage. Returns microseconds by name.
     pub(crate) fn end(&self) -> BTreeMap<String, u64> {
         let mut inner = lock(&self.0);
         inner.close();

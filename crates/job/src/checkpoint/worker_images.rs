@@ -1,4 +1,4 @@
-//! Sessions that no replay brings back are kept as the processes of their workers: with what only the driver knows, at its addresses.
+//! Saves sessions that no replay brings back as the processes of their workers: with the driver's own state, at its addresses.
 //!
 //! ```text
 //! checkpoint, its programs stopped and its sessions written:
@@ -11,7 +11,7 @@
 //!   refill  memory in arenas has its contents again                 the session waits for its program, paused
 //! ```
 //!
-//! The rule: whatever fails before the commit, the session goes on in the worker that it has.
+//! The rule: if anything fails before the commit, the session goes on in its worker.
 
 use std::os::fd::BorrowedFd;
 
@@ -27,11 +27,11 @@ use crate::checkpoint::rehearsal::NoReplay;
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress};
 use crate::supervisor::view::ProgressStep;
 
-/// Keeps the sessions of `lost` so, and notes that in the manifest.
+/// Saves the workers of the sessions in `lost` as processes, and notes that in the manifest.
 ///
 /// # Errors
 ///
-/// [`CheckpointError::WorkerImage`]; all sessions are as before, or that failed too.
+/// [`CheckpointError::WorkerImage`]; all sessions are as before, unless undoing failed too.
 pub(crate) fn take(
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&Writer, &mut Manifest),
@@ -74,7 +74,7 @@ fn keep(
     }
     let mut keeper = Companion::keeper(&address(&participant.member.address)?, participant.member.key, session)?;
     let suspended = participant.companion.suspend();
-    // From here on it has to be refilled, whatever comes.
+    // From here on the worker must be refilled in any case.
     participant.is_suspended = true;
     suspended?;
     fault_injection::inject_at("suspend")?;
@@ -88,7 +88,7 @@ fn keep(
     Ok(())
 }
 
-/// Lets all workers that were saved go on, with their memory, after `cause`.
+/// Lets all saved workers go on, with their memory. Returns `cause`, with the error of that if it fails too.
 pub(crate) fn give_back(
     stop: &mut QuiescedJob<'_>,
     writer: &Writer,
@@ -115,7 +115,7 @@ fn refill_all(stop: &mut QuiescedJob<'_>, writer: &Writer, manifest: &Manifest) 
 
 fn refill(participant: &mut Participant, catalogue: &Catalogue<'_>) -> Result<(), CheckpointError> {
     if std::mem::take(&mut participant.is_kept) {
-        // One that keeps nothing, since that failed, has freed the worker.
+        // A keeper that failed to save the worker has freed it already.
         let _ = participant.companion.free();
         let (address, session) = (address(&participant.member.address)?, participant.companion.session.clone());
         participant.companion = Companion::connect(&address, participant.member.key, &session)?;
@@ -125,18 +125,19 @@ fn refill(participant: &mut Participant, catalogue: &Catalogue<'_>) -> Result<()
     Ok(())
 }
 
-/// Ends the workers that were saved; returns the first failure.
+/// Ends the saved workers; returns the first failure.
 pub(crate) fn end(stop: &mut QuiescedJob<'_>) -> Result<(), CompanionError> {
     let to_end = stop.participants.iter_mut().filter(|participant| participant.is_kept);
     let ended: Vec<_> = to_end.map(|participant| participant.companion.end()).collect();
     ended.into_iter().collect()
 }
 
-/// Restores the worker of a session that was kept so; the session waits for its program then, paused, as long as the companion lasts.
+/// Restores the worker of a session that was saved as a process. The session then waits for its program, paused, as long as the
+/// companion lasts.
 ///
 /// # Errors
 ///
-/// What server, keeper or worker say.
+/// The error of the server, the keeper or the worker.
 pub(crate) fn revive(
     server: &Address,
     (session, worker): (&Session, &WorkerImage),

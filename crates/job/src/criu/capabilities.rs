@@ -1,7 +1,7 @@
-//! The capabilities that a program has once this process has executed it, as the kernel reckons them (capabilities(7)).
+//! The capabilities that a program has once this process has executed it, computed as the kernel does (capabilities(7)).
 //!
-//! CRIU's own check passes without a right that only a restore needs, and the restore then dies without a word. So they
-//! are compared before anything stops.
+//! CRIU's own check passes without a right that only a restore needs, and the restore then dies silently. So Katydid compares the
+//! capabilities before anything stops.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,31 +14,32 @@ use rustix::process::geteuid;
 
 use crate::process::tree;
 
-/// Capabilities, a bit each.
+/// A set of capabilities, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capabilities(u64);
 
-/// The name in `setcap`'s words, and the bit.
+/// Name in `setcap`'s words, and bit number.
 const SETPCAP: (&str, u32) = ("cap_setpcap", 8);
 const SYS_PTRACE: (&str, u32) = ("cap_sys_ptrace", 19);
 const SYS_ADMIN: (&str, u32) = ("cap_sys_admin", 21);
 const CAP_SYS_TIME: u32 = 25;
 const CHECKPOINT_RESTORE: (&str, u32) = ("cap_checkpoint_restore", 40);
-/// What CRIU needs of an ordinary user, and only where no other process may trace a process of the same user.
+/// Capabilities that CRIU needs as an ordinary user, and the one that it needs only if processes of the same user may not trace
+/// each other.
 const NEEDED_CAPABILITIES: [(&str, u32); 2] = [CHECKPOINT_RESTORE, SETPCAP];
 const TO_TRACE: (&str, u32) = SYS_PTRACE;
-/// Where a kernel with Yama says whether that is so: 0 is no.
+/// File in which a kernel with Yama says whether tracing is restricted: 0 is no.
 const PTRACE_SCOPE_FILE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-/// All of them for `setcap`.
+/// All of them, in `setcap`'s words.
 pub(crate) const SETCAP_TEXT: &str = "cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep";
 /// The set-user-id bit, `S_ISUID`.
 const SET_USER_ID_MODE: u32 = 0o4000;
-/// The extended attribute of a file with capabilities.
+/// Extended attribute that holds the capabilities of a file.
 const CAPABILITY_ATTRIBUTE: &str = "security.capability";
 
 impl Capabilities {
-    /// The capabilities of `program` once it is executed; none where that is unknown: a script, or a program that runs
-    /// as its owner, may get rights in its own way.
+    /// Returns the capabilities of `program` once it is executed, or `None` if they are unknown: a script, or a set-user-id
+    /// program, may get rights in its own way.
     pub(crate) fn of(program: &Path) -> Option<Self> {
         let (mut file, mut magic) = (File::open(program).ok()?, [0; 4]);
         let is_own = file.metadata().is_ok_and(|stat| stat.mode() & SET_USER_ID_MODE == 0);
@@ -53,7 +54,7 @@ impl Capabilities {
         Self::reckoned(&status, attribute.get(..length).unwrap_or_default(), geteuid().is_root())
     }
 
-    /// From this process's status and the attribute of the file, if it has one.
+    /// Computes them from this process's status, and from the attribute of the file, if it has one.
     fn reckoned(status: &str, attribute: &[u8], is_root: bool) -> Self {
         let set = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -70,20 +71,20 @@ impl Capabilities {
         }
     }
 
-    /// Whether those of an administrator are among them: namespaces, and clocks of their own, which a restore sets.
+    /// Whether an administrator's capabilities are among them: for namespaces, and for their clocks, which a restore sets.
     pub(crate) fn are_administrators(self) -> bool {
         self.has(SYS_ADMIN.1) && self.has(CAP_SYS_TIME)
     }
 
-    /// What CRIU would lack as an ordinary user.
+    /// Returns what CRIU would lack as an ordinary user.
     pub(crate) fn lacking(self) -> Option<MissingCapabilities> {
         let scope = fs::read_to_string(PTRACE_SCOPE_FILE).unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         self.lacking_where(!matches!(scope.trim(), "" | "0"), is_filtered(&status))
     }
 
-    /// What CRIU would lack as an ordinary user where tracing `is_restricted`, and where a filter of system calls has to be
-    /// suspended, or not.
+    /// Returns what CRIU would lack as an ordinary user, given whether tracing `is_restricted`, and whether CRIU has to suspend a
+    /// seccomp filter.
     fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<MissingCapabilities> {
         let further = [is_restricted.then_some(TO_TRACE), is_filtered.then_some(SYS_ADMIN)];
         let needed = NEEDED_CAPABILITIES.into_iter().chain(further.into_iter().flatten());
@@ -97,11 +98,11 @@ impl Capabilities {
     }
 }
 
-/// Names of capabilities that are not there.
+/// Names of missing capabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MissingCapabilities {
     names: Vec<&'static str>,
-    /// One of them only because of a filter of system calls.
+    /// Whether one of them is needed only because of a seccomp filter.
     for_a_filter: bool,
 }
 
@@ -115,12 +116,12 @@ impl fmt::Display for MissingCapabilities {
     }
 }
 
-/// Whether the system calls of the process with this status are filtered, and so those of what it starts.
+/// Whether a seccomp filter applies to the process with this status, and so to its children.
 fn is_filtered(status: &str) -> bool {
     tree::proc_field(status, "Seccomp:") == Some("2")
 }
 
-/// Permitted and inheritable capabilities of a file, of the second or third revision of the attribute.
+/// Permitted and inheritable capabilities of a file, from revision 2 or 3 of the attribute.
 fn of_file(attribute: &[u8]) -> Option<(u64, u64)> {
     let word = |index: usize| attribute.get(4 * index..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let set = |low: usize, high: usize| Some(u64::from(word(low)?) | u64::from(word(high)?) << 32);

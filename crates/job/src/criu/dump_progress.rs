@@ -1,4 +1,4 @@
-//! How far a dump is: what CRIU has written, looked at from outside, because it does not say.
+//! Progress of a dump: the bytes that CRIU has written, observed from outside, because CRIU does not report them.
 
 use std::fs;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Time between two looks at CRIU's files.
+/// Time between two checks of CRIU's files.
 const DUMP_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Does `work`, and tells meanwhile how many bytes the files of `folder` have.
+/// Does `work`, and reports meanwhile how many bytes the files of `folder` have.
 pub(crate) fn watched<T>(folder: &Path, tell: &(dyn Fn(u64) + Sync), work: impl FnOnce() -> T) -> T {
     let (end, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {

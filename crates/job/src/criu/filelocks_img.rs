@@ -1,4 +1,5 @@
-//! Leases that CRIU noted as being broken: out of `filelocks.img` of a dump, and the same file without them.
+//! Leases that were being broken when CRIU noted them: reads them from `filelocks.img` of a dump, and writes the file without
+//! them.
 //!
 //! | what | where |
 //! |---|---|
@@ -13,7 +14,7 @@ use crate::criu::files_img::{bounded_if_any, messages, rewritten};
 use crate::criu::protobuf::Fields;
 use crate::process::descriptors::leases::BrokenLease;
 
-/// Its name, and its second magic number.
+/// Name of the file, and its second magic number.
 pub(crate) const FILE_NAME: &str = "filelocks.img";
 const FILE_LOCKS_MAGIC: [u8; 4] = [0x16, 0x36, 0x32, 0x54];
 /// `file_lock_entry.flag`, `.type`, `.pid`, `.fd`.
@@ -25,7 +26,7 @@ const LOCK_DESCRIPTOR_FIELD: u64 = 4;
 const LEASE_KIND: u64 = 8;
 const LEASE_BREAKING_BIT: u64 = 4;
 
-/// The leases of a dump that are being broken.
+/// Returns the leases of a dump that are being broken.
 ///
 /// # Errors
 ///
@@ -35,7 +36,7 @@ pub(crate) fn broken(folder: &Path) -> io::Result<Vec<BrokenLease>> {
     Ok(messages(&locks, FILE_LOCKS_MAGIC).filter_map(lease).collect())
 }
 
-/// The file without them; none where it is not understood to its end.
+/// Returns the file without these leases, or `None` if the file cannot be parsed to its end.
 pub(crate) fn without_broken(locks: &[u8]) -> Option<Vec<u8>> {
     rewritten(locks, FILE_LOCKS_MAGIC, |message| lease(message).is_none().then(|| message.to_owned()))
 }

@@ -1,5 +1,5 @@
-//! What CRIU noted of regular files while the processes were stopped: out of `files.img` and `remap-fpath.img` of a dump; and
-//! the same two files with other names in them.
+//! What CRIU noted of regular files while the processes were stopped: reads `files.img` and `remap-fpath.img` of a dump, and
+//! writes both with other names.
 //!
 //! | what                                                    | where                                                  |
 //! |---------------------------------------------------------|--------------------------------------------------------|
@@ -7,10 +7,11 @@
 //! | then, as often as there are files, length of a message  | u32                                                    |
 //! | the message of `files.img`, in protocol buffers         | `file_entry`: field 3 is the `reg_file_entry`          |
 //! | in that                                                 | field 1 is its number, 6 the name, 8 the length        |
-//! | the message of `remap-fpath.img`                        | `remap_file_path_entry`: field 1 is the number of a file, 2 that under whose name it is found, 3 why |
+//! | the message of `remap-fpath.img`                        | `remap_file_path_entry`: field 1 is the number of a file, 2 the
+//! number of the entry with its name, 3 the reason |
 //!
-//! The rule: the files are CRIU's, but a user that may write the image may have changed them. Whatever is not understood ends
-//! the reading; a file that is not found here is not cut back.
+//! The rule: the files are CRIU's, but any user that may write the image may have changed them. Parsing stops at the first
+//! malformed message. A file that is not found here is not cut back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -24,18 +25,19 @@ use katydid_scratch::private;
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::process::file_id::FileId;
 
-/// The first magic number of both files, and the second of each, as they stand there.
+/// The first magic number of both files, and the second of each, in the byte order of the file.
 pub(crate) const IMAGE_FILE_MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
 pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// The field of a regular file, `file_entry.reg`.
 pub(crate) const REGULAR_FILE_FIELD: u64 = 3;
-/// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`, `.name`.
+/// The field of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`, `.name`.
 pub(crate) const UNIX_SOCKET_FIELD: u64 = 16;
 const UNIX_INODE_FIELD: u64 = 2;
 const UNIX_PEER_FIELD: u64 = 8;
 const SOCKET_NAME: u64 = 11;
-/// That of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`; `fh_entry.path`.
+/// The field of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`;
+/// `fh_entry.path`.
 const INOTIFY_FIELD: u64 = 13;
 const INOTIFY_WATCHES_FIELD: u64 = 5;
 const WATCH_INODE_FIELD: u64 = 2;
@@ -46,14 +48,14 @@ const HANDLE_PATH_FIELD: u64 = 4;
 const REGULAR_ID_FIELD: u64 = 1;
 const REGULAR_NAME_FIELD: u64 = 6;
 const REGULAR_SIZE_FIELD: u64 = 8;
-/// `remap_file_path_entry.orig_id`, `.remap_id`, `.remap_type`; the type of a file that was given another name.
+/// `remap_file_path_entry.orig_id`, `.remap_id`, `.remap_type`; the type of a file that got another name.
 const REMAP_ORIGINAL_FIELD: u64 = 1;
 const REMAP_TARGET_FIELD: u64 = 2;
 const REMAP_TYPE_FIELD: u64 = 3;
 const LINKED_REMAP: u64 = 0;
 /// The type of a file that has no name: CRIU has its content.
 const GHOST_REMAP: u64 = 1;
-/// Largest file that is read: entries of more files than a process can open.
+/// Largest file that is read: it has room for more files than a process can open.
 const MAX_FILES_IMG_BYTES: u64 = 1 << 30;
 
 /// Open files of a dump, as `files.img` lists them.
@@ -61,18 +63,18 @@ const MAX_FILES_IMG_BYTES: u64 = 1 << 30;
 pub(crate) struct FilesImage {
     /// Lengths in bytes, by name.
     pub(crate) lengths: BTreeMap<String, u64>,
-    /// Files whose name was gone.
+    /// Files that had lost their names.
     pub(crate) links: Vec<RemappedFile>,
 }
 
-/// A file that CRIU gave a name, because that under which it was opened is gone.
+/// A file that CRIU gave a name, because the name under which it was opened is gone.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RemappedFile {
     /// The name that is gone.
     pub(crate) of: PathBuf,
-    /// The name that it was given.
+    /// The name that CRIU gave it.
     pub(crate) name: PathBuf,
-    /// Bytes, where CRIU noted them.
+    /// Length in bytes, if CRIU noted it.
     pub(crate) length: Option<u64>,
 }
 
@@ -84,7 +86,7 @@ struct RegularFile<'a> {
     size: Option<u64>,
 }
 
-/// The ids by which CRIU calls unix sockets, by their inodes.
+/// CRIU's ids of unix sockets, by inode.
 ///
 /// # Errors
 ///
@@ -97,7 +99,7 @@ pub(crate) fn unix_sockets(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
     Ok(messages(&bounded(&folder.join(FILE_NAMES[0]))?, FILES_MAGIC).filter_map(socket).collect())
 }
 
-/// The other end of each unix socket that has one, by inodes.
+/// The peer of each unix socket that has one, by inodes.
 ///
 /// # Errors
 ///
@@ -107,7 +109,7 @@ pub(crate) fn unix_pairs(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
     Ok(messages(&files, FILES_MAGIC).filter_map(unix_pair).collect())
 }
 
-/// Names in the file system to which unix sockets are bound, which CRIU takes from whatever has them.
+/// Paths to which unix sockets are bound. CRIU takes these names from whatever has them.
 ///
 /// # Errors
 ///
@@ -115,21 +117,21 @@ pub(crate) fn unix_pairs(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
 pub(crate) fn bound_names(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
     let name = |message| {
         let name = Fields(Fields(message).bytes_in(UNIX_SOCKET_FIELD)?).bytes_in(SOCKET_NAME)?;
-        // An abstract name begins with a zero, a path ends with one.
+        // An abstract name begins with a zero byte, a path ends with one.
         Some(PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"\0").unwrap_or(name))))
     };
     let files = bounded(&folder.join(FILE_NAMES[0]))?;
     Ok(messages(&files, FILES_MAGIC).filter_map(name).filter(|name| name.is_absolute()).collect())
 }
 
-/// The inodes of a unix socket and of its other end.
+/// The inodes of a unix socket and of its peer.
 pub(crate) fn unix_pair(message: &[u8]) -> Option<(u64, u64)> {
     let entry = Fields(message).bytes_in(UNIX_SOCKET_FIELD)?;
     let peer = Fields(entry).number_in(UNIX_PEER_FIELD).filter(|peer| *peer != 0)?;
     Some((Fields(entry).number_in(UNIX_INODE_FIELD)?, peer))
 }
 
-/// Where CRIU found files that inotify watches, below the root folder of the first process.
+/// Paths of files that inotify watches, below the root folder of the first process.
 ///
 /// # Errors
 ///
@@ -154,14 +156,14 @@ pub(crate) fn watched(folder: &Path) -> io::Result<BTreeMap<FileId, PathBuf>> {
 ///
 /// # Errors
 ///
-/// It has no `files.img`, or a file in it cannot be read.
+/// The folder has no `files.img`, or a file in it cannot be read.
 pub(crate) fn read(folder: &Path) -> io::Result<FilesImage> {
     let files = bounded(&folder.join("files.img"))?;
     let remaps = bounded_if_any(&folder.join("remap-fpath.img"))?;
     Ok(decode(&files, &remaps))
 }
 
-/// A file of a dump; nothing, where CRIU had none to write.
+/// Reads a file of a dump; empty if CRIU had none to write.
 pub(crate) fn bounded_if_any(path: &Path) -> io::Result<Vec<u8>> {
     match bounded(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -177,14 +179,14 @@ pub(crate) fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// Where a restore is to find a file of a dump.
+/// A file of a dump that the restore finds under another name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RenamedFile {
     /// The name that CRIU noted.
     pub(crate) from: PathBuf,
-    /// Whether that name was gone, so that CRIU finds the file in another way: it has the content, or gave another name.
+    /// Whether that name was gone. Then CRIU finds the file in another way: it has the content, or gave another name.
     pub(crate) is_lost: bool,
-    /// The name at the restore, where the file is.
+    /// The name of the file at the restore.
     pub(crate) to: PathBuf,
 }
 
@@ -210,7 +212,7 @@ pub(crate) fn rename(folder: &Path, to: &Path, renamed: &[RenamedFile]) -> io::R
     if old_remaps.is_empty() { Ok(()) } else { private::write(&to.join(remaps), new_remaps) }
 }
 
-/// Both files with other names; the name of the one that is not understood.
+/// Returns both files with other names, or the name of the file that cannot be parsed.
 fn with_names(files: &[u8], remaps: &[u8], renamed: &[RenamedFile]) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
     let have_lost: BTreeSet<u64> = messages(remaps, REMAPS_MAGIC).filter_map(lost).collect();
     let mut moved = BTreeSet::new();
@@ -231,7 +233,7 @@ fn with_names(files: &[u8], remaps: &[u8], renamed: &[RenamedFile]) -> Result<(V
     Ok((files, rewritten(remaps, REMAPS_MAGIC, stays).ok_or(FILE_NAMES[1])?))
 }
 
-/// A file with each message as `new` has it, or without it; none where the file is not understood to its end.
+/// Rewrites a file with each message as `new` returns it, or without it. Returns `None` if the file cannot be parsed to its end.
 pub(crate) fn rewritten(
     bytes: &[u8],
     magic: [u8; 4],
@@ -260,7 +262,7 @@ fn named(message: &[u8], name: &Path) -> Vec<u8> {
     with_regular(message, with_name)
 }
 
-/// A `file_entry` of one of the files with these names, without its length; none for any other.
+/// Returns a `file_entry` without its length if it is one of the files with these names.
 pub(crate) fn without_length(message: &[u8], names: &BTreeSet<&str>) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(regular(message)?.name).ok()?;
     let without = |entry: &[u8]| {
@@ -282,7 +284,7 @@ fn with_regular(message: &[u8], new: impl Fn(&[u8]) -> Message) -> Vec<u8> {
     entry.encoded()
 }
 
-/// The number of a file that has lost its name, of its `remap_file_path_entry`.
+/// The number of a file that has lost its name, from its `remap_file_path_entry`.
 fn lost(message: &[u8]) -> Option<u64> {
     [LINKED_REMAP, GHOST_REMAP]
         .contains(&Fields(message).number_in(REMAP_TYPE_FIELD)?)
@@ -301,7 +303,7 @@ fn decode(files: &[u8], remaps: &[u8]) -> FilesImage {
     FilesImage { lengths: files.values().filter_map(named).collect(), links: links.collect() }
 }
 
-/// The messages of a file with this second magic number, up to the first that is cut off.
+/// The messages of a file with this second magic number, up to the first incomplete one.
 pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes.strip_prefix(&IMAGE_FILE_MAGIC).and_then(|rest| rest.strip_prefix(&magic)).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -312,7 +314,7 @@ pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u
     })
 }
 
-/// The fields of a `file_entry` that is a regular file's.
+/// The fields of a `file_entry` for a regular file.
 fn regular(message: &[u8]) -> Option<RegularFile<'_>> {
     let entry = Fields(message).bytes_in(REGULAR_FILE_FIELD)?;
     let mut file = RegularFile::default();
@@ -327,7 +329,7 @@ fn regular(message: &[u8]) -> Option<RegularFile<'_>> {
     (!file.name.is_empty()).then_some(file)
 }
 
-/// A file's number and that under whose name it is found, of a `remap_file_path_entry` that is about names.
+/// From a `remap_file_path_entry` about names: the number of the file, and the number of the entry whose name it has now.
 fn linked(message: &[u8]) -> Option<(u64, u64)> {
     let number = |field| Fields(message).number_in(field);
     (number(REMAP_TYPE_FIELD)? == LINKED_REMAP).then_some((number(REMAP_ORIGINAL_FIELD)?, number(REMAP_TARGET_FIELD)?))

@@ -1,9 +1,8 @@
-//! Rings of the kernel for input and output (io_uring), without which the programs of a job do: CRIU cannot dump them.
+//! Keeps io_uring from the programs of a job, because CRIU cannot dump its rings.
 //!
-//! libuv makes one for every loop, so that each process of PyTorch's `TCPStore` would have one, and no variable of its
-//! environment prevents that. Programs ask for a ring and do without where there is none, as in most containers, where
-//! the same call is refused. So it is refused here: by a filter of system calls that a program has from its beginning,
-//! and passes on to its children; CRIU saves it and brings it back.
+//! libuv makes a ring for every loop, so each process of PyTorch's `TCPStore` would have one, and no environment variable
+//! prevents that. Programs ask for a ring and do without if the kernel refuses, as in most containers. So a seccomp filter
+//! refuses the call here. A program has the filter from its start, and passes it on to its children; CRIU saves and restores it.
 
 #![expect(unsafe_code, reason = "the filter is given to the kernel by a call that has no safe form")]
 
@@ -14,11 +13,11 @@ use std::process::Command;
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, seccomp_data, sock_filter, sock_fprog};
 
-/// `AUDIT_ARCH_X86_64` of the kernel: calls of 64 bits.
+/// `AUDIT_ARCH_X86_64` of the kernel: 64-bit system calls.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const RETURN_ERROR_ACTION: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
-/// Refuses `io_uring_setup` with ENOSYS, as a kernel that has none, and lets every other call be.
+/// Refuses `io_uring_setup` with ENOSYS, as a kernel without io_uring does, and allows every other call.
 static IO_URING_FILTER: [sock_filter; 6] = [
     statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(seccomp_data, arch) as u32),
     skip_unless(AUDIT_ARCH_X86_64, 3),
@@ -32,16 +31,16 @@ const fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Goes on with the next statement if the value is `k`, else `count` behind it.
+/// Continues with the next statement if the value is `k`; else skips `count` statements.
 const fn skip_unless(k: u32, count: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | BPF_JEQ | BPF_K) as u16, jt: 0, jf: count, k }
 }
 
-/// Has what is started, and all that it starts, do without rings. A user who may not filter (without `CAP_SYS_ADMIN`) starts
-/// it all the same: the other way to be allowed, `no_new_privs`, would take from it what it may do.
+/// Makes the command, and all its descendants, run without io_uring. A user who may not filter (without `CAP_SYS_ADMIN`) starts
+/// it all the same. The other way to be allowed, `no_new_privs`, would take privileges from it.
 pub fn refuse(command: &mut Command) {
     let filter = || {
-        // A kernel that cannot filter, or does not let us, refuses: a dump will say what CRIU cannot keep.
+        // If the kernel cannot filter, or refuses, a dump will say what CRIU cannot save.
         let _ = install();
         Ok(())
     };
@@ -49,7 +48,7 @@ pub fn refuse(command: &mut Command) {
     unsafe { command.pre_exec(filter) };
 }
 
-/// From here on, for this thread and the threads and processes that it starts.
+/// Installs the filter for this thread, and for the threads and processes that it starts.
 fn install() -> io::Result<()> {
     let program = sock_fprog { len: IO_URING_FILTER.len() as u16, filter: IO_URING_FILTER.as_ptr().cast_mut() };
     // SAFETY: the kernel reads the program and its statements, which outlive the call, and writes nothing.
@@ -57,7 +56,7 @@ fn install() -> io::Result<()> {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            // Older kernels slow a filtered process down otherwise, as if it ran untrusted code.
+            // Without the flag, older kernels slow a filtered process down, as if it ran untrusted code.
             libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             &raw const program,
         )
@@ -71,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel says of a ring that no process could have: there is no room for what it would tell of it.
+    /// The kernel's error for a ring without parameters, which no process can have.
     fn ring_error() -> Option<i32> {
         // SAFETY: without parameters the kernel makes nothing and writes nothing.
         unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, std::ptr::null_mut::<u8>()) };
@@ -88,7 +87,7 @@ mod tests {
         .unwrap();
         match installed {
             Ok(()) => assert_eq!((asked_then, others), (Some(libc::ENOSYS), true)),
-            // A process that may not filter has io_uring as before.
+            // A process that may not filter can use io_uring as before.
             Err(error) => assert_eq!((error.raw_os_error(), asked_then), (Some(libc::EACCES), ring_error())),
         }
     }

@@ -1,9 +1,9 @@
-//! What CRIU finds out about the kernel whenever it starts, kept for it where it cannot keep that itself.
+//! CRIU's findings about the kernel, which it collects at every start: Katydid keeps them if CRIU cannot.
 //!
-//! CRIU writes its findings to `/run/criu.kdat` if that is memory, so that they end with the kernel they are about. In most
-//! containers it is no memory, and every dump and restore begins with probing for more than a tenth of a second. So we have
-//! CRIU write them once to memory, at a mount that it alone sees, and lend them to each CRIU that we start: the file is
-//! there as long as that runs, unless another process has put one there.
+//! CRIU writes its findings to `/run/criu.kdat` if that is on a memory file system, so that they end with the kernel that they
+//! are about. In most containers it is not, and every dump and restore begins with more than a tenth of a second of probing. So
+//! Katydid has CRIU write them once to memory, at a mount that only that CRIU sees, and lends them to each later CRIU. The file
+//! is there while that CRIU runs, unless another process has put one there.
 //!
 //! The rule: findings are of this boot of the kernel, or there are none.
 
@@ -26,17 +26,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::shared_memory::{SHM_FOLDER, TMPFS_MAGIC};
 
-/// Where CRIU keeps and looks for them.
+/// Folder and name of CRIU's file of findings.
 const KERNEL_DATA_FOLDER: &str = "/run";
 const KERNEL_DATA_FILE: &str = "criu.kdat";
-/// Longest that are taken; they are a structure of a kilobyte.
+/// Largest file of findings that is taken; CRIU's is a structure of a kilobyte.
 const MAX_KERNEL_DATA_BYTES: u64 = 1 << 20;
 
 /// CRIU's findings, as it wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelData(Vec<u8>);
 
-/// The file while it is there.
+/// The file of findings while it is installed.
 #[derive(Debug)]
 pub(crate) struct InstalledKernelData {
     path: PathBuf,
@@ -44,12 +44,12 @@ pub(crate) struct InstalledKernelData {
 }
 
 impl KernelData {
-    /// Has the CRIU that `command` starts write them; none where it keeps them itself, or cannot be helped.
+    /// Has the CRIU that `command` starts write its findings. Returns `None` if CRIU keeps them itself, or if that fails.
     pub(crate) fn collect(command: &[OsString]) -> Option<Self> {
         if is_memory(Path::new(KERNEL_DATA_FOLDER)) || !is_memory(Path::new(SHM_FOLDER)) {
             return None;
         }
-        // Left by a supervisor that was killed, before the kernel was started anew.
+        // A supervisor that was killed before this boot of the kernel left it.
         let left = Path::new(KERNEL_DATA_FOLDER).join(KERNEL_DATA_FILE);
         if fs::metadata(&left).and_then(|left| left.modified()).is_ok_and(|written| Some(written) < started()) {
             fs::remove_file(&left).ok()?;
@@ -67,12 +67,12 @@ impl KernelData {
         if fits { fs::read(found).ok().map(Self) } else { None }
     }
 
-    /// Puts them where CRIU looks; none when another process has already, or we may not.
+    /// Puts the findings where CRIU looks. Returns `None` if a file is there already, or if this user may not.
     pub(crate) fn install(&self) -> Option<InstalledKernelData> {
         self.install_in(Path::new(KERNEL_DATA_FOLDER)).ok()
     }
 
-    /// Whole, and only if nothing is there: CRIU takes what it finds.
+    /// Creates the complete file at once, and only if none is there: CRIU takes what it finds.
     fn install_in(&self, folder: &Path) -> io::Result<InstalledKernelData> {
         let mut fresh = tempfile::Builder::new().prefix("katydid-criu-").tempfile_in(folder)?;
         fresh.write_all(&self.0)?;
@@ -84,7 +84,7 @@ impl KernelData {
 
 impl Drop for InstalledKernelData {
     fn drop(&mut self) {
-        // One that another process has replaced is theirs.
+        // A file that another process has put in its place belongs to that process.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -95,14 +95,14 @@ fn is_memory(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
 }
 
-/// When the kernel was started.
+/// Boot time of the kernel.
 fn started() -> Option<SystemTime> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let seconds = text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// Lets this process, and what it becomes, see `source` where CRIU keeps its findings.
+/// Mounts `source` where CRIU keeps its findings, for this process and what it executes.
 fn cover(source: &Path) -> io::Result<()> {
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;

@@ -1,13 +1,12 @@
-//! The lock on folders in which files are given names for CRIU, which counts these anew each time (`criu/link_remap.rs`).
+//! The lock on folders in which CRIU gives names to files, since CRIU counts these names anew each time (`criu/link_remap.rs`).
 //!
-//! A dump or restore with such files in a folder holds a lock on the folder meanwhile. The kernel takes it back from
-//! a process that is killed, whose names stay, until another process removes them. They are known by their files, which are marked
-//! before they are given any. Names of other files are those of a CRIU that is used without us, and whose image may
-//! need them.
+//! A dump or restore with such files in a folder holds a lock on the folder meanwhile. If it is killed, the kernel releases the
+//! lock, but the names stay until another process removes them. Katydid recognizes them by their files, which it marks before
+//! CRIU names them. Names of other files are those of a CRIU that runs without Katydid, and whose image may need them.
 //!
-//! The rule: the holder of the lock finds no such name. Those of marked files are removed; others are set aside, and put back
-//! when the lock is released, if need be by the next holder. And no process waits for ever: one that has waited in vain gets an
-//! error that names the holder.
+//! The rule: the holder of the lock finds no such name. It removes names of marked files, and sets others aside. Those are put
+//! back when the lock is released, if need be by the next holder. No process waits for ever: after a timeout it gets an error
+//! that names the holder.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -31,13 +30,13 @@ use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::folder;
 
-/// How long to wait for the lock: programs may be paused meanwhile.
+/// How long to wait for the lock; programs may be paused meanwhile.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks whether others have had theirs.
+/// Time between two attempts to take the lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// The attribute of files that are given names by us; the second for those who have no right to the first.
+/// The attribute that marks files to which Katydid's CRIU gives names; the second is for users without the right to the first.
 const MARK_ATTRIBUTES: [&str; 2] = ["trusted.katydid", "user.katydid"];
-/// End of the names of what is set aside.
+/// Suffix of names that are set aside.
 const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 
 /// Other processes held the lock for too long.
@@ -47,35 +46,35 @@ const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
     locked.display(), limit.as_secs()
 )]
 pub struct LinkRemapLockError {
-    /// A folder, or a file that stands for all.
+    /// The locked folder, or the file that stands for all files without names.
     locked: PathBuf,
-    /// Who has the lock.
+    /// The process that holds the lock.
     holder: String,
     limit: Duration,
 }
 
-/// The right to dump or to restore what needs names that others might give too, until it is dropped: then no name is left
-/// that a CRIU gave in a dump and did not take away, because it was killed.
+/// The right to run a dump or restore that needs names which others might give too. After `begin`, no name is left that a killed
+/// CRIU gave in a dump. Dropping the value releases the right.
 #[derive(Debug)]
 pub(crate) struct LinkRemapLock {
-    /// What no other process may use so meanwhile.
+    /// Folders that no other process may use so meanwhile.
     locked_folders: Vec<LockedFolder>,
-    /// Files that are given names in a dump, and by which each is found.
+    /// Files that the dump gives names, and a link to each.
     files: Vec<(FileId, PathBuf)>,
-    /// It has been ours.
+    /// Whether the lock was held before.
     has_begun: bool,
 }
 
-/// A folder, or a file that stands for all.
+/// A folder, or the file that stands for all files without names.
 #[derive(Debug)]
 struct LockedFolder {
     file: File,
-    /// We have its lock.
+    /// Whether this value holds the lock.
     is_ours: bool,
 }
 
 impl LinkRemapLock {
-    /// For a dump of these processes, if they have such files; it has yet to begin.
+    /// The lock for a dump of these processes, not yet held; `None` if they have no such files.
     pub(crate) fn of_dump(tree: &[Process]) -> Option<Self> {
         let lost = link_remap::lost(tree);
         let locked_folders = locked_folders(lost.iter().filter_map(UnlinkedFile::folder), None);
@@ -83,7 +82,8 @@ impl LinkRemapLock {
         (!files.is_empty()).then_some(Self { locked_folders, files, has_begun: false })
     }
 
-    /// For a restore that needs these names, or makes files `without_names`; `tell` hears, in a sentence, for whom it waits.
+    /// Takes the lock for a restore that needs these names, or makes files `without_names`. `tell` gets a sentence that says
+    /// which process the restore waits for.
     pub(crate) fn of_restore(
         folders: &[&Path],
         without_names: bool,
@@ -97,13 +97,13 @@ impl LinkRemapLock {
         Ok(lock)
     }
 
-    /// Has names removed that a restore which was killed has left. There may be others of the same name since, of a process
-    /// that has the lock: then they go with the end of that.
+    /// Removes names that a killed restore has left. If another process gave the same names since, under its lock, these go once
+    /// that lock is released.
     pub(crate) fn remove(names: &[&Path]) -> Result<(), LinkRemapLockError> {
         let mut lock = Self::at(names, false);
         lock.lock()?;
         for name in names {
-            // CRIU may have been before us.
+            // CRIU may have removed it already.
             let _ = fs::remove_file(name);
         }
         Ok(())
@@ -115,15 +115,15 @@ impl LinkRemapLock {
         Self { locked_folders: locked_folders(folders, nameless), files: Vec::new(), has_begun: false }
     }
 
-    /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not stop
-    /// them for long.
+    /// Waits until the lock is free, without keeping it, so that a caller that stops programs before `begin` stops them only
+    /// briefly.
     pub(crate) fn wait_until_free(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
         self.locked_folders.iter_mut().for_each(LockedFolder::unlock);
         Ok(())
     }
 
-    /// Waits until it is ours.
+    /// Waits for the lock, and takes it.
     pub(crate) fn begin(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
         self.has_begun = true;
@@ -132,12 +132,12 @@ impl LinkRemapLock {
         Ok(())
     }
 
-    /// Waits until it is ours again, where it has been ours before.
+    /// Takes the lock again if it was held before.
     pub(crate) fn resume(&mut self) -> Result<(), LinkRemapLockError> {
         if self.has_begun { self.begin() } else { Ok(()) }
     }
 
-    /// Lets others have it, until it is begun again.
+    /// Releases the lock until `begin` or `resume`.
     pub(crate) fn pause(&mut self) {
         for locked in self.locked_folders.iter_mut().filter(|locked| locked.is_ours) {
             locked.leave(&self.files);
@@ -161,12 +161,12 @@ impl Drop for LinkRemapLock {
     }
 }
 
-/// Each of these once, in an order that all keep.
+/// Opens each folder once, in the same order in every process.
 fn locked_folders(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<LockedFolder> {
     let id = |file: &File| file.metadata().ok().map(|stat| FileId::of(&stat));
     let mut files: BTreeMap<Option<FileId>, File> = other.into_iter().map(|file| (id(&file), file)).collect();
     for folder in folders {
-        // Many files are in one folder, and descriptors are few.
+        // Many files share one folder, and descriptors are few.
         let is_known = fs::metadata(&folder).is_ok_and(|stat| files.contains_key(&Some(FileId::of(&stat))));
         if let Some(file) = (!is_known).then(|| open_folder(&folder).ok()).flatten() {
             files.insert(id(&file), file);
@@ -175,13 +175,13 @@ fn locked_folders(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -
     files.into_values().map(|file| LockedFolder { file, is_ours: false }).collect()
 }
 
-/// Nothing else, which might be one end of a pipe that waits for the other.
+/// Opens only a folder: opening a FIFO could block.
 fn open_folder(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 impl LockedFolder {
-    /// A folder that cannot be locked is used without a lock.
+    /// Takes the lock before `until`. A folder that cannot be locked is used without a lock.
     fn lock(&mut self, until: Instant) -> Result<(), (PathBuf, String)> {
         while !self.is_ours {
             match self.file.try_lock() {
@@ -200,7 +200,7 @@ impl LockedFolder {
         is_in_use
     }
 
-    /// Has no name there that CRIU might want to give.
+    /// Removes names that CRIU might want to give, or sets them aside.
     fn clear(&self, files: &[(FileId, PathBuf)]) {
         for name in self.names(is_criu_name) {
             let path = self.by_descriptor().join(&name);
@@ -208,26 +208,26 @@ impl LockedFolder {
                 rename_to_free(&path, &backup_path(&path))
                     .is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
             };
-            // Where there is one aside already, this one has come from a lock that has ended with its holder. What cannot
-            // be set aside is still in use.
+            // If a name is set aside already, this one is from a holder that has ended. A name that cannot be set aside is still
+            // in use.
             if is_of(&path, files) || is_marked(&path) || is_old() {
                 let _ = fs::remove_file(path);
             }
         }
     }
 
-    /// Takes away what was given to these files, puts back what was set aside, and lets others have it.
+    /// Removes the names given to these files, puts back names that were set aside, and releases the lock.
     fn leave(&mut self, files: &[(FileId, PathBuf)]) {
         for path in self.names(is_criu_name).into_iter().map(|name| self.by_descriptor().join(name)) {
             if is_of(&path, files) {
-                // CRIU may have been before us.
+                // CRIU may have removed it already.
                 let _ = fs::remove_file(path);
             }
         }
         for name in self.names(|name| original(name).is_some()) {
             if let Some(first) = original(&name) {
                 let folder = self.by_descriptor();
-                // Its CRIU may have given the same name again: then it stays where it is.
+                // The other CRIU may have given the same name again; then this one stays aside.
                 let _ = rename_to_free(&folder.join(&name), &folder.join(first));
             }
         }
@@ -235,7 +235,7 @@ impl LockedFolder {
     }
 
     fn unlock(&mut self) {
-        // What is not locked needs none.
+        // Fails if the lock is not held.
         let _ = self.file.unlock();
         self.is_ours = false;
     }
@@ -249,12 +249,12 @@ impl LockedFolder {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// Its path, for messages.
+    /// Path of the folder, for messages.
     fn path(&self) -> PathBuf {
         fs::read_link(self.by_descriptor()).unwrap_or_default()
     }
 
-    /// Who has the lock, for people: those that the kernel shows us.
+    /// The holders of the lock, for messages, as far as the kernel shows them.
     fn holders(&self) -> String {
         let Ok(stat) = self.file.metadata() else { return String::new() };
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -264,15 +264,15 @@ impl LockedFolder {
     }
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 29300 00:1a:12 0 EOF` → whose it is, if it is a lock of this file. Lines of those who wait
-/// have an arrow before the kind.
+/// Reads `1: FLOCK  ADVISORY  WRITE 29300 00:1a:12 0 EOF`, and returns the holder if it is a lock of this file. Lines of waiting
+/// processes have an arrow before the kind.
 fn holder(line: &str, FileId { device, inode }: FileId) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
     (file == format!("{:02x}:{:02x}:{inode}", major(device), minor(device))).then(|| pid.parse().ok()).flatten()
 }
 
-/// A lock stays with processes that have inherited it.
+/// Names a holder. If the process has ended, a process that inherited the lock holds it.
 fn named(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) if !tree::has_ended(pid) => format!("process {pid} ({})", name.trim()),
@@ -280,7 +280,7 @@ fn named(pid: u32) -> String {
     }
 }
 
-/// Whether CRIU gives names of this form, such as `link_remap.7`.
+/// Whether a name has the form that CRIU gives, such as `link_remap.7`.
 fn is_criu_name(name: &OsStr) -> bool {
     let number = name.as_bytes().strip_prefix(LINK_REMAP_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
@@ -292,12 +292,12 @@ fn backup_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The name that something had which is set aside under this one.
+/// The original of a name that is set aside.
 fn original(name: &OsStr) -> Option<&OsStr> {
     name.as_bytes().strip_suffix(SET_ASIDE_SUFFIX).map(OsStr::from_bytes).filter(|name| is_criu_name(name))
 }
 
-/// Gives a file another name that is free. Some file systems cannot do that at once (NFS).
+/// Renames a file to a free name. Some file systems cannot do that atomically (NFS).
 pub(crate) fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(error) if error != Errno::EXIST => moved_by_link(from, to),
@@ -305,7 +305,7 @@ pub(crate) fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a file another name that is free, by a link: for a moment it has both names.
+/// Renames a file to a free name by a link: for a moment it has both names.
 fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)
@@ -315,9 +315,9 @@ fn is_of(path: &Path, files: &[(FileId, PathBuf)]) -> bool {
     fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(id, _)| *id == FileId::of(&stat)))
 }
 
-/// Notes that names of the file which CRIU may have given it come from us, and are abandoned once the lock is released.
+/// Marks a file, so that names that CRIU gives it are known as Katydid's, and are abandoned once the lock is released.
 pub(crate) fn mark(path: &Path) {
-    // Without a mark they are set aside, by the next holder that meets them.
+    // The next holder sets names of unmarked files aside.
     let _ = MARK_ATTRIBUTES.iter().any(|mark| setxattr(path, *mark, b"1", XattrFlags::empty()).is_ok());
 }
 
@@ -349,7 +349,7 @@ mod tests {
         names
     }
 
-    /// As far as it is about one folder: other tests of this process have files of their own.
+    /// The lock, limited to one folder: other tests of this process have files of their own.
     fn lock(folder: &Path) -> LinkRemapLock {
         let mut lock = LinkRemapLock::of_dump(&own_process()).unwrap();
         lock.locked_folders.retain(|locked| locked.path() == folder);
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 5, "nothing is done before it has begun");
         lock.begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.6.set-aside-by-katydid", "link_remap.x", "second"]);
-        // What CRIU does then, and a killed one leaves.
+        // CRIU gives such names during a dump, and leaves them if it is killed.
         for name in ["link_remap.4", "link_remap.6"] {
             fs::hard_link(path("second"), path(name)).unwrap();
         }
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn link_remap_file_that_cannot_be_renamed_stays() {
         let (folder, _file) = with_a_lost_file();
-        // With what is added to it, the name is too long.
+        // With the suffix, the name is too long.
         let name = format!("link_remap.{}", "7".repeat(230));
         fs::write(folder.path().join(&name), "another's").unwrap();
         let mut lock = lock(folder.path());
@@ -441,7 +441,7 @@ mod tests {
         let mut locked = LockedFolder { file: File::open(folder.path()).unwrap(), is_ours: false };
         let mut failure = || locked.lock(Instant::now()).unwrap_err();
         assert_eq!(failure().0, folder.path());
-        // The kernel gives its list a page at a time, and a line gets lost at times where others free locks between two pages.
+        // The kernel lists locks a page at a time, and may skip a line if others free locks between two pages.
         let holder = format!("process {} (", std::process::id());
         assert!((0..1000).any(|_| failure().1.starts_with(&holder)), "{}", failure().1);
     }

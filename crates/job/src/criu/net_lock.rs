@@ -1,15 +1,17 @@
-//! The packet filter's table by which CRIU keeps the connections of a dump silent, its end, and one of the same name for a restore.
+//! The packet filter's table by which CRIU keeps the connections of a dump silent: removes it, and makes one of the same name for
+//! a restore.
 //!
-//! CRIU takes it away when the processes go on, and else when this very dump is restored. Processes that are killed leave it
-//! there for their connections' other ends. Where these were killed too, no process needs it, and processes that are restored
-//! from another checkpoint would be kept from talking to each other.
+//! CRIU removes the table when the processes go on, or when this very dump is restored. If the processes are killed, the table
+//! stays for the peers of their connections. If the peers were killed too, no process needs it. It would then keep processes that
+//! are restored from another checkpoint from talking to each other.
 //!
-//! A restore needs it again: CRIU sends each end that has received the other's shutdown that segment once more, with a mark that the table
-//! lets through. The end's answer would reach an address at which there is no socket yet, and the kernel would reset the connection.
+//! A restore needs the table again. CRIU sends the peer's FIN once more to each end that had received it, with a mark that the
+//! table lets through. Without the table, the end would answer to an address that has no socket yet, and the kernel would reset
+//! the connection.
 //!
-//! A request is a batch of messages of netlink: its begin, orders, its end. Each message is a head of 16 bytes (length, type, flags, number,
-//! sender), 4 bytes about its family, and attributes. An attribute is its length and its kind in 2 bytes each, and what it holds, which
-//! may be attributes. Their numbers are in big-endian.
+//! A request is a batch of netlink messages: a begin, orders, and an end. Each message has a header of 16 bytes (length, type,
+//! flags, number, sender), 4 bytes about its family, and attributes. An attribute is its length and its kind, 2 bytes each, and
+//! its contents, which may be attributes. Their numbers are big-endian.
 
 use std::fs;
 use std::io;
@@ -19,7 +21,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::criu::protobuf::{FieldValue, Fields};
 
-/// The file of a dump that names its table, what is in it before its message, and the field.
+/// The file of a dump that names its table, the bytes before its message, and the field.
 const INVENTORY_FILE: &str = "inventory.img";
 const INVENTORY_HEADER_BYTES: usize = 8;
 const INVENTORY_RUN_ID_FIELD: u64 = 13;
@@ -35,8 +37,8 @@ const NEW_RULE_MESSAGE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 6;
 /// `NFPROTO_INET`, and no family.
 const NFPROTO_INET: u8 = 1;
 const NFPROTO_UNSPEC: u8 = 0;
-/// Flags of a message: a request, `NLM_F_REQUEST`, one that is answered, `NLM_F_ACK`, and one that makes something: anew
-/// (`NLM_F_CREATE`, `NLM_F_EXCL`), or behind what there is (`NLM_F_APPEND`).
+/// Flags of a message: a request, `NLM_F_REQUEST`; one that is answered, `NLM_F_ACK`; one that creates something new
+/// (`NLM_F_CREATE`, `NLM_F_EXCL`), or appends it (`NLM_F_APPEND`).
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_CREATE_EXCL: u16 = 0x600;
@@ -47,7 +49,7 @@ const NFTA_TABLE_NAME: u16 = 1;
 const NLA_F_NESTED: u16 = 0x8000;
 /// Chains: the name, and the number of the hook (`NF_INET_LOCAL_OUT`, `_IN`).
 const CHAIN_HOOKS: [(&str, u32); 2] = [("output", 3), ("input", 1)];
-/// The mark of packets that CRIU sends itself.
+/// Mark of packets that CRIU itself sends.
 const CRIU_PACKET_MARK: u32 = 0xc114;
 /// `NFT_META_MARK`, `NFT_META_NFPROTO`, `NFT_META_L4PROTO`; the number of TCP; `NFT_CMP_EQ` and `_NEQ`.
 const NFT_META_MARK: u32 = 3;
@@ -56,17 +58,17 @@ const NFT_META_L4PROTO: u32 = 16;
 const IPPROTO_TCP: u8 = 6;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
-/// Heads of packets: `NFT_PAYLOAD_NETWORK_HEADER`, `NFT_PAYLOAD_TRANSPORT_HEADER`.
+/// Headers of packets: `NFT_PAYLOAD_NETWORK_HEADER`, `NFT_PAYLOAD_TRANSPORT_HEADER`.
 const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
-/// What an IPv4 address is in IPv6.
+/// Prefix of an IPv4 address in IPv6.
 const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-/// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
+/// Bytes of the name that count: CRIU 4.2 writes it into 32, with the family in front and a zero byte behind.
 const MAX_TABLE_NAME_BYTES: usize = 26;
-/// `ENOENT`: it is gone already.
+/// `ENOENT`: the table is gone already.
 const ENOENT: i32 = 2;
 
-/// The table's name, out of the folder of a dump.
+/// Reads the name of the table from the folder of a dump.
 pub(crate) fn table(folder: &Path) -> Option<String> {
     let bytes = fs::read(folder.join(INVENTORY_FILE)).ok()?;
     let run = Fields(bytes.get(INVENTORY_HEADER_BYTES..)?).find_map(|(field, value)| match value {
@@ -76,20 +78,21 @@ pub(crate) fn table(folder: &Path) -> Option<String> {
     run.map(|run| format!("CRIU-{run}").chars().take(MAX_TABLE_NAME_BYTES).collect())
 }
 
-/// Connections that stay silent while they are restored. Dropped: they talk, as far as CRIU has not let them yet.
+/// Connections that stay silent while they are restored. Dropping the value ends the silence of those that CRIU has not released
+/// yet.
 #[derive(Debug)]
 pub(crate) struct SilencedConnections {
     table: Option<String>,
 }
 
 impl SilencedConnections {
-    /// Of the dump in a folder, with these ends: the address of each, and of the other one, as the kernel lists them. Nothing is
-    /// done where the dump's own table is there yet, or where it is not allowed.
+    /// Silences the connections of the dump in a folder. `ends` has the address of each end, and of its peer, as the kernel lists
+    /// them. Does nothing if the dump's own table is still there, or if this user may not make one.
     pub(crate) fn begin(folder: &Path, ends: &[(String, String)]) -> Self {
         let rules: Vec<_> =
             ends.iter().filter_map(|(local, remote)| Some((address(local)?, address(remote)?))).collect();
         let table = table(folder).filter(|table| !rules.is_empty() && make(table).is_ok());
-        // From here on it is ours to take away.
+        // From here on, dropping the value removes the table.
         let silence = Self { table };
         let Some(table) = &silence.table else { return silence };
         let all = rules.iter().try_for_each(|(local, remote)| {
@@ -116,7 +119,7 @@ pub(crate) fn end(table: &str) -> io::Result<()> {
     }
 }
 
-/// Makes a table with chains that packets pass which are sent or received here.
+/// Makes a table with chains for packets that this machine sends and receives.
 fn make(table: &str) -> io::Result<()> {
     let chain = |(name, hook): (&str, u32)| {
         // The name, the hook with its priority, the policy `NF_ACCEPT`, the type.
@@ -131,12 +134,12 @@ fn make(table: &str) -> io::Result<()> {
     send_batch(&[(NEW_TABLE_MESSAGE, NLM_F_CREATE_EXCL, text(NFTA_TABLE_NAME, table)), output, input])
 }
 
-/// Has the kernel do all of it, or nothing: kinds of messages, further flags, attributes.
+/// Sends a batch, which the kernel applies as a whole or not at all: kinds of messages, further flags, attributes.
 fn send_batch(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let mut request = message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
     for (at, (kind, flags, attributes)) in messages.iter().enumerate() {
-        // A failure is reported in any case.
+        // The kernel reports a failure in any case.
         let answered = if at + 1 == messages.len() { NLM_F_ACK } else { 0 };
         request.extend(message(*kind, NLM_F_REQUEST | flags | answered, NFPROTO_INET, 0, attributes));
     }
@@ -151,10 +154,10 @@ fn send_batch(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     }
 }
 
-/// An address, as it is in a packet, and its port.
+/// An address and its port, as in a packet.
 type PacketAddress = (Vec<u8>, [u8; 2]);
 
-/// Reads `0100007F:A3E1`: words of the address in the machine's order, and the port.
+/// Reads `0100007F:A3E1`: words of the address in the machine's byte order, and the port.
 fn address(text: &str) -> Option<PacketAddress> {
     let (address, port) = text.split_once(':')?;
     let words = (0..address.len()).step_by(8).map(|at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok());
@@ -167,7 +170,7 @@ fn address(text: &str) -> Option<PacketAddress> {
     }
 }
 
-/// A rule that drops what goes from one address to the other over TCP, unless it has CRIU's mark.
+/// A rule that drops TCP packets from one address to the other, unless they have CRIU's mark.
 fn rule(table: &str, chain: &str, from: &PacketAddress, to: &PacketAddress) -> Vec<u8> {
     let family = if from.0.len() == 4 { AddressFamily::INET } else { AddressFamily::INET6 };
     let family = u8::try_from(family.as_raw()).unwrap_or(NFPROTO_UNSPEC);
@@ -182,7 +185,7 @@ fn rule(table: &str, chain: &str, from: &PacketAddress, to: &PacketAddress) -> V
     let mut expressions = vec![meta(NFT_META_MARK), compared(NFT_CMP_NEQ, &CRIU_PACKET_MARK.to_le_bytes())];
     expressions.extend([meta(NFT_META_NFPROTO), compared(NFT_CMP_EQ, &[family])]);
     expressions.extend([meta(NFT_META_L4PROTO), compared(NFT_CMP_EQ, &[IPPROTO_TCP])]);
-    // Both addresses stand in the head of IPv4 from byte 12 on, and in that of IPv6 from byte 8 on.
+    // Both addresses are in the header of IPv4 from byte 12 on, and in that of IPv6 from byte 8 on.
     let first = if from.0.len() == 4 { 12 } else { 8 };
     for (at, address) in [(first, &from.0), (first + from.0.len() as u32, &to.0)] {
         expressions.extend([bytes(NFT_PAYLOAD_NETWORK_HEADER, at, address.len()), compared(NFT_CMP_EQ, address)]);
@@ -200,7 +203,7 @@ fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     nested(1, &[text(1, name), nested(2, data)].concat())
 }
 
-/// The kernel takes batches whose numbers are all the same.
+/// A netlink message. The kernel accepts batches in which all messages have the same number.
 fn message(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(20 + attributes.len()).unwrap_or(u32::MAX);
     let mut bytes = length.to_le_bytes().to_vec();
@@ -212,7 +215,7 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) 
     bytes
 }
 
-/// Filled up to whole words.
+/// An attribute, padded to whole words.
 fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + data.len()).unwrap_or(u16::MAX);
     let mut bytes = [length.to_le_bytes(), kind.to_le_bytes()].concat();
@@ -229,7 +232,7 @@ fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-/// With a zero behind it.
+/// An attribute with a text, which ends with a zero byte.
 fn text(kind: u16, text: &str) -> Vec<u8> {
     attribute(kind, &[text.as_bytes(), &[0]].concat())
 }
@@ -296,7 +299,7 @@ mod tests {
             ends.retain(|(one, other)| [one, other].iter().any(|end| end.rsplit(':').next().is_some_and(is_its)));
             assert_eq!(ends.len(), 2);
             let silence = SilencedConnections::begin(folder.path(), &ends);
-            // Without the right to filter nothing is silent.
+            // Without the right to filter, the connections are not silent.
             if silence.table.is_some() {
                 assert!(SilencedConnections::begin(folder.path(), &ends).table.is_none(), "it is there already");
                 stream.write_all(b"x").unwrap();
@@ -306,7 +309,7 @@ mod tests {
                 stream.write_all(b"x").unwrap();
             }
             drop(silence);
-            // It is sent again.
+            // TCP sends it again.
             accepted.set_read_timeout(None).unwrap();
             assert_eq!(accepted.read(&mut [0]).unwrap(), 1);
         }

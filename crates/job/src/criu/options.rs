@@ -1,4 +1,4 @@
-//! The options that CRIU's command line has: of both actions, of a dump and of a restore.
+//! Options of CRIU's command line: of both actions, of a dump, and of a restore.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// Options of dump and restore.
 ///
-/// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
-/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's. A file is the
-/// same one when its mode has changed: a program that has it open natively does not notice either.
+/// Terminals, sessions and groups of the shell that started the job stay with it. CRIU assumes that the peer of a connection, a
+/// unix socket or TCP, is still there. File locks are kept; control groups are the restoring side's. A file counts as the same
+/// one if its mode has changed: a native program that has it open does not notice either.
 const SHARED_OPTIONS: [&str; 8] = [
     "-v2",
     "--skip-file-rwx-check",
@@ -21,9 +21,9 @@ const SHARED_OPTIONS: [&str; 8] = [
     "--manage-cgroups=ignore",
     "--ghost-limit=1G",
 ];
-/// The log of a dump.
+/// Name of a dump's log.
 pub(super) const DUMP_LOG: &str = "dump.log";
-/// The log of a restore.
+/// Name of a restore's log.
 pub(super) const RESTORE_LOG: &str = "restore.log";
 /// CRIU's option for users without root.
 pub(super) const UNPRIVILEGED_OPTION: &str = "--unprivileged";
@@ -44,12 +44,12 @@ impl NetworkLock {
     }
 }
 
-/// What becomes of the processes once CRIU is let go after a dump.
+/// The state of the processes once CRIU lets go after a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterDump {
     /// The processes go on running.
     Running,
-    /// They are stopped, and their connections stay silent: they are to be killed.
+    /// The processes are stopped, and their connections stay silent, because they are to be killed.
     Stopped,
 }
 
@@ -62,8 +62,9 @@ impl AfterDump {
     }
 }
 
-/// Adds those of a dump into `folder`, in steps that a connection at standard input orders. `external` is what CRIU does not look
-/// behind. Unless it `opens_files`, it knows programs and libraries by their sizes alone, and not by the build ids in them.
+/// Adds the options of a dump into `folder`, whose steps a connection at standard input orders. `external` lists resources that
+/// CRIU treats as external. Unless it `opens_files`, CRIU identifies programs and libraries only by their sizes, not by their
+/// build ids.
 pub(super) fn dump(
     command: &mut Command,
     folder: &Path,
@@ -73,7 +74,7 @@ pub(super) fn dump(
     opens_files: bool,
 ) {
     both(command, folder, work, DUMP_LOG);
-    // A file that has lost its name is given one for the time of the dump.
+    // A file that has lost its name gets one for the time of the dump.
     command.args(["--link-remap", "--network-lock", lock.name(), after.option()]);
     for external in external {
         command.args(["--external", external]);
@@ -84,7 +85,7 @@ pub(super) fn dump(
     command.args(["swrk", "0"]);
 }
 
-/// Adds those of a restore from `folder`, which leaves all stopped and writes the root's id to `pid_file`.
+/// Adds the options of a restore from `folder`, which leaves all processes stopped, and writes the root's id to `pid_file`.
 pub(super) fn restore(command: &mut Command, folder: &Path, work: &Path, pid_file: &Path, inherit: &[OsString]) {
     both(command, folder, work, RESTORE_LOG);
     command.arg("--pidfile").arg(pid_file);
@@ -93,7 +94,7 @@ pub(super) fn restore(command: &mut Command, folder: &Path, work: &Path, pid_fil
 
 fn both(command: &mut Command, folder: &Path, work: &Path, log: &str) {
     command.args(SHARED_OPTIONS).arg("--images-dir").arg(folder).arg("--log-file").arg(log);
-    // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
+    // The plugins of a system's CRIU handle devices that no program under Katydid has.
     command.arg("--libdir").arg(folder).arg("--work-dir").arg(work);
 }
 

@@ -1,17 +1,16 @@
-//! As much of protocol buffers' encoding as CRIU's files and messages take: fields of numbers and of bytes.
+//! The part of protocol buffers' encoding that CRIU's files and messages use: fields of numbers and of bytes.
 //!
-//! The rule: what is read is untrusted. A length is bounded by what is there, and whatever is not understood ends the
-//! reading.
+//! The rule: input is untrusted. A length is bounded by the bytes that are there, and parsing ends at the first malformed field.
 
-/// What a field holds.
+/// The value of a field.
 pub(crate) enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of four or eight bytes, which nothing here is.
+    /// Four or eight bytes, which no field here has.
     Fixed,
 }
 
-/// The fields of a message, up to the first that cannot be.
+/// The fields of a message, up to the first malformed one.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -34,7 +33,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// What the first field of this number holds, if there is one that is a number.
+    /// The value of the first field with this number that holds a number.
     pub(crate) fn number_in(mut self, field_number: u64) -> Option<u64> {
         self.find_map(|(field, value)| match value {
             FieldValue::Number(number) if field == field_number => Some(number),
@@ -42,7 +41,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The bytes of the first field of this number that holds bytes, a text or a message.
+    /// The bytes of the first field with this number that holds bytes, a text or a message.
     pub(crate) fn bytes_in(mut self, field_number: u64) -> Option<&'a [u8]> {
         self.find_map(|(field, value)| match value {
             FieldValue::Bytes(bytes) if field == field_number => Some(bytes),
@@ -65,7 +64,7 @@ impl<'a> Fields<'a> {
         Some(bytes)
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Reads a varint: seven bits a byte, the lowest first.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -85,14 +84,14 @@ impl<'a> Fields<'a> {
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    /// With a field that holds a number more.
+    /// Appends a field that holds a number.
     pub(crate) fn number(mut self, field: u64, value: u64) -> Self {
         self.raw(field << 3);
         self.raw(value);
         self
     }
 
-    /// With a field that holds bytes, a text or a message more.
+    /// Appends a field that holds bytes, a text or a message.
     pub(crate) fn bytes(mut self, field: u64, value: &[u8]) -> Self {
         self.raw(field << 3 | 2);
         self.raw(value.len() as u64);
@@ -100,13 +99,13 @@ impl Message {
         self
     }
 
-    /// With a field more that is encoded already.
+    /// Appends a field that is encoded already.
     pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    /// As it is sent.
+    /// The encoded message.
     pub(crate) fn encoded(self) -> Vec<u8> {
         self.0
     }

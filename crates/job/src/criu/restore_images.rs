@@ -1,9 +1,9 @@
-//! CRIU's image files as one restore takes them: a folder of links to the files of a dump, with some of them rewritten.
+//! CRIU's image files for one restore: a folder of links to the files of a dump, with some of them rewritten.
 //!
-//! CRIU restores a standard stream as the kind of file that it was: a terminal wants a terminal, with the session that it
-//! had, and one description that served as input, output and error stays one. So every descriptor of a standard stream is
-//! rewritten here, process by process, into a regular file whose name stands for a stream of the restoring side
-//! (`--inherit-fd`). CRIU passes that on unopened, whatever it is.
+//! CRIU restores a standard stream as the kind of file that it was. A terminal needs a terminal with the session that it had, and
+//! one open file that served as input, output and error stays one. So this module rewrites every descriptor of a standard stream,
+//! process by process, into a regular file. Its name stands for a stream of the restoring side (`--inherit-fd`). CRIU passes that
+//! stream on unopened, whatever it is.
 //!
 //! | at the dump | after the rewriting |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | periodic timerfd with an expiry that was not read | armed for its next period; CRIU finds no time left and would disarm it |
 //! | timerfd that was set to a point in time | set by the time left; CRIU adds whole seconds of the clock, so it would expire early |
 //!
-//! The rule: the dump stays as it is. A message that is not understood is copied as it is.
+//! The rule: the dump stays as it is. A malformed message is copied as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -94,26 +94,26 @@ struct Terminal {
     device: u64,
     file_system: u64,
     modes: Option<Modes>,
-    /// CRIU restores it itself, unless it was a standard stream: a console or a line that is opened again, or a
-    /// pseudo-terminal both of whose ends are in the dump.
+    /// Whether CRIU restores it itself, unless it was a standard stream. CRIU does so for a console or line that is opened again,
+    /// and for a pseudo-terminal both of whose ends are in the dump.
     is_internal: bool,
 }
 
-/// How the descriptors of one open file are given to streams of the restoring side.
+/// How the descriptors of one open file are mapped to streams of the restoring side.
 #[derive(Debug)]
 struct DescriptorSplit {
-    /// Streams whose target this file was.
+    /// Standard streams that this file was.
     of: Vec<usize>,
-    /// The stream of every number that is none of them.
+    /// The stream for every descriptor with another number.
     other: usize,
     /// File ids by stream; the first one is the id of the dump.
     ids: Vec<(usize, u64)>,
 }
 
 impl RestoreImages {
-    /// Rewrites the dump in `from` into the empty folder `to`; `then` tells what the standard streams were, `makers` which unix sockets
-    /// have to stand behind their other ends, by inodes (`process/descriptors/peers.rs`). `longer` are files that still are longer than at
-    /// the dump.
+    /// Rewrites the dump in `from` into the empty folder `to`. `then` says what the standard streams were. `makers` are inodes of
+    /// unix sockets that have to follow their peers (`process/descriptors/peers.rs`). `longer` are files that still are longer
+    /// than at the dump.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl RestoreImages {
             let target = to.join(filelocks_img::FILE_NAME);
             match filelocks_img::without_broken(&locks) {
                 Some(others) => private::write(&target, others)?,
-                // CRIU says what is wrong with it.
+                // CRIU reports what is wrong with it.
                 None => symlink(from.join(filelocks_img::FILE_NAME), target)?,
             }
         }
@@ -177,7 +177,7 @@ impl RestoreImages {
     }
 }
 
-/// CRIU leaves out the first letter of a path.
+/// Name of the file that stands for a stream. CRIU skips the first letter of a path.
 fn name(stream: usize) -> String {
     format!("katydid-stream-{stream}")
 }
@@ -205,7 +205,7 @@ fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
     terminals
 }
 
-/// Out of a `termios_entry`, with the terminal's foreground group.
+/// Reads the modes from a `termios_entry`, with the terminal's foreground group.
 fn modes(termios: &[u8], group: u64) -> Option<Modes> {
     let flag = |field| Fields(termios).number_in(field).map(|value| value as u32);
     let keys = Fields(termios).filter_map(|(field, value)| match (field, value) {
@@ -230,7 +230,7 @@ fn is_terminal(standard: &StandardStream, terminal: &Terminal) -> bool {
         if *rdev == terminal.device && (*dev == terminal.file_system || terminal.file_system == 0))
 }
 
-/// The id of a file of a dump and how its descriptors are given away; none for one that stays the program's own.
+/// The id of a file of a dump, and how its descriptors are mapped; `None` for a file that stays the program's own.
 fn split(
     message: &[u8],
     then: &[StandardStream; 3],
@@ -244,7 +244,7 @@ fn split(
     if let Some(file) = part(FILE_TERMINAL_FIELD) {
         let terminal = terminals.get(&Fields(file).number_in(2)?)?;
         let of = streams(&|standard| is_terminal(standard, terminal));
-        // A terminal that has hung up and was no standard stream is of no session any more.
+        // A terminal that has hung up and was no standard stream belongs to no session any more.
         let is_gone = terminal.modes.is_none() && of.is_empty();
         if terminal.is_internal && of.is_empty() || is_gone {
             return None;
@@ -266,7 +266,7 @@ fn split(
         let file = part(REGULAR_FILE_FIELD)?;
         let name = std::str::from_utf8(Fields(file).bytes_in(6)?).ok()?;
         let is = |number: &usize| match &then[*number] {
-            // The program reads on where it was.
+            // The program reads on at its old offset.
             StandardStream::File { path } => *number > 0 && path == name,
             outside @ StandardStream::Outside { .. } => outside.external().as_deref() == Some(name),
             _ => false,
@@ -277,7 +277,7 @@ fn split(
     (!of.is_empty()).then_some((id, DescriptorSplit { of, other, ids: Vec::new() }))
 }
 
-/// The stream for a descriptor that is none of the three: by what it is open for, among `of` if there are any.
+/// The stream for a descriptor with another number than 0 to 2: chosen by access mode, among `of` if that has any.
 fn nearest(of: &[usize], flags: u64, offered: OfferedStreams) -> usize {
     let has = |stream: &usize| of.is_empty() || of.contains(stream);
     let order: [usize; 3] = match flags & ACCESS_MODE_MASK {
@@ -295,10 +295,10 @@ fn nearest(of: &[usize], flags: u64, offered: OfferedStreams) -> usize {
 }
 
 impl DescriptorSplit {
-    /// The id of the file for a descriptor's number; the first one asked for keeps the dump's.
+    /// The id of the file for a descriptor's number. The first one asked for keeps the dump's id.
     fn id_for(&mut self, number: u64, id: u64, next: &mut u64) -> u64 {
         let stream = usize::try_from(number).ok().filter(|number| self.of.contains(number));
-        // A terminal that was reopened is no known target, and its number tells the stream all the same.
+        // A reopened terminal is no known standard stream, and yet its number tells the stream.
         let loose =
             || usize::try_from(number).ok().filter(|number| self.of.is_empty() && *number < 3 && self.other < 3);
         let stream = stream.or_else(loose).unwrap_or(self.other);
@@ -316,7 +316,7 @@ impl DescriptorSplit {
     }
 }
 
-/// A `fdinfo-N.img` whose descriptors have the files of their streams.
+/// A `fdinfo-N.img` whose descriptors refer to the files of their streams.
 fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, DescriptorSplit>, next: &mut u64) -> Vec<u8> {
     let mut out = begin(FDINFO_MAGIC);
     for message in messages(bytes, FDINFO_MAGIC) {
@@ -346,7 +346,7 @@ fn rewritten_files(
             push(&mut out, &new.unwrap_or_else(|| message.to_vec()));
             continue;
         };
-        // One that no descriptor names, such as one on its way through a socket.
+        // A file that no descriptor names, such as one on its way through a socket.
         let unnamed = [(split.other, id)];
         let ids = if split.ids.is_empty() { &unnamed[..] } else { &split.ids };
         for (stream, id) in ids {
@@ -356,7 +356,7 @@ fn rewritten_files(
     out
 }
 
-/// The files of a dump, with the makers of unix sockets behind their other ends.
+/// The files of a dump, in which each socket in `makers` follows its peer.
 fn ordered<'a>(bytes: &'a [u8], makers: &[u64]) -> Vec<&'a [u8]> {
     let mut files: Vec<&[u8]> = messages(bytes, FILES_MAGIC).collect();
     let pairs = files.iter().enumerate().filter_map(|(at, file)| Some((at, unix_pair(file)?)));
@@ -382,11 +382,12 @@ fn stream_entry(id: u64, stream: usize) -> Vec<u8> {
         .encoded()
 }
 
-/// The timer by which CRIU makes what it was; none where the dump has that.
+/// The timer from which CRIU restores the original one, or `None` if the dump's does.
 ///
-/// A periodic timer that has expired is armed again by its reader, and has no time left until then: then the time of a period is.
-/// One that was set to a point in time is set by the time left. To that CRIU would add the clock's whole seconds: it would expire up to a
-/// second early, and at once where it is not armed. What a change of the clock is to cancel stays so while it is armed.
+/// The reader of an expired periodic timer arms it again, and until then it has no time left: so the period is set as the time
+/// left. A timer that was set to a point in time is set by the time left. CRIU would add the clock's whole seconds to that: the
+/// timer would expire up to a second early, or at once if it is not armed. An armed timer that a change of the clock cancels
+/// stays unchanged.
 fn as_it_was(message: &[u8]) -> Option<Vec<u8>> {
     let timer = Fields(message).bytes_in(FILE_TIMER_FIELD)?;
     let number = |field| Fields(timer).number_in(field).unwrap_or(0);
@@ -426,7 +427,7 @@ fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Descrip
     out
 }
 
-/// The message with other numbers in these fields.
+/// The message with new numbers in these fields.
 fn replaced(message: &[u8], fields: &[(u64, u64)]) -> Vec<u8> {
     let mut out = Message::default();
     for (field, value) in Fields(message) {
@@ -486,8 +487,8 @@ mod tests {
         if is_pseudo { info.bytes(12, &Message::default().number(1, id / 2).encoded()) } else { info }.encoded()
     }
 
-    /// A terminal that is all three streams and descriptor 9 (file 1), the two ends of one of the program's own (2, 3), standard
-    /// input's name in another place (4), and a timer (5).
+    /// Writes a dump. File 1 is a terminal, all three streams and descriptor 9; files 2 and 3 are the two ends of one of the
+    /// program's own. File 4 has standard input's name at another descriptor, and file 5 is a timer.
     fn dump(folder: &Path, timer: [u64; 6]) {
         let tty = |id, info| {
             entry(11, id, FILE_TERMINAL_FIELD, Message::default().number(1, id).number(2, info).number(3, 2))
@@ -525,7 +526,7 @@ mod tests {
         (folder, images)
     }
 
-    /// The name of the regular file behind each descriptor; none for another kind of file.
+    /// The name of the regular file behind each descriptor; `None` for another kind of file.
     fn regular_files(images: &RestoreImages) -> Vec<(u64, Option<String>)> {
         let files = fs::read(images.folder.join("files.img")).unwrap();
         let list = fs::read(images.folder.join("fdinfo-2.img")).unwrap();

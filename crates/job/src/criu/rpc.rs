@@ -1,8 +1,8 @@
-//! ControlChannel with a CRIU that was started to serve (`criu … swrk FD`): one packet a message, in protocol buffers' encoding.
+//! Control channel to a CRIU that was started to serve (`criu … swrk FD`): one message a packet, encoded as protocol buffers.
 //!
-//! It receives what to dump, and then asks whether it may go on at each of its steps, where it would run scripts of its
-//! user. Two of them matter here: `pre-dump`, when it has found out all that it needs to know and nothing is stopped
-//! yet, and `post-dump`, when everything is written and the processes are still its own.
+//! CRIU receives what to dump, and then asks for permission at each of its steps, where it would otherwise run its user's
+//! scripts. Two of them matter here. At `pre-dump` it knows all that it needs, and has stopped nothing yet. At `post-dump` it has
+//! written everything, and still holds the processes.
 //!
 //! | message | fields |
 //! |---|---|
@@ -21,53 +21,53 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 
-/// The kinds of a request, `criu_req_type`.
+/// Types of a request, `criu_req_type`.
 const DUMP_REQUEST: u64 = 1;
 const NOTIFY_REQUEST: u64 = 6;
 /// The `int32` −1 as a varint.
 const NO_PROCESS: u64 = u64::MAX;
-/// Longest response: those that come here are a name, or an error's text.
+/// Largest response: those that are read here are a name, or the text of an error.
 const MAX_RPC_PACKET_BYTES: usize = 1 << 16;
 
 /// A message that CRIU sends to its RPC client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RpcEvent {
-    /// It waits for an answer before this step.
+    /// CRIU waits for an answer before this step.
     Asks(String),
-    /// It has carried out the request, or not.
+    /// CRIU has carried out the request, or has failed.
     Ended {
         /// Value of `success` in CRIU's response.
         succeeded: bool,
     },
-    /// Nothing: it is gone.
+    /// CRIU is gone.
     Gone,
 }
 
-/// Our end of the connection. Dropped: CRIU notices, and undoes what it did.
+/// Katydid's end of the connection. If it is dropped, CRIU notices, and undoes the dump.
 #[derive(Debug)]
 pub(crate) struct CriuRpc(OwnedFd);
 
 impl CriuRpc {
-    /// A connection, and CRIU's end of it.
+    /// Returns a connection, and CRIU's end of it.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (connection, criu_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(connection), criu_end))
     }
 
-    /// Has it dump the tree below `root` into `folder`, by the options of its command line, and ask at each step.
+    /// Orders CRIU to dump the tree below `root` into `folder`, by the options of its command line, and to ask at each step.
     pub(crate) fn order_dump(&self, root: u32, folder: &Path) -> io::Result<()> {
         let options = Message::default().number(1, NO_PROCESS).number(2, root.into()).number(12, 1);
         let options = options.bytes(68, folder.as_os_str().as_bytes());
         self.send(Message::default().number(1, DUMP_REQUEST).bytes(2, &options.encoded()))
     }
 
-    /// Lets it take the step that it asked about, or not.
+    /// Allows or refuses the step that CRIU asked about.
     pub(crate) fn answer(&self, may: bool) -> io::Result<()> {
         self.send(Message::default().number(1, NOTIFY_REQUEST).number(3, may.into()))
     }
 
-    /// Waits for what it says; none when that does not come before `deadline`.
+    /// Waits for CRIU's next event; `None` if none comes before `deadline`.
     pub(crate) fn receive(&self, deadline: Instant) -> io::Result<Option<RpcEvent>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -94,7 +94,7 @@ impl CriuRpc {
     }
 }
 
-/// A response. One that makes no sense is that of a CRIU that has failed.
+/// Decodes a response. A malformed one counts as the failure of CRIU.
 fn decoded(packet: &[u8]) -> RpcEvent {
     let (mut kind, mut succeeded, mut step) = (0, false, String::new());
     for (field, value) in Fields(packet) {

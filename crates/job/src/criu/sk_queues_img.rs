@@ -1,16 +1,16 @@
-//! Descriptors on their way through sockets of a job, as CRIU noted them: out of `sk-queues.img` of a dump.
+//! Descriptors on their way through sockets of a job, read from `sk-queues.img` of a dump.
 //!
 //! | what                                                               | where                                          |
 //! |--------------------------------------------------------------------|------------------------------------------------|
 //! | magic                                                              | two u32                                        |
-//! | then, for each piece of what is in a socket, length of a message   | u32                                            |
+//! | then, for each piece of data in a socket, length of a message      | u32                                            |
 //! | the message, in protocol buffers, and the piece behind it          | `sk_packet_entry`: field 2 is the bytes of the piece, 4 its descriptors |
 //!
-//! CRIU 4.2 notes them, and does not bring them back: it fails with "Failed to send packet", or the receiver waits for ever.
-//! Were it better, those of a stream would come with the first byte before them that was not read, since the kernel
-//! gives both at once; a program that reads that byte with `read` loses them. So there is no checkpoint then.
+//! CRIU 4.2 notes such descriptors, but does not restore them: it fails with "Failed to send packet", or the receiver waits for
+//! ever. Even a better CRIU would deliver those of a stream with the first unread byte before them, since the kernel gives both
+//! at once. A program that reads that byte with `read` loses them. So no checkpoint is taken then.
 //!
-//! It reads a queue as far as its first datagram without bytes, which it takes for the end (`process/descriptors/datagrams.rs`).
+//! CRIU reads a queue as far as its first empty datagram, which it takes for the end (`process/descriptors/datagrams.rs`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,12 +22,12 @@ use crate::criu::protobuf::Fields;
 
 /// The second magic number.
 const QUEUES_MAGIC: [u8; 4] = [0x26, 0x40, 0x26, 0x56];
-/// Fields of a packet: the id of its socket, `sk_packet_entry.id_for`, its length, `.length`, and its descriptors, `.scm`.
+/// Fields of a packet: the id of its socket, `sk_packet_entry.id_for`; its length, `.length`; and its descriptors, `.scm`.
 const PACKET_SOCKET_FIELD: u64 = 1;
 const PACKET_LENGTH_FIELD: u64 = 2;
 const PACKET_RIGHTS_FIELD: u64 = 4;
 
-/// Whether there are any.
+/// Whether the dump has descriptors on their way.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub(crate) fn have_descriptors(folder: &Path) -> io::Result<bool> {
     Ok(has_descriptors(&bounded_if_any(&folder.join("sk-queues.img"))?))
 }
 
-/// How many datagrams or pieces CRIU has saved of each unix socket, by the socket's inode.
+/// The number of datagrams or pieces that CRIU has saved of each unix socket, by the socket's inode.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub(crate) fn counts(folder: &Path) -> io::Result<BTreeMap<u64, usize>> {
     Ok(sockets.into_iter().map(|(inode, id)| (inode, by_id.get(&id).copied().unwrap_or(0))).collect())
 }
 
-/// Reads as far as a piece is whole.
+/// The messages, up to the first incomplete piece.
 fn messages(queues: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest =
         queues.strip_prefix(&IMAGE_FILE_MAGIC).and_then(|rest| rest.strip_prefix(&QUEUES_MAGIC)).unwrap_or_default();

@@ -1,12 +1,11 @@
-//! CRIU: finding one that works here, and the two things that are asked of it.
+//! Finds a CRIU that works here, and has it dump and restore.
 //!
-//! A system's own CRIU is preferred when its `criu check` passes; else the one that `cargo xtask setup` fetched, which
-//! is a folder of its own with loader and libraries (`lib/katydid/criu`), because CRIU wants a newer C library than many
-//! systems have. The rule: CRIU's words reach the user, its log lines of class Error, never just its exit status.
+//! The system's own CRIU is preferred if its `criu check` passes. Else it is the one that `cargo xtask setup` fetched. That is a
+//! folder with loader and libraries (`lib/katydid/criu`), because CRIU needs a newer C library than many systems have. The rule:
+//! the user sees CRIU's log lines of class Error, never just its exit status.
 //!
-//! Without an administrator's rights CRIU runs with `--unprivileged`, which takes three capabilities (`criu/capabilities.rs`): those
-//! that this process passes on, those of the system's CRIU as a file, or those of `katydid-criu`, a launcher beside the
-//! folder.
+//! Without an administrator's rights CRIU runs with `--unprivileged`, which takes three capabilities (`criu/capabilities.rs`).
+//! They come from this process, from the file of the system's CRIU, or from `katydid-criu`, a launcher beside the folder.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -37,18 +36,18 @@ use crate::process::tree::Process;
 use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
 use crate::supervisor::guard::Guard;
 
-/// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
+/// Variable that names another CRIU: a program, or a folder such as `lib/katydid/criu`.
 pub const CRIU_VARIABLE: &str = "KATYDID_CRIU";
-/// The launcher beside a folder of our own, which capabilities can be given to.
+/// The launcher beside Katydid's own CRIU folder, which can be given capabilities.
 const LAUNCHER_PROGRAM: &str = "katydid-criu";
-/// Where the loader and the libraries are in a folder of our own.
+/// Folder of loader and libraries in Katydid's own CRIU folder.
 const CRIU_LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
-/// What CRIU says of a port that is taken, and of a connection.
+/// CRIU's errors about a port or connection that is taken.
 const ADDRESS_TAKEN_ERRORS: [&str; 2] =
     ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
-/// Of a connection that its listener has not accepted yet.
+/// CRIU's error about a connection that its listener has not accepted yet.
 const IN_FLIGHT_ERROR: &str = "In-flight connection";
-/// Of a socket that the kernel's list lacked: while other programs open and close many, that leaves some out.
+/// CRIU's error about a socket that the kernel's list lacked: the list may skip some while other programs open and close many.
 const UNLISTED_SOCKET_ERROR: [&str; 2] = ["Unix socket ", " not found"];
 /// Lines of a log that an error quotes.
 const MAX_QUOTED_ERRORS: usize = 3;
@@ -64,20 +63,20 @@ pub struct Criu {
     pub path: PathBuf,
     /// Whether it runs without an administrator's rights.
     pub unprivileged: bool,
-    /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` where the kernel cannot.
+    /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` if the kernel cannot.
     network_lock: NetworkLock,
-    /// What it need not find out again.
+    /// CRIU's findings about the kernel, which it need not collect again.
     kernel_data: Option<KernelData>,
 }
 
-/// What was found, and all that the finding depends on.
+/// A CRIU that was found, and all that the result depends on.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     circumstances: String,
     criu: Criu,
 }
 
-/// Why CRIU did not do it.
+/// Why CRIU did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CriuError {
     /// Neither the system nor Katydid's folder has a CRIU.
@@ -86,7 +85,7 @@ pub enum CriuError {
         private.display()
     )]
     Missing {
-        /// Where our own would be.
+        /// Folder of Katydid's own CRIU.
         private: PathBuf,
     },
     /// CRIU is installed and cannot work on this machine.
@@ -110,17 +109,17 @@ pub enum CriuError {
     Endless {
         /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
-        /// The end of its log.
+        /// The last line of CRIU's log.
         last: String,
     },
-    /// A signal ended it.
+    /// A signal ended CRIU.
     #[error(
         "CRIU was killed before it could {doing} the program, by a user or because memory ran out: try again; the last it wrote: {last}"
     )]
     Killed {
         /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
-        /// The end of its log.
+        /// The last line of CRIU's log.
         last: String,
     },
     /// Other processes held the lock on names of link_remap for too long.
@@ -144,26 +143,25 @@ impl CriuError {
         matches!(self, Self::Failed { reason, .. } if is_one(reason))
     }
 
-    /// Whether another try may succeed: a connection was on its way, which comes to its end when the program accepts it, or CRIU missed a
-    /// socket.
+    /// Whether another attempt may succeed: a connection waited to be accepted by the program, or CRIU missed a socket.
     pub(crate) fn is_transient(&self) -> bool {
         let Self::Failed { reason, .. } = self else { return false };
         reason.contains(IN_FLIGHT_ERROR) || UNLISTED_SOCKET_ERROR.iter().all(|words| reason.contains(words))
     }
 
-    /// Whether CRIU had no chance to take its hand out of the program.
+    /// Whether CRIU had no chance to clean up in the program.
     pub(crate) fn tears(&self) -> bool {
         matches!(self, Self::Endless { .. } | Self::Killed { .. })
     }
 }
 
 impl Criu {
-    /// The CRIU to use: `KATYDID_CRIU`, the system's, or the one in `private`. Its checks start it three times (0.1 s),
-    /// so what came of them is kept in the folder `cache` for as long as nothing of it changes.
+    /// Finds the CRIU to use: `KATYDID_CRIU`, the system's, or the one in `private`. The checks start CRIU three times (0.1 s),
+    /// so the folder `cache` keeps their result for as long as nothing changes.
     ///
     /// # Errors
     ///
-    /// There is none, or none that passes its check; the text says why, of the best of them.
+    /// There is none, or none that passes its check; the text has the reason of the best one.
     pub fn find(private: &Path, cache: Option<&Path>) -> Result<Self, CriuError> {
         let named = env::var_os(CRIU_VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from);
         let system = in_path("criu");
@@ -175,7 +173,7 @@ impl Criu {
         let found = Self::tried(named.as_deref(), system.as_deref(), private)?;
         if let Some(note) = note {
             let probe = Note { circumstances, criu: found.clone() };
-            // Without it the checks are made again next time.
+            // Without the note the checks run again next time.
             let _ = serde_json::to_vec(&probe).map(|text| replace(&note, &text));
         }
         Ok(found)
@@ -192,13 +190,13 @@ impl Criu {
         }
     }
 
-    /// What was found under the same circumstances.
+    /// The CRIU that was found under the same circumstances.
     fn from_note(note: &Path, circumstances: &str) -> Option<Self> {
         let note: Note = serde_json::from_slice(&fs::read(note).ok()?).ok()?;
         (note.circumstances == circumstances).then_some(note.criu)
     }
 
-    /// The one at `path`, if it passes its check.
+    /// The CRIU at `path`, if it passes its check.
     fn at(path: &Path) -> Result<Self, CriuError> {
         if !path.exists() {
             return Err(CriuError::Missing { private: path.to_owned() });
@@ -222,7 +220,7 @@ impl Criu {
         }
     }
 
-    /// One without an administrator's rights, by the launcher where only that has those that it takes.
+    /// A CRIU without an administrator's rights. The launcher starts it if only that has the capabilities.
     fn unprivileged_at(path: &Path, command: Vec<OsString>, rights: Option<Capabilities>) -> Result<Self, CriuError> {
         let Some(lacking) = rights.and_then(Capabilities::lacking) else { return Self::checked(path, command, true) };
         let launcher = path.with_file_name(LAUNCHER_PROGRAM);
@@ -232,7 +230,7 @@ impl Criu {
         Err(CriuError::Unfit { path: path.to_owned(), reason: lacking.to_string() })
     }
 
-    /// One that is run by `command`, if it passes its check.
+    /// The CRIU that `command` runs, if it passes its check.
     fn checked(path: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
         let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
         let (version, tool_path, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
@@ -250,12 +248,12 @@ impl Criu {
         Ok(criu)
     }
 
-    /// Whether it gives processes their ids by a system call, and needs no file for that.
+    /// Whether CRIU sets process ids by a system call, and needs no file for that.
     fn gives_ids(&self) -> bool {
         self.answer(&["check", "--feature", "clone3_set_tid"]).is_ok()
     }
 
-    /// How an administrator lets an ordinary user take checkpoints: what is to be done to which file.
+    /// Tells how an administrator lets an ordinary user take checkpoints: the command and the file.
     #[must_use]
     pub fn how_to_grant(private: &Path) -> String {
         let launcher = private.with_file_name(LAUNCHER_PROGRAM);
@@ -263,27 +261,28 @@ impl Criu {
         format!("`setcap {SETCAP_TEXT} {}`", file.display())
     }
 
-    /// The CRIU run by the command `prefix`: among processes of other namespaces.
+    /// The CRIU that the command `prefix` starts, among processes of other namespaces.
     #[must_use]
     pub fn through(mut self, prefix: &[OsString]) -> Self {
         self.command.splice(..0, prefix.iter().cloned());
         self
     }
 
-    /// Spares a CRIU that is started what it would find out about the kernel, as long as the value lives.
+    /// Saves a CRIU from collecting its findings about the kernel again, as long as the value lives.
     pub(crate) fn install_kernel_data(&self) -> Option<InstalledKernelData> {
         self.kernel_data.as_ref().and_then(KernelData::install)
     }
 
-    /// Starts a CRIU that will dump the tree below `root`, as it sees itself, into `folder`, which exists and is empty. It finds
-    /// out what it needs to know about the system, for which no process has to be stopped, and waits.
+    /// Starts a CRIU that will dump the tree below `root`, an id in the tree's own namespace, into `folder`, which exists and is
+    /// empty. CRIU collects what it needs to know about the system, which stops no process, and waits.
     ///
-    /// Connections over TCP are kept silent during the dump if there are any among `processes`: to be able to takes the
-    /// kernel a twentieth of a second.
+    /// TCP connections are kept silent during the dump if any of `processes` has one: the preparation takes the kernel a
+    /// twentieth of a second.
     ///
     /// # Errors
     ///
-    /// It cannot be started; or others do not give way, of whom those that dump now are waited for here.
+    /// CRIU cannot be started; or other processes hold the lock on names of link_remap for too long: this waits for those that
+    /// dump now.
     pub(crate) fn prepare(
         &self,
         root: u32,
@@ -304,12 +303,12 @@ impl Criu {
         self.start_dumper(Dump { root, folder: folder.to_owned(), external, after, opens_files }, lock, remap_lock)
     }
 
-    /// Starts a CRIU that will dump the process of a worker, which has no processes below it and no files of its own.
-    /// `external` is what CRIU does not look behind.
+    /// Starts a CRIU that will dump the process of a worker, which has no child processes and no files of its own. `external`
+    /// lists resources that CRIU treats as external.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// CRIU cannot be started.
     pub(crate) fn prepare_worker(&self, root: u32, folder: &Path, external: Vec<String>) -> Result<Dumper, CriuError> {
         let opens_files = stdio::are_readable();
         let dump = Dump { root, folder: folder.to_owned(), external, after: AfterDump::Stopped, opens_files };
@@ -323,7 +322,7 @@ impl Criu {
         remap_lock: Option<LinkRemapLock>,
     ) -> Result<Dumper, CriuError> {
         let failed = |source| self.start(source);
-        // What it says after the dump must not change the image.
+        // What CRIU logs after the dump must not change the image.
         let work = Scratch::new("dump").map_err(failed)?;
         let (rpc, criu_end) = CriuRpc::pair().map_err(failed)?;
         let kernel_data_file = self.install_kernel_data();
@@ -335,21 +334,21 @@ impl Criu {
         signals::ignore(&mut command);
         attributes::start_with_private_files(&mut command);
         let child = command.spawn().map_err(failed)?;
-        // A CRIU that has ended already tells why when it is waited for.
+        // If CRIU has ended already, waiting for it tells why.
         let _ = rpc.order_dump(dump.root, &dump.folder);
         let (criu, table, is_over) = (self.clone(), None, false);
         Ok(Dumper { criu, dump, lock, rpc, child, work, output, kernel_data_file, table, remap_lock, is_over })
     }
 
-    /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
-    /// image may be read-only or in use twice. Gives the id of the tree's root too.
+    /// Restores the tree in `folder` below a guard, and leaves all of it stopped. Log and notes go to `work`, because the image
+    /// may be read-only or in use twice. Also returns the id of the tree's root.
     ///
-    /// Standard input stays ours: CRIU takes the terminal of a shell job from there. What it prints is in its log too, but
-    /// for complaints of the loader and of its options.
+    /// Standard input stays this process's: CRIU takes the terminal of a shell job from there. What CRIU prints is also in its
+    /// log, except complaints of the loader and about its options.
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; nothing of the tree is left then, nor of the names that files have for this.
+    /// [`CriuError::Failed`]; then nothing remains of the tree, nor of the names that files have for this.
     pub fn restore(
         &self,
         katydid: &Path,
@@ -404,7 +403,7 @@ impl Criu {
         command
     }
 
-    /// Makes the one file that CRIU would let others read at a restore, whose umask is the program's to have.
+    /// Creates the one file that CRIU would make readable for others at a restore, since its umask is the program's.
     ///
     /// # Errors
     ///
@@ -413,13 +412,13 @@ impl Criu {
         private::create(&work.join("stats-restore")).map(drop)
     }
 
-    /// Where a restore leaves the root's id.
+    /// File in which a restore leaves the root's id.
     #[must_use]
     pub fn note(work: &Path) -> PathBuf {
         work.join("pid")
     }
 
-    /// Why a restore that ran elsewhere failed: its log, or what was `output` before there was one.
+    /// Why a restore that ran elsewhere failed: from its log, or from its `output` if there is no log yet.
     #[must_use]
     pub fn failure(&self, work: &Path, output: &[u8]) -> CriuError {
         let log = fs::read(work.join(RESTORE_LOG)).unwrap_or_default();
@@ -452,7 +451,7 @@ impl Criu {
     }
 }
 
-/// Words of CRIU's, and what a user can do about what they tell: the first that fits.
+/// Texts of CRIU's errors, and what a user can do about each; the first that matches counts.
 const CRIU_REMEDIES: [(&str, &str); 19] = [
     (ADDRESS_TAKEN_ERRORS[0], "another process has the port (`ss -tlnp` shows it): end that, or wait"),
     (ADDRESS_TAKEN_ERRORS[1], "the kernel keeps a connection that has just ended: try again in a minute"),
@@ -478,13 +477,13 @@ const NO_SPACE: &str = "no free space for the image";
 const FREE_SPACE: &str = "free some space there (df)";
 const MISSING_RIGHTS_TEXT: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
 
-/// What a user can do about a known cause; else empty.
+/// What a user can do about a known cause; empty for others.
 fn remedy(reason: &str) -> String {
     let found = CRIU_REMEDIES.iter().find(|(log_text, _)| reason.contains(log_text));
     found.map_or_else(String::new, |(_, remedy)| format!("; {remedy}"))
 }
 
-/// Whether a signal ended a command, or the one that it ran and whose status it passes on.
+/// Whether a signal ended a command, or the command that it ran and whose status it passes on.
 fn was_killed(status: ExitStatus) -> bool {
     status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
 }
@@ -494,15 +493,15 @@ fn was_killed(status: ExitStatus) -> bool {
 struct Dump {
     root: u32,
     folder: PathBuf,
-    /// What CRIU does not look behind: `--external`.
+    /// Resources that CRIU treats as external: `--external`.
     external: Vec<String>,
     after: AfterDump,
-    /// CRIU may open the files of the tree: such an open is possible, and breaks no lease.
+    /// Whether CRIU may open the files of the tree: they can be opened, and that breaks no lease.
     opens_files: bool,
 }
 
-/// A CRIU that waits for the moment to dump, and after it for the moment to let go. Dropped before: it undoes what it did,
-/// and the processes run on.
+/// A CRIU that waits to dump, and after the dump waits to let go. If it is dropped before, CRIU undoes its work, and the
+/// processes run on.
 #[derive(Debug)]
 pub(crate) struct Dumper {
     criu: Criu,
@@ -514,11 +513,11 @@ pub(crate) struct Dumper {
     work: Scratch,
     output: File,
     kernel_data_file: Option<InstalledKernelData>,
-    /// By which connections are kept silent.
+    /// Packet filter table that keeps connections silent.
     table: Option<String>,
-    /// It gives files names that another one might give too.
+    /// The lock on names of link_remap, if CRIU gives files such names.
     remap_lock: Option<LinkRemapLock>,
-    /// Nothing stands still by its hand.
+    /// Whether CRIU holds no processes any more.
     is_over: bool,
 }
 
@@ -527,13 +526,13 @@ impl Dumper {
     ///
     /// # Errors
     ///
-    /// [`CriuError::Failed`]; the processes run on then, or are stopped, according to how far it came. Or others do not
-    /// give way.
+    /// [`CriuError::Failed`]; then the processes run on, or are stopped, depending on how far CRIU came. Or other processes hold
+    /// the lock on names of link_remap for too long.
     pub(crate) fn dump(mut self) -> Result<Self, CriuError> {
         self.wait_for("pre-dump")?;
         self.kernel_data_file = None;
         self.remap_lock.iter_mut().try_for_each(LinkRemapLock::begin)?;
-        // A CRIU that is gone is noticed by its silence.
+        // If CRIU is gone, the next wait notices.
         let _ = self.rpc.answer(true);
         self.wait_for("post-dump")?;
         if self.lock == NetworkLock::Nftables {
@@ -545,26 +544,26 @@ impl Dumper {
             let failed = |error: io::Error| CriuError::Failed { doing: "dump", reason: error.to_string() };
             return copied.map_err(failed).map(|_| self);
         }
-        // A process has made a connection after we looked: once more, with all that belongs to it.
+        // A process has connected since the check: dump once more, with the network lock.
         let (criu, dump, lock, remap_lock) = (criu.clone(), dump.clone(), criu.network_lock, self.remap_lock.take());
         drop(self);
         clear(&dump.folder).map_err(|source| criu.start(source))?;
         criu.start_dumper(dump, lock, remap_lock)?.dump()
     }
 
-    /// The names that it gave are gone. Where the processes are to go on, CRIU takes them away once more before it lets go,
-    /// whosever they are then; so it does whenever it undoes what it did.
+    /// Notes that the names that CRIU gave are removed. If the processes are to go on, CRIU removes these names once more before
+    /// it lets go, even if they belong to others by then. It does the same when it undoes a dump, so the lock is kept then.
     pub(crate) fn on_names_removed(&mut self) {
         if self.dump.after == AfterDump::Stopped {
             self.remap_lock.iter_mut().for_each(LinkRemapLock::pause);
         }
     }
 
-    /// Has CRIU let go of the processes: they go on, or stay stopped with their connections silent, as was said at first.
+    /// Has CRIU let go of the processes: they go on, or stay stopped with their connections silent, as chosen at the start.
     ///
     /// # Errors
     ///
-    /// It has failed at that.
+    /// CRIU failed to let go.
     pub(crate) fn let_go(&mut self) -> Result<(), CriuError> {
         self.is_over = true;
         let _ = self.rpc.answer(true);
@@ -576,14 +575,14 @@ impl Dumper {
         }
     }
 
-    /// Lets the connections talk again that still stay silent. Should it fail, they do when this dump is restored.
+    /// Ends the silence of connections. If that fails, the silence ends when this dump is restored.
     pub(crate) fn end_silence(&self) {
         if let Some(table) = &self.table {
             let _ = net_lock::end(table);
         }
     }
 
-    /// Waits until it asks about `step`, and lets it take all others.
+    /// Waits until CRIU asks about `step`, and allows all other steps.
     fn wait_for(&mut self, step: &str) -> Result<(), CriuError> {
         loop {
             match self.receive()? {
@@ -594,7 +593,7 @@ impl Dumper {
         }
     }
 
-    /// Waits for its next event while it gets on.
+    /// Waits for CRIU's next event, as long as CRIU makes progress.
     fn receive(&mut self) -> Result<RpcEvent, CriuError> {
         let event = wait_until_idle(|until| self.rpc.receive(until), PROGRESS_TIMEOUT, &|| self.signs());
         if let Some(event) = event.map_err(|source| self.criu.start(source))? {
@@ -602,7 +601,7 @@ impl Dumper {
         }
         self.is_over = true;
         tree::signal(&tree::tree(self.child.id()).unwrap_or_default(), Signal::KILL);
-        // What cannot be waited for has been.
+        // A child that cannot be waited for was reaped already.
         let _ = self.child.wait();
         Err(CriuError::Endless { doing: "dump", last: last_line(&self.log_text()).to_owned() })
     }
@@ -611,7 +610,7 @@ impl Dumper {
         signs(&self.dump.folder, &tree::tree(self.child.id()).unwrap_or_default())
     }
 
-    /// It has ended, or is about to.
+    /// Reports the failure of a CRIU that has ended, or is about to.
     fn failed(&mut self) -> CriuError {
         self.is_over = true;
         match self.reap() {
@@ -628,7 +627,7 @@ impl Dumper {
         self.work.path().join(DUMP_LOG)
     }
 
-    /// Waits for its end, which comes by itself; none for one that has to be helped.
+    /// Waits until CRIU ends by itself; `None` if it had to be killed.
     fn reap(&mut self) -> Option<ExitStatus> {
         let Self { child, dump, .. } = self;
         let pid = child.id();
@@ -637,24 +636,24 @@ impl Dumper {
     }
 }
 
-/// Who ends a restore with its end.
+/// The process whose end ends a restore.
 enum RestoreExit {
-    /// CRIU, when it has done its part, or cannot.
+    /// CRIU, which has succeeded or failed.
     OfCriu(ExitStatus),
-    /// The tree's root, of which CRIU, whose child it is not, knows nothing: it would wait for it for ever.
+    /// The tree's root. CRIU, whose child it is not, does not notice its end, and would wait for ever.
     OfRoot(u32),
 }
 
-/// Waits until a moment for the end of a restore.
+/// Waits until a deadline for the end of a restore.
 fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<Option<RestoreExit>> {
     if let Some(status) = guard.wait_until(guard.first(), Some(until))? {
         return Ok(Some(RestoreExit::OfCriu(status)));
     }
-    // It may exist still, since CRIU looks at it, and the guard must not learn of its end.
+    // The process may still exist, since CRIU traces it, and the guard must not hear of its end.
     Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(RestoreExit::OfRoot))
 }
 
-/// The root of the tree that a restore has made, or makes.
+/// The root of the tree that a restore makes, or has made.
 fn root(work: &Path) -> Result<u32, String> {
     let text = fs::read_to_string(Criu::note(work)).map_err(|error| format!("it left no process id: {error}"))?;
     text.trim().parse().map_err(|_| format!("its process id is {text:?}"))
@@ -663,7 +662,7 @@ fn root(work: &Path) -> Result<u32, String> {
 impl Drop for Dumper {
     fn drop(&mut self) {
         if !self.is_over {
-            // A holder that does not give way is no reason to leave them standing.
+            // If another process keeps the lock, the processes must be released all the same.
             let _ = self.remap_lock.iter_mut().try_for_each(LinkRemapLock::resume);
             let _ = self.rpc.answer(false);
         }
@@ -671,7 +670,7 @@ impl Drop for Dumper {
     }
 }
 
-/// Why a CRIU failed that ended with `status`, after these words; `folder` is what it wrote to.
+/// The error of a CRIU that ended with `status` and this log; `folder` is where it wrote its files.
 fn failure(doing: &'static str, status: ExitStatus, log_text: &str, folder: &Path) -> CriuError {
     if was_killed(status) {
         return CriuError::Killed { doing, last: last_line(log_text).to_owned() };
@@ -681,11 +680,11 @@ fn failure(doing: &'static str, status: ExitStatus, log_text: &str, folder: &Pat
     CriuError::Failed { doing, reason }
 }
 
-/// What a CRIU said: its log, or what it printed before there was one.
+/// CRIU's log, or its output if there is no log yet.
 fn log_text(log: &Path, output: &mut File) -> String {
     let mut text = fs::read_to_string(log).unwrap_or_default();
     if text.is_empty() {
-        // Without either there are no words.
+        // Without either, the text stays empty.
         let _ = output.rewind().and_then(|()| output.read_to_string(&mut text));
         if !text.contains(ERROR_MARK) {
             return in_a_line(&text);
@@ -699,12 +698,12 @@ fn clear(folder: &Path) -> io::Result<()> {
     fs::read_dir(folder)?.try_for_each(|entry| fs::remove_file(entry?.path()))
 }
 
-/// Whether the file system of a folder has no room at all.
+/// Whether the file system of a folder is full.
 fn is_full(folder: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|stat| stat.f_bavail == 0)
 }
 
-/// The kernel and this boot of it, the user's rights, and which files with which times are in question.
+/// What a finding depends on: the kernel and its boot, the user's rights, and the files with their times.
 fn circumstances(places: [Option<&Path>; 3]) -> String {
     let rights = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let rights = rights
@@ -712,10 +711,10 @@ fn circumstances(places: [Option<&Path>; 3]) -> String {
         .filter(|line| ["Cap", "Uid", "NoNewPrivs"].iter().any(|name| line.starts_with(name)))
         .collect::<String>();
     let changed = |path: &Path| {
-        // Of a folder, the program in it: the folder's own time may stay.
+        // For a folder, the program in it counts, since the folder's own time may stay.
         let inside = path.join("usr/sbin/criu");
         let stat = fs::metadata(&inside).or_else(|_| fs::metadata(path)).ok();
-        // Of a file that is given capabilities, another time changes.
+        // Granting capabilities to a file changes only its ctime.
         let change = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.ctime(), stat.ctime_nsec()));
         let changes = (change(path), change(&path.with_file_name(LAUNCHER_PROGRAM)));
         format!("{} {:?} {changes:?}", path.display(), stat.and_then(|stat| stat.modified().ok()))
@@ -736,31 +735,31 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     private::write(&fresh, text).and_then(|()| fs::rename(&fresh, path))
 }
 
-/// The loader of the folder gets the path of its libraries, and starts the given program.
+/// The command that starts the program in the folder by the folder's own loader, with the path of its libraries.
 fn through_its_loader(folder: &Path) -> Vec<OsString> {
     let libraries = folder.join(CRIU_LIBRARY_FOLDER);
     let loader = libraries.join("ld-linux-x86-64.so.2");
     vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
 }
 
-/// The first program of this name in `PATH`, and in the folders of administrators' programs even if `PATH` has them not.
+/// The first program of this name in `PATH`, or in the usual `sbin` folders if `PATH` lacks them.
 fn in_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A text of several lines in one, without spaces around them.
+/// Joins the lines of a text into one, without spaces around them.
 fn in_a_line(text: &str) -> String {
     let lines: Vec<&str> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_QUOTED_ERRORS).collect();
     lines.join(" ")
 }
 
-/// What an error in a log of CRIU's is called.
+/// Marks an error in CRIU's log.
 const ERROR_MARK: &str = "Error (";
 
-/// The first errors of a log, without time, class and place in CRIU's source; else its last line.
+/// The first errors of a log, without time, class and source line; if there are none, its last line.
 fn quoted(log: &str) -> String {
     let errors = log.lines().filter(|line| line.contains(ERROR_MARK) && !is_harmless(line));
     let errors: Vec<&str> = errors.take(MAX_QUOTED_ERRORS).map(after_source_line).collect();
@@ -774,13 +773,13 @@ fn last_line(log: &str) -> &str {
     log.lines().rfind(|line| !line.trim().is_empty()).map_or("it did not say why", str::trim)
 }
 
-/// Whether a check failed for the file alone by which CRIU gave ids before the kernel had a system call for that. In a
+/// Whether a check failed only because of the file by which CRIU set ids before the kernel had a system call for that. In a
 /// container that file is read-only.
 fn is_of_ids(reason: &str) -> bool {
     !reason.is_empty() && reason.split("; ").all(|error| error.contains("ns_last_pid"))
 }
 
-/// CRIU would raise a limit of its own, and does without.
+/// Whether CRIU only failed to raise a limit of its own, which it does not need.
 fn is_harmless(line: &str) -> bool {
     line.contains("RLIMIT_NOFILE")
 }

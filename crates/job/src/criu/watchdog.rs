@@ -1,8 +1,8 @@
-//! Waiting for CRIU for as long as it gets on, however much it has to save or to bring back, and however slow the disk is.
+//! Waits for CRIU as long as it makes progress, however much it has to save or restore, and however slow the disk is.
 //!
-//! It gets on while files grow in its folders, or while it, or a child of it, computes. Two rules hold. A process that is given up
-//! is ended with all its descendants, since what it runs through may be another command. And a process is given up only by a
-//! look when the time was over, since the watchdog may have been away for that long.
+//! CRIU makes progress while files grow in its folders, or while it or a descendant uses the processor. Two rules hold. A process
+//! that is given up is killed with all its descendants, since another command may run it. And it is given up only after a check
+//! at or after the deadline, since the watchdog itself may have been suspended for that long.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,16 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// How long CRIU may go without a sign of getting on.
+/// How long CRIU may go without a sign of progress.
 pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks for signs.
+/// Time between two checks for signs.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Processor time that counts as one sign, in ticks of 10 ms: a process that only polls now and then
 /// uses less within [`PROGRESS_TIMEOUT`].
 const TICKS_PER_SIGN: u64 = 25;
 
-/// Waits for a child; when what `signs` tells stays the same for `timeout`, the child and its descendants are killed, and
-/// there is no status.
+/// Waits for a child. If `signs` returns the same number for `timeout`, kills the child and its descendants, and returns no
+/// status.
 pub(crate) fn wait_with_progress(
     child: &mut Child,
     timeout: Duration,
@@ -58,7 +58,7 @@ pub(crate) fn wait_with_progress(
     }
 }
 
-/// Waits for a process's end as `wait` does, which has until a moment; none when what `signs` tells stays the same for
+/// Calls `wait` until it returns a result; each call gets a deadline. Returns `None` if `signs` returns the same number for
 /// `timeout`.
 pub(crate) fn wait_until_idle<T>(
     mut wait: impl FnMut(Instant) -> io::Result<Option<T>>,
@@ -113,7 +113,7 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get().min(20)
         };
-        // No time at all: as if each look came when it was over.
+        // A timeout of zero, as if each check came after the deadline.
         for timeout in [SHORT, Duration::ZERO] {
             looks.set(0);
             let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
@@ -132,7 +132,7 @@ mod tests {
         let script = format!("sleep 1000 & echo $! > {0}.part; mv {0}.part {0}; wait", note.display());
         let mut child = Command::new("/bin/sh").args(["-c", &script]).spawn().unwrap();
         let looks = Cell::new(0);
-        // It gets on until the other one is there.
+        // It makes progress until the other process is there.
         let signs = || {
             looks.set(looks.get() + u64::from(!note.exists()));
             looks.get()

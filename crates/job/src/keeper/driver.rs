@@ -1,7 +1,7 @@
-//! NVIDIA's own checkpoint of a worker (`cuCheckpointProcess*`), which takes its contexts, code and handles off the devices and puts
-//! them back at their addresses. A process of its own opens the driver for that.
+//! NVIDIA's own checkpoint of a worker (`cuCheckpointProcess*`), which takes its contexts, code and handles off the devices, and
+//! puts them back at their addresses. A separate process opens the driver for that.
 //!
-//! softcuda has none: all of it is ordinary memory of the worker, which CRIU saves.
+//! softcuda has no such checkpoint: all its state is ordinary memory of the worker, which CRIU saves.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,15 +12,15 @@ use crate::keeper::supervisor::{OrderError, system};
 
 /// Hidden subcommand of katydid that calls the driver's checkpoint functions.
 const DRIVER_CHECKPOINT_COMMAND: &str = "driver-checkpoint";
-/// What comes before a driver's version in the name of NVIDIA's.
+/// Prefix of the version in the name of NVIDIA's driver.
 const NVIDIA_DRIVER_PREFIX: &str = "NVIDIA ";
-/// Where NVIDIA's kernel module tells its version.
+/// File in which NVIDIA's kernel module tells its version.
 const NVIDIA_VERSION_FILE: &str = "/sys/module/nvidia/version";
 
-/// What is to be done.
+/// What the driver does with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Take the process off the devices.
+    /// Takes the process off its devices.
     Checkpoint,
     /// Puts the process back on its devices.
     Restore,
@@ -35,24 +35,24 @@ impl Action {
     }
 }
 
-/// A driver that workers have.
+/// The driver of a worker.
 #[derive(Debug, Clone)]
 pub(super) struct WorkerDriver {
-    /// As the command line spells it.
+    /// Name of the driver on the command line.
     pub(super) choice: String,
-    /// What it calls itself.
+    /// Name of the driver, as sessions report it.
     pub(super) name: String,
 }
 
 impl WorkerDriver {
-    /// That of a process: NVIDIA's if it has a device of that open, else softcuda.
+    /// The driver of a process: NVIDIA's if it has one of NVIDIA's devices open, else softcuda.
     pub(super) fn of(choice: &str, pid: u32) -> Self {
         let name =
             if has_nvidia(pid) { format!("{NVIDIA_DRIVER_PREFIX}{}", version()) } else { SOFTCUDA_DRIVER.to_owned() };
         Self { choice: choice.to_owned(), name }
     }
 
-    /// Whether a worker that had this one can be restored here.
+    /// Checks that a worker that had this driver can be restored here.
     pub(super) fn check(&self) -> Result<(), OrderError> {
         let here = version();
         match self.name.strip_prefix(NVIDIA_DRIVER_PREFIX) {
@@ -66,7 +66,7 @@ impl WorkerDriver {
         }
     }
 
-    /// Has the driver do that with a process. `devices`: UUIDs of those that it had, in hexadecimal, a line each.
+    /// Has the driver do `action` with a process. `devices`: UUIDs of the devices that it had, in hexadecimal, one a line.
     pub(super) fn run(&self, katydid: &Path, action: Action, pid: u32, devices: &str) -> Result<(), OrderError> {
         if self.name == SOFTCUDA_DRIVER {
             return Ok(());
@@ -89,7 +89,7 @@ fn version() -> String {
     std::fs::read_to_string(NVIDIA_VERSION_FILE).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether a process has a device of NVIDIA's open.
+/// Whether a process has one of NVIDIA's devices open.
 fn has_nvidia(pid: u32) -> bool {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());

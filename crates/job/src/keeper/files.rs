@@ -1,4 +1,4 @@
-//! CRIU's files of a worker, into an image and out of it, by the supervisor.
+//! Moves CRIU's files of a worker into an image and out of it, through the supervisor.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::keeper::supervisor::{OrderError, SupervisorConnection, system};
 const REGION_KIND: &str = "criu";
 /// Bytes of a chunk.
 const KEEPER_FILE_CHUNK_BYTES: usize = 2 << 20;
-/// What of CRIU's files no restore reads.
+/// Files of CRIU's that no restore reads.
 const NOT_KEPT: [&str; 2] = ["dump.log", "stats-dump"];
 
 /// Puts all files of a folder into the image.
@@ -61,7 +61,7 @@ fn put_file(supervisor: &SupervisorConnection, path: &Path, name: String) -> Res
 pub(super) fn get(supervisor: &SupervisorConnection, files: &[Region], folder: &Path) -> Result<(), OrderError> {
     let failed = system("write CRIU's files");
     for region in files {
-        // A manifest that was read has no other names.
+        // Names in a manifest that was read are file names without a folder.
         let name = Path::new(&region.name).file_name().ok_or_else(|| OrderError::new("a file has no name"))?;
         let mut file = private::create(&folder.join(name)).map_err(&failed)?;
         for (index, id) in region.chunks.iter().enumerate() {

@@ -20,19 +20,19 @@ use crate::supervisor::guard::Guard;
 use crate::supervisor::namespace::JobNamespaces;
 use crate::supervisor::{folder, namespace};
 
-/// Ids are set apart from the worker's by this much.
+/// Distance of new process ids from the worker's.
 const WORKER_ID_GAP: u32 = 100;
 
-/// A worker below us.
+/// A restored worker, which runs below this process.
 pub(super) struct RestoredWorker {
-    /// Whose child it is.
+    /// The guard, which is the parent of `child`.
     guard: Guard,
-    /// What to wait for: the worker, or the first process of its namespaces, which ends as it does.
+    /// Process to wait for: the worker, or the first process of its namespaces, which ends as the worker does.
     child: u32,
 }
 
 impl RestoredWorker {
-    /// Restores a worker out of its image; it has our end of the control socket then, which we have not.
+    /// Restores a worker from its image. The worker gets the keeper's end of the control socket, which the keeper closes.
     pub(super) fn new(
         options: KeeperOptions,
         part: &[u8],
@@ -57,7 +57,7 @@ impl RestoredWorker {
         Ok(revived)
     }
 
-    /// Waits for its end.
+    /// Waits for the worker's end.
     pub(super) fn wait(mut self) -> ExitCode {
         let status = self.guard.wait(self.child);
         let code = status.ok().and_then(|status| u8::try_from(status.code()?).ok());
@@ -71,9 +71,9 @@ struct RestoreFolders {
     work: std::path::PathBuf,
 }
 
-/// What the worker gets in place of its ends of other processes' sockets and pipes.
+/// Replacements for the worker's ends of sockets and pipes that lead to other processes.
 struct ReplacementEnds {
-    /// By the names that they had.
+    /// Descriptors, by the names that the original ends had.
     inherited: Vec<(String, OwnedFd)>,
 }
 
@@ -81,7 +81,7 @@ impl ReplacementEnds {
     fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, OrderError> {
         let mut inherited = vec![(image.control.clone(), control)];
         for output in &image.outputs {
-            // Passed on to CRIU, so without the flag that would close it.
+            // CRIU inherits the duplicate, which lacks the close-on-exec flag.
             let copy = rustix::io::dup(io::stderr().as_fd());
             inherited.push((output.clone(), copy.map_err(io::Error::from).map_err(system("copy our standard error"))?));
         }
@@ -96,8 +96,8 @@ impl ReplacementEnds {
     }
 }
 
-/// Has CRIU make the process, stopped: where an id of it is another process's, in namespaces of its own. Gives the guard, its child,
-/// and the worker.
+/// Has CRIU make the process, stopped; in namespaces of its own if another process has one of its ids. Returns the guard, its
+/// child, and the worker.
 fn raise(
     criu: &Criu,
     katydid: &Path,

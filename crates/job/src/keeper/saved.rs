@@ -14,11 +14,11 @@ use crate::keeper::supervisor::{KeeperOptions, OrderError, SupervisorConnection,
 use crate::process::tree;
 use crate::supervisor::{folder, namespace};
 
-/// The flag by which workers get their socket to the server.
+/// Flag that gives workers their socket to the server.
 const CONTROL_FLAG: &str = "--control-fd";
-/// By which a keeper knows another one.
+/// Flag by which a keeper recognizes another keeper.
 const KEEPER_FLAG: &str = "--keeper";
-/// What a worker's process calls itself.
+/// Name of a worker's process.
 const WORKER_NAME: &str = "katydid-worker";
 
 /// A worker that CRIU has frozen.
@@ -27,12 +27,12 @@ pub(super) struct SavedWorker {
     dumper: Dumper,
     driver: WorkerDriver,
     katydid: PathBuf,
-    /// CRIU's files, until it is let go.
+    /// CRIU's files, until CRIU lets go of the worker.
     _folder: Scratch,
 }
 
 impl SavedWorker {
-    /// Saves the worker that a server knows by `session_pid`; it is stopped then. What failed is undone.
+    /// Saves the worker that a server knows by `session_pid`, and leaves it stopped. On failure, everything is undone.
     pub(super) fn new(
         options: &KeeperOptions,
         session_pid: u32,
@@ -81,10 +81,10 @@ impl SavedWorker {
         }
     }
 
-    /// Has it go on.
+    /// Lets the worker go on.
     pub(super) fn free(self) -> Result<(), OrderError> {
         let Self { pid, dumper, driver, katydid, .. } = self;
-        // CRIU undoes what it did.
+        // Dropping it has CRIU undo the dump.
         drop(dumper);
         driver.run(&katydid, Action::Restore, pid, "")
     }
@@ -93,12 +93,12 @@ impl SavedWorker {
     pub(super) fn end(self) -> Result<(), OrderError> {
         let Self { pid, mut dumper, .. } = self;
         let processes = tree::tree(pid).map_err(system("find the worker"))?;
-        // A process is not gone before CRIU is done with it.
+        // A process is gone only once CRIU is done with it.
         tree::kill(&processes, || drop(dumper.let_go())).map_err(system("end the worker"))
     }
 }
 
-/// The worker's process: `session_pid` itself, or the one that it has restored.
+/// The worker's process: `session_pid` itself, or, if that is a keeper, the worker that it has restored.
 fn worker_below(session_pid: u32) -> Result<u32, OrderError> {
     let arguments = fs::read(format!("/proc/{session_pid}/cmdline")).map_err(system("find the worker"))?;
     if !arguments.split(|byte| *byte == 0).any(|argument| argument == KEEPER_FLAG.as_bytes()) {
@@ -110,11 +110,11 @@ fn worker_below(session_pid: u32) -> Result<u32, OrderError> {
     found.ok_or_else(|| OrderError::new("the session's worker is not there any more"))
 }
 
-/// What of a worker leads out of it, as `/proc/PID/fd` names it.
+/// A worker's descriptors that lead to other processes, as `/proc/PID/fd` names them.
 struct OutsideEnds {
     /// Its socket to the server.
     control: String,
-    /// Pipes of which it has one end.
+    /// Pipes of which the worker has only one end.
     outputs: Vec<String>,
 }
 
@@ -134,14 +134,14 @@ impl OutsideEnds {
         Ok(Self { control, outputs: half_pipes(pid)? })
     }
 
-    /// As CRIU takes what it does not look behind: `unix[INODE]`, `pipe[INODE]`.
+    /// As arguments of CRIU's `--external`: `unix[INODE]`, `pipe[INODE]`.
     fn external(&self) -> Vec<String> {
         let sockets = self.control.strip_prefix("socket:").map(|inode| format!("unix{inode}"));
         sockets.into_iter().chain(self.outputs.iter().map(|pipe| pipe.replacen("pipe:", "pipe", 1))).collect()
     }
 }
 
-/// Pipes of which a process has one end alone.
+/// Pipes of which a process has only one end.
 fn half_pipes(pid: u32) -> Result<Vec<String>, OrderError> {
     let failed = system("look at the worker's descriptors");
     let mut ends: BTreeMap<String, [bool; 2]> = BTreeMap::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use katydid_transport::{ControlChannel, ControlError};
 use katydid_wire::companion::{FromWorker, ToWorker};
 
-/// How long an answer of the supervisor's may take.
+/// How long the supervisor may take to answer.
 const KEEPER_ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The command line of a keeper.
@@ -15,13 +15,13 @@ const KEEPER_ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct KeeperOptions {
     /// The worker's end of a socket pair to the server.
     pub control: OwnedFd,
-    /// The process that the server knows as the session's worker, of a keeper that saves.
+    /// For a keeper that saves: the process that the server knows as the session's worker.
     pub saves: Option<u32>,
-    /// Which driver workers open, as the command line spells it.
+    /// The driver that workers open, as the command line spells it.
     pub driver: String,
-    /// The `katydid` that hidden commands are run of.
+    /// The `katydid` executable that runs hidden commands.
     pub katydid: PathBuf,
-    /// Where our own CRIU would be.
+    /// Folder of Katydid's own CRIU.
     pub private_criu: PathBuf,
 }
 
@@ -36,7 +36,7 @@ impl OrderError {
     }
 }
 
-/// What the system said while it was asked to do something.
+/// Describes an error of the system during the step `doing`.
 pub(super) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> OrderError {
     move |source| OrderError(format!("cannot {doing}: {source}"))
 }

@@ -1,5 +1,5 @@
-//! What the kernel keeps of a process and its threads, CRIU does not bring back, and others may set: read from the processes
-//! at the checkpoint, and set while the restored ones are stopped.
+//! Attributes of processes and threads that the kernel keeps, CRIU does not restore, and other processes may set. They are read
+//! at the checkpoint, and set while the restored processes are stopped.
 //!
 //! | attribute | of | read from | CRIU 4.2.1 |
 //! |---|---|---|---|
@@ -9,9 +9,9 @@
 //! | timer slack | thread | `/proc/TID/timerslack_ns` | 50 µs |
 //! | `oom_score_adj`, `coredump_filter` | process | `/proc/PID` | the first, unless it is 0 |
 //! | personality | process | `/proc/PID/personality` | none: CRIU is started with it |
-//! | what it has set for itself | both | `own_settings.rs` | none |
+//! | settings of its own | both | `own_settings.rs` | none |
 //!
-//! The rule: what the restoring side refuses is said by name, and the program goes on without it.
+//! The rule: if the restoring side refuses an attribute, a message names it, and the program goes on without it.
 
 #![expect(unsafe_code, reason = "scheduling attributes have no safe interface")]
 
@@ -28,28 +28,28 @@ use crate::process::own_settings::{self, OfProcess, OfThread};
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// The priority of input and output of one thread: `IOPRIO_WHO_PROCESS`.
+/// `IOPRIO_WHO_PROCESS`: the I/O priority of one thread.
 const IOPRIO_WHO_PROCESS: i32 = 1;
-/// Words of 64 processors that a mask has.
+/// Length of an affinity mask, in words of 64 processors.
 const AFFINITY_MASK_WORDS: usize = 128;
 /// Bytes of `struct sched_attr` with clamps.
 const SCHED_ATTR_BYTES: u32 = 56;
-/// `SCHED_FLAG_RESET_ON_FORK`, `_RECLAIM`, `_DL_OVERRUN`: what a later call is given again.
+/// `SCHED_FLAG_RESET_ON_FORK`, `_RECLAIM`, `_DL_OVERRUN`: flags that are saved and set again.
 const KEPT_SCHED_FLAGS: u64 = 7;
 /// `SCHED_FLAG_UTIL_CLAMP_MIN` and `_MAX`.
 const SCHED_FLAG_UTIL_CLAMP: u64 = 0x60;
-/// A clamp that does nothing: none, and all of a processor.
+/// Clamps without effect: none, and all of a processor.
 const DEFAULT_UTIL_CLAMPS: (u32, u32) = (0, 1024);
 
 /// Attributes of a process and of its threads, as the image records them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessAttributes {
-    /// Its id, as it sees itself.
+    /// Process id, in the process's own namespace.
     pub(crate) pid: u32,
     oom_score_adj: Option<i32>,
     coredump_filter: Option<u64>,
     personality: Option<u32>,
-    /// What it has set for itself.
+    /// Settings that only the process itself can make.
     #[serde(default)]
     own: OfProcess,
     threads: Vec<Thread>,
@@ -58,14 +58,14 @@ pub(crate) struct ProcessAttributes {
 /// Attributes of one thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Thread {
-    /// Its id, as it sees itself.
+    /// Thread id, in the thread's own namespace.
     tid: u32,
-    /// Processors, 64 a word.
+    /// Affinity mask, 64 processors a word.
     affinity: Option<Vec<u64>>,
     scheduling: Option<Scheduling>,
     ioprio: Option<i32>,
     timer_slack: Option<u64>,
-    /// What it has set for itself; none in images of builds that did not keep it.
+    /// Settings that only the thread itself can make; `None` in images of builds that did not save them.
     #[serde(default)]
     own: Option<OfThread>,
 }
@@ -86,37 +86,37 @@ struct Scheduling {
     most: u32,
 }
 
-/// Reads those of all processes, but for policies of their memory.
+/// Reads the attributes of all processes, except memory policies of their mappings.
 pub(crate) fn read(processes: &[Process]) -> Vec<ProcessAttributes> {
     read_after(&[], processes)
 }
 
-/// Reads the attributes of all processes with the policies of their memory, which takes a look at each page.
+/// Reads the attributes of all processes, with the memory policies of their mappings, for which the kernel visits each page.
 pub(crate) fn read_all(processes: &[Process]) -> Vec<ProcessAttributes> {
     let mut saved = read(processes);
     saved.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
     saved
 }
 
-/// Reads the attributes of processes that are stopped. What they and their threads had set for themselves in an earlier
-/// look is not looked at again, which would make the standstill longer.
+/// Reads the attributes of stopped processes. Settings that only the processes themselves can make come from the `earlier`
+/// reading, since reading them again would lengthen the stop.
 pub(crate) fn read_after(earlier: &[ProcessAttributes], processes: &[Process]) -> Vec<ProcessAttributes> {
     processes.iter().map(|process| ProcessAttributes::read(process.pid, earlier)).collect()
 }
 
-/// The personality that all processes had, unless that is the usual one; an error where they differ.
+/// The personality of the first process, by which all are restored, unless it is the usual one.
 pub(crate) fn personality(saved: &[ProcessAttributes]) -> Option<u32> {
     saved.first()?.personality.filter(|number| *number != 0)
 }
 
-/// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored. One that has
-/// ended since it was found has none.
+/// Finds a process whose personality is not that of the first one, by which all are restored. Returns its id in its own
+/// namespace. A process that has ended since it was found has no personality.
 pub(crate) fn odd_personality(saved: &[ProcessAttributes]) -> Option<u32> {
     let first = saved.first()?.personality?;
     saved.iter().find(|one| one.personality.is_some_and(|number| number != first)).map(|one| one.pid)
 }
 
-/// Has what is started make files for its owner alone: CRIU's own modes let others read what it dumps.
+/// Makes the command create files for its owner alone: CRIU's own modes let others read its dump.
 pub(crate) fn start_with_private_files(command: &mut Command) {
     // SAFETY: between fork and exec it makes one system call, and allocates nothing.
     unsafe {
@@ -127,7 +127,7 @@ pub(crate) fn start_with_private_files(command: &mut Command) {
     };
 }
 
-/// Has what is started be of this personality, and all that it starts.
+/// Gives the command, and all its descendants, this personality.
 pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
     // SAFETY: between fork and exec it makes one system call, and allocates nothing.
     unsafe {
@@ -138,7 +138,7 @@ pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
     };
 }
 
-/// Sets those of restored processes, which are stopped. Gives what was refused, a line each.
+/// Sets the attributes of restored processes, which are stopped. Returns a line for each attribute that was refused.
 pub(crate) fn set(saved: &[ProcessAttributes], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     for process in processes {
@@ -225,7 +225,7 @@ impl Thread {
         if let Some(value) = self.ioprio.filter(|_| self.ioprio != current.ioprio) {
             note("the priority of input and output", set_ioprio(tid, value));
         }
-        // A thread of a real-time policy has none, and is refused any.
+        // A thread of a real-time policy has no timer slack, and the kernel refuses to set any.
         if let Some(value) = self.timer_slack.filter(|value| *value != 0 && self.timer_slack != current.timer_slack) {
             note("the timer slack", fs::write(format!("/proc/{tid}/timerslack_ns"), value.to_string()));
         }
@@ -264,7 +264,8 @@ fn affinity(tid: u32) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Processors that are not there, or not allowed here, are left out by the kernel; with none left it refuses.
+/// Sets the affinity of a thread. The kernel ignores processors that do not exist or are not allowed here, and refuses a mask
+/// without any other.
 fn set_affinity(tid: u32, mask: &[u64]) -> io::Result<()> {
     // SAFETY: the kernel reads as many bytes as are said to be there.
     let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(mask), mask.as_ptr()) };
@@ -315,7 +316,7 @@ mod tests {
         set_affinity(first.id(), &mask).unwrap();
         for (number, arguments) in [
             (libc::SYS_prctl, [libc::PR_MCE_KILL as u64, 1, 1, 0, 0, 0]),
-            // The local node, with no node named.
+            // `MPOL_LOCAL`, without a node.
             (libc::SYS_set_mempolicy, [4, 0, 0, 0, 0, 0]),
         ] {
             Tracee::attach(first.id(), first.id()).unwrap().call(number, arguments).unwrap();
@@ -324,7 +325,7 @@ mod tests {
         (expected[0].pid, expected[0].threads[0].tid) = (second.id(), second.id());
         assert_eq!(set(&expected, &process(second.id())), Vec::<String>::new());
         assert_eq!(read(&process(second.id())), expected);
-        // What is known is not read again.
+        // Settings that are known are not read again.
         expected[0].threads[0].own = Some(OfThread::default());
         assert_eq!(read_after(&expected, &process(second.id())), expected);
         assert_eq!(expected[0].threads[0].affinity.as_ref(), Some(&mask));

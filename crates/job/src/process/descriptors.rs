@@ -1,4 +1,5 @@
-//! What processes have open of which CRIU keeps a part: read while they are stopped, and made whole while the restored ones do.
+//! Resources behind descriptors that CRIU saves only in part. They are read while the processes are stopped, and completed while
+//! the restored processes are.
 
 pub(crate) mod datagrams;
 pub(crate) mod leases;

@@ -1,7 +1,7 @@
-//! Which file it is, whatever its name.
+//! Identifies a file, whatever its name.
 //!
-//! An inode number alone identifies a file only while the file exists: file systems give the number of a file that was removed to one
-//! that is made next. So the time at which the file was made counts too, where the file system knows it and the other may be gone.
+//! An inode number identifies a file only while that exists: file systems give the number of a removed file to a new one. So the
+//! creation time counts too, if the file system knows it and the other file may be gone.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -10,27 +10,27 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of the minor number in a device as the kernel has it.
+/// Bits of the minor number in the kernel's form of a device number.
 const KERNEL_MINOR_BITS: u32 = 20;
 
 /// Device and inode of a file. It is saved as the two numbers, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub(crate) struct FileId {
-    /// As `stat` tells it.
+    /// Device number, `st_dev`.
     pub(crate) device: u64,
     /// Number of the inode on that device.
     pub(crate) inode: u64,
 }
 
 impl FileId {
-    /// The file that has this metadata.
+    /// The id of the file with this metadata.
     pub(crate) fn of(stat: &Metadata) -> Self {
         Self { device: stat.dev(), inode: stat.ino() }
     }
 
-    /// The file with a device in the kernel's own form, which `fdinfo` and CRIU's images have: the major number above 20 bits of
-    /// the minor one.
+    /// The id of a file whose device is in the kernel's own form, as in `fdinfo` and CRIU's images: the major number above 20
+    /// bits of the minor one.
     pub(crate) fn of_kernel(device: u64, inode: u64) -> Self {
         let minor = device & ((1 << KERNEL_MINOR_BITS) - 1);
         Self { device: rustix::fs::makedev((device >> KERNEL_MINOR_BITS) as u32, minor as u32), inode }
@@ -49,11 +49,11 @@ impl From<FileId> for (u64, u64) {
     }
 }
 
-/// A file among all of this machine, those that were removed included.
+/// Identifies a file among all of this machine, even removed ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DatedFileId {
     id: FileId,
-    /// As [`birth`] says.
+    /// Creation time, as [`birth`] returns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     birth: Option<u64>,
 }
@@ -63,19 +63,19 @@ impl DatedFileId {
         Self { id: FileId::of(stat), birth: birth(stat) }
     }
 
-    /// Of what has the name now; a symbolic link's own.
+    /// The id of the file that has the name now; for a symbolic link, the link's own.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         fs::symlink_metadata(path).ok().map(|stat| Self::new(&stat))
     }
 }
 
-/// When the file was made, in nanoseconds since 1970 (`stx_btime` of `statx`); none where the file system does not know.
+/// Creation time of a file, in nanoseconds since 1970 (`stx_btime` of `statx`); `None` if the file system does not know it.
 pub(crate) fn birth(stat: &Metadata) -> Option<u64> {
     let since = stat.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok()
 }
 
-/// Whether two files with one inode number can be the same file; `None` is a birth that is not known.
+/// Whether two files with the same inode number can be the same file; `None` is an unknown creation time.
 pub(crate) fn is_same_birth(then: Option<u64>, now: Option<u64>) -> bool {
     then.zip(now).is_none_or(|(then, now)| then == now)
 }

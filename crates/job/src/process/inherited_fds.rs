@@ -1,4 +1,4 @@
-//! What a process was started with open, besides its standard streams.
+//! Descriptors that a process was started with, besides its standard streams.
 
 #![expect(unsafe_code, reason = "descriptors are taken over by their numbers")]
 
@@ -20,9 +20,9 @@ use rustix::io::fcntl_getfd;
 pub unsafe fn take() -> io::Result<Vec<OwnedFd>> {
     let list = fs::read_dir("/proc/self/fd")?;
     let numbers: Vec<RawFd> = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    // SAFETY: they are only asked about. The folder that was read is closed by now.
+    // SAFETY: the descriptors are only queried. The folder that was read is closed by now.
     let is_open = |number: &RawFd| fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok();
     let open = numbers.into_iter().filter(|number| *number > 2).filter(is_open);
-    // SAFETY: they are open, and no other code owns them, says the caller.
+    // SAFETY: they are open, and the caller guarantees that no other code owns them.
     Ok(open.map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
 }

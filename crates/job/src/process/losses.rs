@@ -1,4 +1,5 @@
-//! What a process has that CRIU does not dump, or does not bring back as it was: refused while the programs run.
+//! Resources of a process that CRIU does not dump, or does not restore as they were. They refuse a checkpoint while the programs
+//! run.
 //!
 //! | what | read from |
 //! |---|---|
@@ -6,11 +7,11 @@
 //! | a session whose leader has ended, below a process of another one | `/proc/PID/stat` |
 //! | a child of the first process that has ended in such a session, and was not waited for | `/proc/PID/stat` |
 //! | credentials of a socket's peer | `SO_PEERCRED` |
-//! | a watch of a whole file system | `/proc/PID/fdinfo` |
 //! | a tracer | `/proc/PID/task/TID/status` |
+//! | memory that is shared with its parent | `kcmp` |
 //! | memory that is its parent's too | `kcmp` |
 //!
-//! The rule: what cannot be looked at counts for nothing; CRIU looks at it again.
+//! The rule: what this process may not inspect counts for nothing; CRIU checks it again.
 
 #![expect(unsafe_code, reason = "kcmp and credentials of peers have no safe interface")]
 
@@ -28,19 +29,19 @@ use crate::process::descriptors::remote::descriptor;
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// What the kernel writes behind a name that is gone.
+/// Suffix that the kernel appends to a name that is gone.
 const NO_NAME: &str = " (deleted)";
 
-/// What it calls fanotify, and how a line about a mark of a whole file system begins.
+/// The kernel's name of fanotify, and the prefix of a line about a mark of a whole file system.
 const FANOTIFY_LINK: &str = "anon_inode:[fanotify]";
 const OF_FILE_SYSTEM: &str = "fanotify sdev:";
 
-/// How the line of `status` begins that names a tracer.
+/// Prefix of the line of `status` that names a tracer.
 const TRACER_LINE: &str = "TracerPid:";
 /// `KCMP_VM` of Linux.
 const KCMP_VM: i32 = 1;
 
-/// What would be lost, and what helps.
+/// A resource that would be lost, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) what: &'static str,
@@ -73,25 +74,25 @@ const FILE_SYSTEM: Loss = Loss {
     remedy: "remove the mark, or use FAN_MARK_MOUNT",
 };
 
-/// The first process that would lose something.
+/// Finds the first process that would lose a resource.
 pub(crate) fn find(tree: &[Process]) -> Option<(u32, Loss)> {
     without_leader(tree)
         .or_else(|| tree.iter().find(|process| is_traced(process.pid)).map(|process| (process.pid, TRACED)))
         .or_else(|| tree.iter().find_map(|process| Some((process.pid, of_descriptors(process.pid, tree)?))))
 }
 
-/// The first process whose memory is its parent's too, as for a moment that of each that is about to begin another program.
+/// Finds the first process that shares its parent's memory. Each process does so for a moment before it executes another program.
 pub(crate) fn find_shared_memory(tree: &[Process]) -> Option<(u32, Loss)> {
     tree.iter().find(|process| has_memory_of(process.parent, process.pid)).map(|process| (process.pid, SHARED_MEMORY))
 }
 
-/// Whether two processes have the same memory, as far as we may know.
+/// Whether two processes share their memory, as far as this process may know.
 fn has_memory_of(parent: u32, pid: u32) -> bool {
     // SAFETY: it takes numbers only.
     unsafe { libc::syscall(libc::SYS_kcmp, parent, pid, KCMP_VM, 0, 0) == 0 }
 }
 
-/// Whether a thread of the process has a tracer in our namespace of processes.
+/// Whether a thread of the process has a tracer in this process's PID namespace.
 fn is_traced(pid: u32) -> bool {
     let has_tracer = |tid: u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
@@ -121,8 +122,8 @@ fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
     })
 }
 
-/// Whether a socket's peer was of another user or group than we are, by whom CRIU makes sockets, and of the job. Peers outside
-/// stay what they are.
+/// Whether a socket's peer belonged to the job, and had another user or group than this process, as which CRIU makes sockets.
+/// Peers outside the job stay what they are.
 fn has_other_peer(pid: u32, number: i32, tree: &[Process]) -> bool {
     let Some(peer) = descriptor(pid, number).and_then(|socket| peer(&socket)) else { return false };
     let is_other = (peer.uid, peer.gid) != (geteuid().as_raw(), getegid().as_raw());
@@ -130,7 +131,8 @@ fn has_other_peer(pid: u32, number: i32, tree: &[Process]) -> bool {
     !tree::exists(of) || tree.iter().any(|process| process.pid == of)
 }
 
-/// The credentials of a unix socket's peer; none of another socket. A peer that never was, or of another namespace, has no id.
+/// Returns the credentials of a unix socket's peer; `None` for another socket. A peer that never existed, or is of another
+/// namespace, has no id.
 pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -147,7 +149,7 @@ pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     (done == 0).then_some(credentials)
 }
 
-/// A process, of a tree with parents before children, that CRIU cannot put into its session.
+/// Finds a process that CRIU cannot put into its session. In the tree, parents come before children.
 fn without_leader(tree: &[Process]) -> Option<(u32, Loss)> {
     let session = |process: &Process| Some((process.pid, tree::group_and_session(process.pid)?.1));
     let sessions: BTreeMap<u32, u32> = tree.iter().filter_map(session).collect();
@@ -155,8 +157,8 @@ fn without_leader(tree: &[Process]) -> Option<(u32, Loss)> {
     ended.or_else(|| outside_ancestor_sessions(tree, &sessions).map(|pid| (pid, SESSION_LOSS)))
 }
 
-/// Below the first process CRIU makes leaders that end at once. What has ended itself falls with them to another process,
-/// where CRIU waits for it without end.
+/// Finds an ended child of the first process whose session has lost its leader. Below the first process CRIU makes leaders that
+/// end at once. The ended child falls with them to another process, and CRIU waits for it for ever.
 fn ended_without_leader(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
     let first = tree.first()?.pid;
     let is_lost = |process: &&Process| {
@@ -166,8 +168,9 @@ fn ended_without_leader(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Opti
     tree.iter().find(is_lost).map(|process| process.pid)
 }
 
-/// One in the session of no ancestor, whose leader is none of them. As CRIU's `prepare_pstree_ids` does it: a process forks
-/// a child before and after it makes a session, so each ancestor up to the leader was in the child's session, and in one only.
+/// Finds a process whose session is that of no ancestor, and has no ancestor as its leader. CRIU's `prepare_pstree_ids` does the
+/// same. A process forks a child before or after it makes a session. So each ancestor up to the leader was in the child's
+/// session, and in one only.
 fn outside_ancestor_sessions(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
     let parents: BTreeMap<u32, u32> = tree.iter().map(|process| (process.pid, process.parent)).collect();
     let first = tree.first()?.pid;
@@ -179,7 +182,7 @@ fn outside_ancestor_sessions(tree: &[Process], sessions: &BTreeMap<u32, u32>) ->
     })
 }
 
-/// Whether all from `at` up to the leader of a session can have been in it; notes in which session each was.
+/// Whether all processes from `at` up to the leader can have been in a session; notes for each the session in which it was.
 fn was_in(
     session: u32,
     mut at: u32,
@@ -210,12 +213,13 @@ mod tests {
 
     #[test]
     fn a_session_is_placed_where_an_ancestor_was_in_it() {
-        // 1 leads its session, 2 was forked and made one of its own, 3 was forked before that; 4 lost the leader of its session.
+        // 1 leads its session. 2 was forked, and made a session of its own; 3 was forked by 2 before that. 4 lost the leader of
+        // its session.
         let tree = [process(1, 0), process(2, 1), process(3, 2), process(4, 2)];
         let sessions = |fourth| BTreeMap::from([(1, 1), (2, 2), (3, 1), (4, fourth)]);
         assert_eq!(outside_ancestor_sessions(&tree, &sessions(2)), None);
         assert_eq!(outside_ancestor_sessions(&tree, &sessions(9)), Some(4));
-        // Below the first process there is a leader for the moment.
+        // Below the first process CRIU makes a leader for the moment.
         assert_eq!(outside_ancestor_sessions(&[process(1, 0), process(2, 1)], &BTreeMap::from([(1, 1), (2, 9)])), None);
     }
 
@@ -241,7 +245,7 @@ mod tests {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut input = child.stdin.take().unwrap();
         let us = |pid| [process(pid, std::process::id())];
-        // Without the right to mount there is nothing to find.
+        // Without the right to mount, there is no loss to find.
         if lines.next().is_some_and(|line| line.unwrap() == "writable") {
             assert_eq!(find(&us(child.id())), None);
             std::io::Write::write_all(&mut input, b"\n").unwrap();

@@ -1,4 +1,4 @@
-//! What a process has set for itself, CRIU does not restore, and no other process can set: restored threads are made to set it again.
+//! Settings that only a process itself can make, and that CRIU does not restore: restored threads are made to set them again.
 //!
 //! | attribute | of | read from |
 //! |---|---|---|
@@ -8,7 +8,8 @@
 //! | `prctl(PR_SET_MEMORY_MERGE)` | process | `/proc/PID/ksm_stat` |
 //! | `mbind` | process | `/proc/PID/numa_maps` |
 //!
-//! The rule: restored processes inherit these from the supervisor, so a thread that has what it should have is left alone.
+//! The rule: restored processes inherit these settings from the supervisor, so a thread that has the right ones already is left
+//! alone.
 
 use std::fs;
 use std::io;
@@ -28,7 +29,8 @@ const PF_IO_FLUSHER: u64 = 0x0008_0000 | 0x0010_0000;
 const SET_IO_FLUSHER: u64 = 57;
 /// Lines of `status` about speculation, and the kinds for `PR_SET_SPECULATION_CTRL`.
 const SPECULATION_LINES: [(&str, u64); 2] = [("Speculation_Store_Bypass:", 0), ("SpeculationIndirectBranch:", 1)];
-/// What such a line says of a thread's own choice: `PR_SPEC_ENABLE`, `_DISABLE` and `_FORCE_DISABLE`. Other words are the machine's.
+/// Texts in such a line for a thread's own choice: `PR_SPEC_ENABLE`, `_DISABLE` and `_FORCE_DISABLE`. Other texts are the
+/// machine's default.
 const SPECULATION_CHOICES: [(&str, u64); 6] = [
     ("thread vulnerable", 2),
     ("conditional enabled", 2),
@@ -37,7 +39,7 @@ const SPECULATION_CHOICES: [(&str, u64); 6] = [
     ("thread force mitigated", 8),
     ("conditional force disabled", 8),
 ];
-/// `MPOL_MF_MOVE`: pages that this process alone has go where they should be.
+/// `MPOL_MF_MOVE`: pages that only this process uses move to the nodes of the policy.
 const MPOL_MF_MOVE: u64 = 2;
 /// One more than the bits of a mask of nodes, as the kernel counts them.
 const MASK_BITS: u64 = 1025;
@@ -49,7 +51,7 @@ pub(crate) struct OfThread {
     flags: u64,
     /// Lines of `status`, as the kernel words them.
     speculation: Vec<String>,
-    /// Which memory it takes; none where there is one kind of memory only.
+    /// Memory policy; `None` on machines with one kind of memory only.
     policy: Option<Policy>,
 }
 
@@ -57,17 +59,17 @@ pub(crate) struct OfThread {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfProcess {
     merges_memory: bool,
-    /// Memory with policies of its own.
+    /// Mappings with memory policies of their own.
     mappings: Vec<Mapping>,
 }
 
-/// A system call that sets something.
+/// A system call that makes a setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SettingCall {
     what: &'static str,
     number: c_long,
     arguments: [u64; 6],
-    /// A mask of nodes, and the argument that points to it.
+    /// A mask of nodes, and the index of the argument that points to it.
     nodes: Option<(usize, Vec<u64>)>,
 }
 
@@ -83,7 +85,7 @@ impl OfThread {
         }
     }
 
-    /// The calls by which a thread gets these that has `now`.
+    /// The calls that give a thread these settings if it has those of `current`.
     pub(crate) fn calls(&self, current: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
         let changed = self.flags ^ current.flags;
@@ -115,18 +117,18 @@ impl OfThread {
 }
 
 impl OfProcess {
-    /// All but what policies its memory has.
+    /// Reads all settings except memory policies of mappings.
     pub(crate) fn read(pid: u32) -> Self {
         let ksm = fs::read_to_string(format!("/proc/{pid}/ksm_stat")).unwrap_or_default();
         Self { merges_memory: ksm.lines().any(|line| line == "ksm_merge_any: yes"), mappings: Vec::new() }
     }
 
-    /// Reads the policies of its memory, which may take long.
+    /// Reads the memory policies of mappings, which may take long.
     pub(crate) fn read_mappings(&mut self, pid: u32) {
         self.mappings = of_mappings(pid);
     }
 
-    /// The calls by which a restored process gets these that has `now`. None of its memory has policies.
+    /// The calls that give a restored process these settings if it has those of `current`. None of its mappings has a policy yet.
     pub(crate) fn calls(&self, current: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
         if self.merges_memory != current.merges_memory {
@@ -166,7 +168,7 @@ impl SettingCall {
     }
 }
 
-/// Has a thread of a process make calls; `note` hears how each came out.
+/// Makes a thread of a process execute calls; `note` gets the outcome of each.
 pub(crate) fn make(pid: u32, tid: u32, calls: &[SettingCall], note: &mut dyn FnMut(&str, io::Result<()>)) {
     if calls.is_empty() {
         return;
@@ -180,7 +182,7 @@ pub(crate) fn make(pid: u32, tid: u32, calls: &[SettingCall], note: &mut dyn FnM
     }
 }
 
-/// The ninth word of `stat`; the second, a name in parentheses, may hold anything.
+/// Returns the ninth word of `stat`; the second, a name in parentheses, may hold anything.
 fn flags(stat: &str) -> u64 {
     let words = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     words.split(' ').nth(6).and_then(|word| word.parse().ok()).unwrap_or(0)
@@ -191,7 +193,7 @@ fn speculation(status: &str) -> Vec<String> {
     status.lines().filter(is_one).map(str::to_owned).collect()
 }
 
-/// The kind of speculation in a line of `status`, and what the thread has chosen; none where the machine chose.
+/// The kind of speculation in a line of `status`, and the thread's choice; `None` if the machine chose.
 fn choice(line: &str) -> Option<(u64, u64)> {
     let (name, kind) = SPECULATION_LINES.iter().find(|(name, _)| line.starts_with(name))?;
     let words = line.get(name.len()..)?.trim();

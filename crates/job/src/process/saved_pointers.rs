@@ -1,7 +1,7 @@
-//! Pointers in the saved memory of a program to where variables of its GPU code lay.
+//! Finds pointers, in the saved memory of a program, to the old addresses of its GPU code's variables.
 //!
-//! A program that was never told an address can still hold one that a kernel wrote and a copy brought. CRIU keeps memory in
-//! whole pages, so words at multiples of 8 of its files are words at multiples of 8 in the program.
+//! A program that was never told an address can still hold one that a kernel wrote and a copy brought. CRIU saves memory in whole
+//! pages, so words at multiples of 8 in its files are words at multiples of 8 in the program.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -21,7 +21,7 @@ pub(crate) struct Pointer<'a> {
     pub(crate) variable: &'a MovedVariable,
 }
 
-/// The first pointer into one of `moved`, or right behind it, in the files of a folder.
+/// Returns the first pointer into one of `moved`, or to its end, in the files of a folder.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Signals that batch systems and terminals send to all processes of a job. They are meant for its programs; what Katydid does
-//! for these, a dump in the middle of it, must not end by them.
+//! Signals that batch systems and terminals send to all processes of a job. They are meant for its programs; they must not end
+//! what Katydid does meanwhile, such as a dump.
 
 #![expect(unsafe_code, reason = "what a process ignores from its start is set before it becomes the program")]
 
@@ -7,11 +7,11 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What asks a process to end, or tells it that it soon will.
+/// Signals that ask a process to end, or announce that it soon will.
 pub const END_REQUEST_SIGNALS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
-/// Has a command that is started ignore them.
+/// Makes a command that is started ignore them.
 pub(crate) fn ignore(command: &mut Command) {
     // SAFETY: between fork and exec it makes system calls alone, and allocates nothing.
     unsafe { command.pre_exec(set_ignored) };

@@ -1,10 +1,11 @@
-//! Standard input, output and error of a program: what they are called in a dump, and how a restore gives others.
+//! Standard input, output and error of a program: their names in a dump, and their replacements in a restore.
 //!
 //! A restored program reads and writes where `katydid restore` does, as if that had started it (`criu/restore_images.rs`). The
-//! rule: only what cannot be anything else of the program is replaced (pipes, sockets, terminals, regular files that it
-//! writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset.
-//! So is a pipe of standard input that no process can write to any more, as of a small here-document: the dump has its rest.
-//! What was opened in another mount namespace, as by a process that enters a container, or may not be read, is given from outside.
+//! rule: a stream is replaced only if it cannot be any other file of the program (pipes, sockets, terminals, regular files that
+//! it writes). `/dev/null` and other devices are opened again; a regular file of standard input is read on at its offset. So is a
+//! pipe of standard input that no process can write to any more, as of a small here-document: the dump has its rest. A file that
+//! was opened in another mount namespace, as by a process that enters a container, or that may not be read, is given from
+//! outside.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::tree;
 
-/// What a standard stream is connected to.
+/// The target of a standard stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandardStream {
@@ -67,10 +68,10 @@ impl StandardStream {
         fstat(fd).map_or(Self::Other, known)
     }
 
-    /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
+    /// The stream behind a link of `/proc` such as `/proc/7/fd/1`.
     fn of_link(process: &Path, number: i32) -> Self {
         let link = &process.join("fd").join(number.to_string());
-        // Opened anew, which makes it no process's controlling terminal.
+        // The new open makes it no process's controlling terminal.
         let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
         let known = |stat: Stat| {
             Self::of_stat(&stat, || open().is_ok_and(isatty), text_of(link)).if_visible(process, number, &stat)
@@ -78,9 +79,9 @@ impl StandardStream {
         stat(link).map_or(Self::Other, known)
     }
 
-    /// The stream as a process such as `/proc/7` has it. A file that was opened in a mount namespace which is not the
-    /// process's is outside: a dump would look for its mount, and find none. So is one that this user may not read, as of a
-    /// service whose streams root has opened: a dump looks into it.
+    /// The stream as a process such as `/proc/7` sees it. A file that was opened in another mount namespace is outside: a dump
+    /// would look for its mount, and find none. So is a file that this user may not read, as of a service whose streams root has
+    /// opened: a dump reads it.
     fn if_visible(self, process: &Path, number: i32, stat: &Stat) -> Self {
         let has_place =
             matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::CharacterDevice);
@@ -97,7 +98,7 @@ impl StandardStream {
         }
     }
 
-    /// By what the system says of it, whether it is a terminal, and where `/proc` says that it is.
+    /// The stream with this metadata; `target` is its path according to `/proc`.
     fn of_stat(stat: &Stat, is_terminal: impl FnOnce() -> bool, target: Option<String>) -> Self {
         match FileType::from_raw_mode(stat.st_mode) {
             // A FIFO with a name can be opened again.
@@ -110,19 +111,19 @@ impl StandardStream {
         }
     }
 
-    /// The three of another process.
+    /// The standard streams of another process.
     #[must_use]
     pub fn of_process(pid: u32) -> [Self; 3] {
         [0, 1, 2].map(|number| Self::of_link(Path::new(&format!("/proc/{pid}")), number))
     }
 
-    /// The three of this process, which are those of a program that it starts.
+    /// The standard streams of this process, which a program that it starts inherits.
     #[must_use]
     pub fn own_streams() -> [Self; 3] {
         [Self::of(std::io::stdin().as_fd()), Self::of(std::io::stdout().as_fd()), Self::of(std::io::stderr().as_fd())]
     }
 
-    /// What `fd` is to a program in a mount namespace of its own: there, files of ours are files outside.
+    /// The stream `fd` for a program in a mount namespace of its own: there, files of this process are files outside.
     #[must_use]
     pub fn from_outside(fd: BorrowedFd<'_>) -> Self {
         match (Self::of(fd), mount_of(Path::new("/proc/self"), fd.as_raw_fd()), fstat(fd)) {
@@ -131,7 +132,7 @@ impl StandardStream {
         }
     }
 
-    /// Where a regular file is.
+    /// Path of a regular file.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
         match self {
@@ -140,7 +141,7 @@ impl StandardStream {
         }
     }
 
-    /// CRIU's option for a dump, so that it does not look for the other end.
+    /// Argument of CRIU's `--external` for a dump, so that CRIU does not look for the other end.
     #[must_use]
     pub fn external(&self) -> Option<String> {
         match self {
@@ -152,8 +153,8 @@ impl StandardStream {
     }
 }
 
-/// What the streams are at a dump that were `streams` when the job began. A pipe of standard input without a writer is the job's own: no
-/// other process can give what is still in it.
+/// The streams at a dump of a job that began with `streams`. A pipe of standard input without a writer is the job's own: no other
+/// process can supply what is still in it.
 pub(crate) fn at_dump(streams: &[StandardStream; 3]) -> [StandardStream; 3] {
     let mut now = streams.clone();
     if let StandardStream::Pipe { inode } = now[0]
@@ -164,7 +165,7 @@ pub(crate) fn at_dump(streams: &[StandardStream; 3]) -> [StandardStream; 3] {
     now
 }
 
-/// Whether this is the pipe with that number, and no process has its other end.
+/// Whether this is the pipe with that inode, and no process has its write end.
 fn has_no_writer(input: BorrowedFd<'_>, inode: u64) -> bool {
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
     fstat(input).is_ok_and(|stat| stat.st_ino == inode)
@@ -172,28 +173,28 @@ fn has_no_writer(input: BorrowedFd<'_>, inode: u64) -> bool {
         && polled[0].revents().contains(PollFlags::HUP)
 }
 
-/// Whether a path is that of a file which a restore replaces by a stream of its own. Standard input is not: the program
-/// reads its file on where it was.
+/// Whether a restore replaces the file at a path by a stream of its own. Standard input is not replaced: the program reads on in
+/// its file.
 pub(crate) fn is_replaced(streams: &[StandardStream; 3], path: &Path) -> bool {
     let is_own = |number, standard: &StandardStream| number == 0 && matches!(standard, StandardStream::File { .. });
     let mut replaced = streams.iter().enumerate().filter(|(number, standard)| !is_own(*number, standard));
     replaced.any(|(_, standard)| standard.path().map(Path::new) == Some(path))
 }
 
-/// The id of the mount that a descriptor of a process was opened through.
+/// Id of the mount through which a process's descriptor was opened.
 fn mount_of(process: &Path, number: i32) -> Option<u64> {
     let text = fs::read_to_string(process.join("fdinfo").join(number.to_string())).ok()?;
     tree::proc_field(&text, "mnt_id:")?.parse().ok()
 }
 
-/// Whether a mount is in the namespace of a process; `true` where that is unknown.
+/// Whether a mount is in the namespace of a process; `true` if that is unknown.
 fn sees(process: &Path, mount: u64) -> bool {
     let Ok(mounts) = fs::read_to_string(process.join("mountinfo")) else { return true };
     let number = |line: &str| line.split(' ').next().and_then(|number| number.parse().ok());
     mounts.lines().any(|line| number(line) == Some(mount))
 }
 
-/// Whether this process may read all files that it has as standard streams.
+/// Whether this process may read all files behind its standard streams.
 pub(crate) fn are_readable() -> bool {
     [std::io::stdin().as_fd(), std::io::stdout().as_fd(), std::io::stderr().as_fd()].into_iter().all(|fd| {
         let is_file = fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
@@ -208,12 +209,12 @@ fn can_be_read(process: &Path, number: i32) -> bool {
     open(link, flags, Mode::empty()).is_ok()
 }
 
-/// What `/proc` says the descriptor is; none when that is no text.
+/// The descriptor's name in `/proc`; `None` if that is not UTF-8.
 fn target(fd: BorrowedFd<'_>) -> Option<String> {
     text_of(&Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()))
 }
 
-/// Where a link leads; none when that is no text.
+/// The target of a link; `None` if that is not UTF-8.
 fn text_of(link: &Path) -> Option<String> {
     fs::read_link(link).ok()?.into_os_string().into_string().ok()
 }

@@ -1,11 +1,11 @@
 //! Programs that a signal has stopped (`SIGSTOP`, `SIGTSTP`), as batch systems suspend jobs.
 //!
-//! A program answers its supervisor by a thread of its own, which is stopped with it. So it is continued for the time in
-//! which it is brought to rest, and stopped again once that is over. The rule: whatever becomes of the checkpoint, a program
-//! that was stopped before it is stopped after it.
+//! A program answers its supervisor by a thread of its own, which is stopped with it. So the program is continued for the time in
+//! which it is quiesced, and then stopped again. The rule: whatever happens to the checkpoint, a program that was stopped before
+//! it is stopped after it.
 //!
-//! A restored process is stopped by `SIGSTOP`, whatever had stopped it. The signal is in CRIU's file of the process, and is sent
-//! again: a shell tells its user which it was.
+//! CRIU stops a restored process with `SIGSTOP`, whatever had stopped it. The original signal is in CRIU's file of the process,
+//! and is sent again: a shell tells its user which it was.
 
 #![expect(unsafe_code, reason = "a signal is queued, by which a supervisor knows that it alone is meant")]
 
@@ -29,23 +29,23 @@ use crate::sync::lock;
 const CORE_MAGIC: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
 const PSTREE_PROCESS_FIELD: u64 = 3;
 const CORE_STOP_SIGNAL_FIELD: u64 = 21;
-/// What a process that does not stop by its signal may take until it is stopped by `SIGSTOP`: the kernel drops the signals of a
-/// terminal where no shell could let the process go on.
+/// How long a process may take to stop by its signal before it gets `SIGSTOP`. The kernel drops a terminal's signals if no shell
+/// could let the process go on.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two looks whether it has stopped.
+/// Interval between checks whether it has stopped.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Processes of a supervisor that were stopped, and run for the time of a request. Dropped: those that live are stopped again. Where all of
-/// them were stopped, so is what the supervisor has started meanwhile.
+/// Stopped processes of a supervisor that run for the time of a request. Dropping the value stops those that live again. If all
+/// of them were stopped, it also stops what the supervisor has started meanwhile.
 #[derive(Debug)]
 pub struct WokenProcesses {
     processes: StoppedProcesses,
-    /// The supervisor, and when it began; none where not all were stopped.
+    /// The supervisor and its start time; `None` if not all were stopped.
     suspended: Option<(u32, u64)>,
 }
 
-/// Continues a supervisor that is stopped, with its guard, server and workers, but not its program: a batch system suspends
-/// all of a job, and its supervisor has to answer.
+/// Continues a stopped supervisor, with its guard, server and workers, but not its program. A batch system suspends the whole
+/// job, and its supervisor has to answer.
 #[must_use]
 pub fn wake(supervisor: u32) -> WokenProcesses {
     let (own, processes) = (own_processes(supervisor), StoppedProcesses::default());
@@ -55,7 +55,7 @@ pub fn wake(supervisor: u32) -> WokenProcesses {
     WokenProcesses { processes, suspended: began.map(|began| (supervisor, began)) }
 }
 
-/// A supervisor, and the processes below it that run its program: its guard and its workers.
+/// A supervisor, and the processes below it that run the same executable: its guard and its workers.
 fn own_processes(supervisor: u32) -> Vec<Process> {
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let own = program(supervisor);
@@ -63,7 +63,7 @@ fn own_processes(supervisor: u32) -> Vec<Process> {
     tree::tree(supervisor).unwrap_or_default().into_iter().filter(is_own).collect()
 }
 
-/// Continues a process. A supervisor passes such a signal on to its program, but not one that was queued.
+/// Continues a process by a queued signal. A supervisor passes an ordinary one on to its program, but not a queued one.
 fn continue_alone(process: &Process) {
     let Some(pid) = tree::raw(process.pid) else { return };
     let nothing = libc::sigval { sival_ptr: ptr::null_mut() };
@@ -72,7 +72,7 @@ fn continue_alone(process: &Process) {
 }
 
 impl WokenProcesses {
-    /// They run on: the program has ended, and they end with it.
+    /// Lets the processes run on: the program has ended, and they end with it.
     pub fn run_on(mut self) {
         lock(&self.processes.0).clear();
         self.suspended = None;
@@ -90,7 +90,7 @@ impl Drop for WokenProcesses {
     }
 }
 
-/// The signal of a terminal that had stopped the process `id` of a dump; none of one that `SIGSTOP` had, or nothing.
+/// The terminal's signal that had stopped the process `id` of a dump; `None` if `SIGSTOP` had, or nothing.
 pub(crate) fn terminal_signal(folder: &Path, id: u32) -> Option<Signal> {
     let core = bounded_if_any(&folder.join(format!("core-{id}.img"))).ok()?;
     of_terminal(messages(&core, CORE_MAGIC).next()?)
@@ -101,7 +101,7 @@ fn of_terminal(core: &[u8]) -> Option<Signal> {
     [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().find(|signal| u64::try_from(signal.as_raw()) == Ok(number))
 }
 
-/// Has a process that `SIGSTOP` has stopped be so by a signal of a terminal. It may run for a moment.
+/// Stops a process by a terminal's signal instead of `SIGSTOP`. It may run for a moment.
 pub(crate) fn stop_by(process: &Process, signal: Signal) {
     let process_alone = slice::from_ref(process);
     tree::signal(process_alone, Signal::CONT);
@@ -115,20 +115,20 @@ pub(crate) fn stop_by(process: &Process, signal: Signal) {
     }
 }
 
-/// Programs of one checkpoint that were stopped before it. Dropped: those that live are stopped again.
+/// Programs of one checkpoint that were stopped before it. Dropping the value stops those that live again.
 #[derive(Debug, Default)]
 pub(crate) struct StoppedProcesses(Mutex<Vec<StoppedProcess>>);
 
 #[derive(Debug)]
 struct StoppedProcess {
     process: Process,
-    /// Its id, as it sees itself.
+    /// Process id, in the process's own namespace.
     own_pid: u32,
     began: Option<u64>,
 }
 
 impl StoppedProcesses {
-    /// Continues those of `processes` that are stopped and whose ids, as they see themselves, `has_session` knows.
+    /// Continues those of `processes` that are stopped and whose ids, in their own namespace, `has_session` knows.
     pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
         self.go_on_by(processes, has_session, |process| tree::signal(slice::from_ref(process), Signal::CONT));
     }
@@ -144,12 +144,12 @@ impl StoppedProcesses {
         }
     }
 
-    /// Their ids, as they see themselves.
+    /// Process ids, in the processes' own namespace.
     pub(crate) fn ids(&self) -> Vec<u32> {
         lock(&self.0).iter().map(|one| one.own_pid).collect()
     }
 
-    /// Stops them again. One that has ended needs no signal.
+    /// Stops the processes again, except those that have ended.
     pub(crate) fn stop(&self) {
         for StoppedProcess { process, began, .. } in lock(&self.0).drain(..) {
             if began.is_some() && tree::started(process.pid) == began {

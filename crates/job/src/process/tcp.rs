@@ -1,4 +1,4 @@
-//! Whether processes have connections over TCP, which a dump has to keep silent.
+//! TCP connections of processes, which a dump has to keep silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,26 +8,26 @@ use rustix::fs::getxattr;
 
 use crate::process::tree::Process;
 
-/// Lists of sockets, by the protocol below.
+/// The kernel's lists of sockets, by protocol.
 const PROC_NET_FILES: [&str; 2] = ["tcp", "tcp6"];
-/// State of a socket that waits for connections and has none itself.
+/// State of a socket that listens and has no connection itself.
 const LISTEN_STATE: &str = "0A";
-/// How the two queues of a socket begin that has sent everything.
+/// Prefix of the two queues of a socket that has sent everything.
 const EMPTY_SEND_QUEUE: &str = "00000000:";
-/// The attribute of a socket that names its protocol.
+/// Extended attribute of a socket with the name of its protocol.
 const PROTOCOL_ATTRIBUTE: &str = "system.sockprotoname";
-/// Room for such a name; the kernel's are of 32 bytes.
+/// Buffer size for such a name; the kernel's have 32 bytes.
 const MAX_PROTOCOL_BYTES: usize = 64;
-/// How the names begin of the protocols that the lists are of.
+/// Prefix of the protocols' names that the lists cover.
 const TCP_NAME: &[u8] = b"TCP";
-/// Begin of the names of CRIU's files about connections.
+/// Prefix of CRIU's files about connections.
 const TCP_STREAM_PREFIX: &str = "tcp-stream-";
 
 /// Held by tests with connections: one that is not yet accepted has no process at its other end.
 #[cfg(test)]
 pub(crate) static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Whether any of the processes has one now. Sockets that cannot be looked at count.
+/// Whether any of the processes has a connection now. Sockets that cannot be inspected count.
 pub(crate) fn is_connected(processes: &[Process]) -> bool {
     processes.iter().any(|process| {
         let sockets = tcp_sockets(process.pid);
@@ -35,18 +35,18 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
             && PROC_NET_FILES.iter().any(|list| {
                 match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
                     Ok(text) => connections(&text).any(|connection| sockets.contains(connection.inode)),
-                    // A kernel without this protocol has no list of it.
+                    // A kernel without this protocol has no list for it.
                     Err(error) => error.kind() != std::io::ErrorKind::NotFound,
                 }
             })
     })
 }
 
-/// The connections of processes that are stopped, read once: the kernel looks at each place of its table for a list, which takes
-/// milliseconds where that is large. Sockets that cannot be looked at count for nothing.
+/// Connections of stopped processes, read once: for a list the kernel visits each slot of its table, which takes milliseconds if
+/// that is large. Sockets that cannot be inspected do not count.
 #[derive(Debug)]
 pub(crate) struct TcpConnections {
-    /// By their own addresses and the others', as the kernel writes them.
+    /// By their local and remote addresses, as the kernel writes them.
     ends: BTreeMap<(String, String), TcpEnd>,
 }
 
@@ -58,7 +58,7 @@ struct TcpEnd {
 }
 
 impl TcpConnections {
-    /// Those of these processes.
+    /// The connections of these processes.
     pub(crate) fn of(processes: &[Process]) -> Self {
         let mut ends = BTreeMap::new();
         for process in processes {
@@ -78,29 +78,29 @@ impl TcpConnections {
         Self { ends }
     }
 
-    /// Whether any of them is with a process that is not among these.
+    /// Whether any of the connections has its other end outside these processes.
     pub(crate) fn have_others(&self) -> bool {
         !self.ends.keys().all(|pair| self.is_inside(pair))
     }
 
-    /// A process with bytes that it has not been able to send to another one of them: the other has no room for them. CRIU sends
-    /// such bytes when it restores a connection, whose other end may not be there yet.
+    /// A process with unsent bytes for another one of these processes, which has no room for them. CRIU sends such bytes when it
+    /// restores a connection, and the other end may not be there yet.
     pub(crate) fn unsent(&self) -> Option<u32> {
         self.ends.iter().find(|(pair, end)| end.is_unsent && self.is_inside(pair)).map(|(_, end)| end.pid)
     }
 
-    /// The addresses of all ends, as the kernel lists them: their own, and the other end's.
+    /// The local and remote addresses of all ends, as the kernel lists them.
     pub(crate) fn into_addresses(self) -> Vec<(String, String)> {
         self.ends.into_keys().collect()
     }
 
-    /// Whether the other end is one of these too.
+    /// Whether the other end belongs to these processes too.
     fn is_inside(&self, (local, remote): &(String, String)) -> bool {
         self.ends.contains_key(&(remote.clone(), local.clone()))
     }
 }
 
-/// Whether CRIU has dumped one.
+/// Whether CRIU has dumped a connection.
 pub(crate) fn is_in(folder: &Path) -> bool {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.into_iter().any(|name| name.to_string_lossy().starts_with(TCP_STREAM_PREFIX))
@@ -111,13 +111,13 @@ pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
     open_sockets(pid).map(|(inode, _)| inode).collect()
 }
 
-/// Inodes of the sockets of TCP, and of those whose protocol the kernel does not tell.
+/// Inodes of a process's TCP sockets, and of sockets whose protocol the kernel does not tell.
 fn tcp_sockets(pid: u32) -> BTreeSet<String> {
     let may_be_tcp = |descriptor: &Path| protocol(descriptor).is_none_or(|name| name.starts_with(TCP_NAME));
     open_sockets(pid).filter(|(_, descriptor)| may_be_tcp(descriptor)).map(|(inode, _)| inode).collect()
 }
 
-/// Inodes of sockets, and where their descriptors are.
+/// Inodes of a process's sockets, and the paths of their descriptors.
 fn open_sockets(pid: u32) -> impl Iterator<Item = (String, PathBuf)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
@@ -127,7 +127,7 @@ fn open_sockets(pid: u32) -> impl Iterator<Item = (String, PathBuf)> {
     })
 }
 
-/// The kernel's name for a socket's protocol, `TCP` and `TCPv6` among them.
+/// The kernel's name of a socket's protocol, such as `TCP` or `TCPv6`.
 fn protocol(descriptor: &Path) -> Option<Vec<u8>> {
     let mut name = [0; MAX_PROTOCOL_BYTES];
     let length = getxattr(descriptor, PROTOCOL_ATTRIBUTE, &mut name[..]).ok()?;
@@ -138,12 +138,12 @@ fn protocol(descriptor: &Path) -> Option<Vec<u8>> {
 struct SocketLine<'a> {
     local: &'a str,
     remote: &'a str,
-    /// Bytes wait to be sent, or for the other end's word that they came.
+    /// Whether bytes wait to be sent, or to be acknowledged.
     is_unsent: bool,
     inode: &'a str,
 }
 
-/// All sockets of a list, but for those that only listen.
+/// All sockets of a list, except those that only listen.
 fn connections(list: &str) -> impl Iterator<Item = SocketLine<'_>> {
     list.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -189,7 +189,7 @@ mod tests {
         assert!([inode(&stream), inode(&datagrams), inode(&listener)].iter().all(|inode| all.contains(inode)));
         assert!(of_tcp.contains(&inode(&listener)));
         assert!(!of_tcp.contains(&inode(&stream)) && !of_tcp.contains(&inode(&datagrams)));
-        // A kernel without this protocol has no list of it.
+        // A kernel without this protocol has no list for it.
         if let Ok(listener) = TcpListener::bind("[::1]:0") {
             assert!(tcp_sockets(std::process::id()).contains(&inode(&listener)));
         }
@@ -226,7 +226,7 @@ mod tests {
         }
         assert_eq!(TcpConnections::of(&us()).unsent(), Some(std::process::id()));
         accepted.read_exact(&mut vec![0; sent]).unwrap();
-        // The kernel needs a moment to hear that they came.
+        // The kernel needs a moment until the bytes are acknowledged.
         until("all is sent", || TcpConnections::of(&us()).unsent().is_none());
     }
 

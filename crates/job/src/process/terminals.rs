@@ -1,8 +1,8 @@
-//! Pseudo-terminals that a job has opened itself, such as those of `mpirun` for its ranks: they are known by numbers, which
-//! programs hold in the names of the other ends.
+//! Pseudo-terminals that a job has opened itself, such as those of `mpirun` for its ranks. They are known by numbers, which
+//! programs hold in the names of the slave ends.
 //!
-//! A restore wants the very numbers again. The rule: where another process has one of them, the job gets a `/dev/pts` of its own, in
-//! which it has all of them; and only then, because the terminal at which a user started the restore has no name there.
+//! A restore needs the very same numbers. The rule: if another process has one of them, the job gets a `/dev/pts` of its own, in
+//! which it has all of them. It gets one only then, because the terminal at which a user started the restore has no name there.
 
 use std::fs;
 use std::io;
@@ -21,22 +21,22 @@ use rustix::termios::{
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// Where the other ends are. What is opened as `/dev/ptmx` belongs to what is mounted here.
+/// Folder of the slave ends. `/dev/ptmx` belongs to the file system that is mounted here.
 const DEVPTS_FOLDER: &str = "/dev/pts";
 /// Names by which pseudo-terminals are opened.
 const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 
-/// Most terminals that are opened for the sake of their numbers.
+/// Most terminals that are opened to reserve their numbers.
 const MAX_TERMINALS: u32 = 512;
 
 /// The controlling terminal of the process that opens it.
 const CONTROLLING_TERMINAL: &str = "/dev/tty";
 /// The device of that name.
 const CONTROLLING_DEVICE: (u32, u32) = (5, 0);
-/// Major numbers of the other ends of pseudo-terminals.
+/// Major numbers of the slave ends of pseudo-terminals.
 const SLAVE_MAJORS: RangeInclusive<u32> = 136..=143;
 
-/// How a terminal of the job was set: by a program that reads keys one by one, say.
+/// Modes of a terminal of the job, set by a program that reads single keys, say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Modes {
     /// Its foreground group, as the processes see it.
@@ -51,13 +51,13 @@ pub(crate) struct Modes {
     pub(crate) keys: Vec<u8>,
 }
 
-/// Our controlling terminal, if we have one.
+/// This process's controlling terminal, if it has one.
 pub(crate) fn controlling() -> Option<OwnedFd> {
     open(CONTROLLING_TERMINAL, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Sets the terminal that we have in the foreground as that of the job was, and gives it to the group of `processes` that had
-/// that. A terminal that we do not have, or only in the background, stays as it is.
+/// If this process is in the foreground of its terminal, sets the modes that the job's terminal had. Also makes the group of
+/// `processes` that was in the foreground there so again. Otherwise the terminal stays as it is.
 pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
     let Some(terminal) = controlling() else { return };
     if tcgetpgrp(&terminal) != Ok(getpgrp()) {
@@ -67,19 +67,19 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
         attributes.input_modes = InputModes::from_bits_retain(modes.input);
         attributes.output_modes = OutputModes::from_bits_retain(modes.output);
         attributes.local_modes = LocalModes::from_bits_retain(modes.local);
-        // Without whole lines these two say when a read ends. The other keys are those of this terminal.
+        // Without line mode, these two decide when a read ends. The other keys are those of this terminal.
         if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > MIN_KEY_CHARS.max(KEY_TIME_INDEX)
         {
             attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[MIN_KEY_CHARS];
             attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME_INDEX];
         }
-        // The program gets the hang-up of one that hangs up meanwhile.
+        // If the terminal hangs up meanwhile, the program gets the signal.
         let _ = tcsetattr(&terminal, OptionalActions::Now, &attributes);
     }
     let of = |process: &Process| tree::seen_group(process.pid) == Some(modes.group);
     let group = processes.iter().find(|process| of(process)).and_then(|process| tree::group_and_session(process.pid));
     if let Some(group) = group.and_then(|(group, _)| Pid::from_raw(i32::try_from(group).ok()?)) {
-        // The terminal of another session is refused, which a job in namespaces of its own has.
+        // The kernel refuses this for a terminal of another session, as a job in namespaces of its own has.
         let _ = tcsetpgrp(&terminal, group);
     }
 }
@@ -88,8 +88,8 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
 const KEY_TIME_INDEX: usize = 5;
 const MIN_KEY_CHARS: usize = 6;
 
-/// Device and file system numbers of the other ends of pseudo-terminals that the processes have open and have not made
-/// themselves, and of `/dev/tty` where it is none of theirs: CRIU dumps one such at most.
+/// Device and file system numbers of slave ends that the processes have open but have not made themselves; and of `/dev/tty`, if
+/// that is none of theirs. CRIU dumps at most one such terminal.
 pub(crate) fn foreign(processes: &[Process]) -> Vec<(u64, u64)> {
     let own = numbers(processes);
     let mut found: Vec<(u64, u64)> = processes.iter().flat_map(|process| foreign_of(process.pid, &own)).collect();
@@ -101,7 +101,7 @@ pub(crate) fn foreign(processes: &[Process]) -> Vec<(u64, u64)> {
 fn foreign_of(pid: u32, own: &[u32]) -> Vec<(u64, u64)> {
     let has_own = tree::terminal(pid).and_then(number_of).is_some_and(|number| own.contains(&number));
     let is_foreign = |device| match number_of(device) {
-        // One that has hung up is dumped as that.
+        // CRIU dumps a terminal that has hung up as such.
         Some(number) => !own.contains(&number) && Path::new(DEVPTS_FOLDER).join(number.to_string()).exists(),
         None => (major(device), minor(device)) == CONTROLLING_DEVICE && !has_own,
     };
@@ -112,13 +112,13 @@ fn foreign_of(pid: u32, own: &[u32]) -> Vec<(u64, u64)> {
     terminals.map(|stat| (stat.st_rdev, stat.st_dev)).collect()
 }
 
-/// The number of a pseudo-terminal by the device of its other end.
+/// The number of a pseudo-terminal, from the device of its slave end.
 fn number_of(device: u64) -> Option<u32> {
     let major = major(device);
     SLAVE_MAJORS.contains(&major).then(|| (major - SLAVE_MAJORS.start()) << 20 | minor(device))
 }
 
-/// Numbers of those that the processes have open at the end that made them, as they see them.
+/// Numbers of the pseudo-terminals whose master ends the processes have open, as they see them.
 pub(crate) fn numbers(processes: &[Process]) -> Vec<u32> {
     let mut numbers: Vec<u32> = processes.iter().flat_map(|process| of_process(process.pid)).collect();
     numbers.sort_unstable();
@@ -141,18 +141,18 @@ pub(crate) fn are_in_use(numbers: &[u32]) -> bool {
     numbers.iter().any(|number| Path::new(DEVPTS_FOLDER).join(number.to_string()).exists())
 }
 
-/// Mounts a place of its own for terminals, in a mount namespace of its own.
+/// Mounts a private `/dev/pts`, in a mount namespace of the job's own.
 pub(crate) fn mount_own() -> io::Result<()> {
     let options = c"newinstance,ptmxmode=0666,mode=0620,gid=5";
     Ok(mount("devpts", DEVPTS_FOLDER, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)?)
 }
 
-/// Takes the numbers below and between these, in a new place of its own, until the value is dropped: CRIU finds a number by
-/// opening terminals until one has it, and opens 32 at most.
+/// Takes all numbers below the highest of these that are not among them, in a fresh `/dev/pts`, until the value is dropped. CRIU
+/// finds a number by opening terminals until one has it, and opens at most 32.
 pub(crate) fn fill_up(numbers: &[u32]) -> io::Result<Vec<OwnedFd>> {
     let count = numbers.iter().max().map_or(0, |last| last.saturating_add(1)).min(MAX_TERMINALS);
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    // The lowest free number is the next one's.
+    // Each open gets the lowest free number.
     let all = (0..count).map(|number| Ok((number, openpt(flags)?)));
     let all = all.collect::<io::Result<Vec<(u32, OwnedFd)>>>()?;
     Ok(all.into_iter().filter(|(number, _)| !numbers.contains(number)).map(|(_, terminal)| terminal).collect())

@@ -1,7 +1,7 @@
 //! The processes of a job: the program and its descendants, as `/proc` shows them.
 //!
-//! The rule: a process is only ever signalled while it is known to be of the tree, that is while an ancestor that we are
-//! the parent of, or the process itself, has not been reaped. Ids therefore cannot have gone to another process.
+//! The rule: a process is only signalled while it is known to be in the tree: it, or an ancestor that is this process's child,
+//! has not been reaped. So its id cannot belong to another process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 
 /// The state letter of a process that a signal has stopped.
 pub(crate) const STOPPED_STATE: char = 'T';
-/// In the flags of `/proc/PID/stat`: the process is ending (`include/linux/sched.h`).
+/// `PF_EXITING` in the flags of `/proc/PID/stat`: the process is ending (`include/linux/sched.h`).
 const PF_EXITING: u64 = 0x4;
 /// How long a parent may take to reap a process that has ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks whether it has.
+/// Interval between checks whether it has.
 const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process of a tree, with its parent.
@@ -28,7 +28,7 @@ pub struct Process {
     pub pid: u32,
     /// Process id of its parent.
     pub parent: u32,
-    /// The state letter of `/proc/PID/stat`: `Z` is dead already, `T` stopped by a signal.
+    /// The state letter of `/proc/PID/stat`: `Z` has ended, `T` was stopped by a signal.
     pub state: char,
 }
 
@@ -42,7 +42,7 @@ pub fn tree(root: u32) -> io::Result<Vec<Process>> {
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // A process that ended between the two readings is none of the tree any more.
+        // A process that ended between the two readings is not in the tree any more.
         let Some(process) = stat(pid) else { continue };
         if pid == root {
             processes.push(process);
@@ -58,12 +58,12 @@ pub fn tree(root: u32) -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// What `/proc/PID/stat` says; none for a process that is gone.
+/// Reads `/proc/PID/stat`; `None` for a process that is gone.
 fn stat(pid: u32) -> Option<Process> {
     parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name between the parentheses may hold anything, parentheses and blanks too: the last one ends it.
+/// The name in parentheses may hold anything, even parentheses and blanks: the last parenthesis ends it.
 fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     let (_, rest) = text.rsplit_once(") ")?;
     let mut words = rest.split(' ');
@@ -71,12 +71,12 @@ fn parse_stat(pid: u32, text: &str) -> Option<Process> {
     Some(Process { pid, parent: words.next()?.parse().ok()?, state })
 }
 
-/// What a line of `/proc/PID/status` or `/proc/PID/fdinfo/N` says behind `name`, which ends in a colon.
+/// The value of a line of `/proc/PID/status` or `/proc/PID/fdinfo/N`; `name` ends in a colon.
 pub(crate) fn proc_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Bytes of memory that these processes have for themselves or share without a file, as far as the kernel says.
+/// Bytes of private memory and of shared memory without a file that these processes have, according to the kernel.
 pub(crate) fn memory(processes: &[Process]) -> u64 {
     let of = |process: &Process| {
         let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
@@ -92,13 +92,13 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid).map(|process| process.parent)
 }
 
-/// Ids of the threads of a process, as we see them; none for one that is gone.
+/// Ids of the threads of a process, in this process's namespace; empty for one that is gone.
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The children of a process, by the lists of its threads: a kernel that CRIU can work with has them.
+/// The children of a process, from the lists of its threads, which any kernel that CRIU works with has.
 #[must_use]
 pub fn children(parent: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
@@ -106,24 +106,24 @@ pub fn children(parent: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
-/// Processor time that a process and those it has waited for have used, in ticks of 10 ms; 0 for one that is gone.
+/// Processor time of a process and of its reaped children, in ticks of 10 ms; 0 for one that is gone.
 #[must_use]
 pub fn ticks(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let words = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
-    // Of itself in user and kernel mode, and of its children.
+    // User and system time of the process, then of its children.
     words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum()
 }
 
-/// When a process began, in ticks since the machine did; none for one that is gone.
+/// Start time of a process, in ticks since boot; `None` for one that is gone.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
-/// Process group and session of a process; 0 stands for one that was made outside of the namespace that we are in. None
-/// for a process that is gone.
+/// Process group and session of a process; 0 stands for one that was made outside of this process's PID namespace. `None` for a
+/// process that is gone.
 #[must_use]
 pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -131,27 +131,26 @@ pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// The device of a process' controlling terminal; 0 is none.
+/// The device of a process's controlling terminal; 0 is none.
 pub(crate) fn terminal(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split(' ').nth(4)?.parse().ok()
 }
 
-/// The process group of a process as that sees it; none for one that is gone.
+/// The process group of a process, in its own namespace; `None` for one that is gone.
 pub(crate) fn seen_group(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     proc_field(&status, "NSpgid:").and_then(innermost)
 }
 
-/// The id of a process as it sees itself: another one in a namespace of its own. That of a process that is gone is the
-/// given one.
+/// The id of a process in its own PID namespace. For a process that is gone, returns `pid`.
 #[must_use]
 pub fn pid_in_own_namespace(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     proc_field(&status, "NSpid:").and_then(innermost).unwrap_or(pid)
 }
 
-/// Ids of a process and its threads, as they see themselves.
+/// Ids of a process and its threads, in their own PID namespace.
 #[must_use]
 pub fn ids(pid: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -159,12 +158,12 @@ pub fn ids(pid: u32) -> Vec<u32> {
     threads.map(pid_in_own_namespace).collect()
 }
 
-/// The kernel lists them from the outermost namespace to the innermost.
+/// The kernel lists ids from the outermost namespace to the innermost.
 fn innermost(list: &str) -> Option<u32> {
     list.split_whitespace().next_back()?.parse().ok()
 }
 
-/// The name of a process, for people; empty for one that is gone.
+/// The name of a process; empty for one that is gone.
 #[must_use]
 pub fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
@@ -182,7 +181,7 @@ pub fn has_ended(pid: u32) -> bool {
     stat(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'))
 }
 
-/// Whether a process is about to end, or has ended. It is before its sockets are closed.
+/// Whether a process is about to end, or has ended: the kernel sets that before it closes the process's sockets.
 pub(crate) fn is_ending(pid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
@@ -194,22 +193,22 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     stat(pid).is_some_and(|process| process.state == STOPPED_STATE)
 }
 
-/// Sends `signal` to every process of the tree. Those that are gone are passed over.
+/// Sends `signal` to every process of the tree. Processes that are gone are skipped.
 pub fn signal(tree: &[Process], signal: Signal) {
     for pid in tree.iter().filter_map(|process| raw(process.pid)) {
-        // The only failure that can be is that it has ended.
+        // It can only fail because the process has ended.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Processes with the states that they had `before`; one that was not there yet ran.
+/// Returns the processes with the states that they had in `earlier`; a process that is not in there counts as running.
 #[must_use]
 pub fn with_states_of(tree: Vec<Process>, earlier: &[Process]) -> Vec<Process> {
     let state = |pid| earlier.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);
     tree.into_iter().map(|process| Process { state: state(process.pid), ..process }).collect()
 }
 
-/// The ids, as they see themselves, of those of the tree that a signal had stopped when it was listed.
+/// Ids, in their own namespace, of the tree's processes that a signal had stopped when it was listed.
 #[must_use]
 pub fn stopped(tree: &[Process]) -> Vec<u32> {
     tree.iter()
@@ -218,21 +217,21 @@ pub fn stopped(tree: &[Process]) -> Vec<u32> {
         .collect()
 }
 
-/// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
+/// Lets a stopped tree go on, except processes whose listed state says that they had been stopped before.
 pub fn go_on(tree: &[Process]) {
     let stopped: Vec<Process> = tree.iter().filter(|process| process.state != STOPPED_STATE).cloned().collect();
     signal(&stopped, Signal::CONT);
 }
 
-/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, whose parent waits for it elsewhere. In
-/// between, `release` lets go of the dead what holds on to them.
+/// Kills the tree, which is frozen or stopped, and reaps all of it but the root, which its parent reaps elsewhere. In between,
+/// `release` lets go of the dead processes.
 ///
 /// # Errors
 ///
-/// This process cannot become the one that orphans fall to.
+/// This process cannot become a subreaper.
 pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
-    // Descendants whose parents die become our children, so that they can be waited for: ids are free again after. So they
-    // do from now on; a supervisor wants that anyway (`supervisor/guard.rs`).
+    // Descendants whose parents die become this process's children, so that it can wait for them: their ids are free again
+    // afterwards. This stays set; a supervisor needs it anyway (`supervisor/guard.rs`).
     set_child_subreaper(raw(std::process::id()))?;
     let began: Vec<(u32, Option<u64>)> =
         tree.iter().skip(1).map(|process| (process.pid, started(process.pid))).collect();
@@ -243,15 +242,15 @@ pub fn kill(tree: &[Process], release: impl FnOnce()) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until a process that was killed is gone: reaped by its parent while that one lived, or by us. Below a root that we are no
-/// ancestor of (`supervisor/ranks.rs`) it falls to process 1, which in some containers never reaps: such a one is left at the `deadline`. One
-/// with its id that `began` at another time is another process.
+/// Waits until a killed process is gone: reaped by its parent, while that lived, or by this process. Below a root that does not
+/// descend from this process (`supervisor/ranks.rs`), it falls to process 1, which in some containers never reaps. Then the wait
+/// ends at the `deadline`. A process with this id that `began` at another time is another one.
 fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
     let Some(number) = raw(pid) else { return };
     while began.is_some() && started(pid) == began {
         match waitpid(Some(number), WaitOptions::empty()) {
             Err(rustix::io::Errno::CHILD) if has_ended(pid) && Instant::now() > deadline => return,
-            // Its parent has not died yet, so it is not ours yet.
+            // Its parent has not died yet, so it is not yet this process's child.
             Err(rustix::io::Errno::CHILD) => thread::sleep(REAP_POLL_INTERVAL),
             Err(rustix::io::Errno::INTR) => {}
             Ok(_) | Err(_) => return,
@@ -259,7 +258,7 @@ fn reap(pid: u32, began: Option<u64>, deadline: Instant) {
     }
 }
 
-/// As the kernel's calls want it; none for 0, which would be a whole group.
+/// A process id for system calls; `None` for 0, which would mean a whole group.
 pub(crate) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
@@ -348,7 +347,7 @@ mod tests {
         use std::io::Read;
         let script = "sleep 1000 & (sleep 1000 & echo; wait) & wait";
         let mut root = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        // The grandchild's parent has started it when it writes the line.
+        // The parent writes the line after it has started the grandchild.
         root.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let found = loop {
             let found = tree(root.id()).unwrap();

@@ -1,8 +1,8 @@
-//! The session that a job is in, where CRIU could not save it: CRIU dumps no process whose session was made outside of the
-//! namespace of processes that it is in.
+//! Gives a job a session of its own if CRIU could not dump its present one. CRIU dumps no process whose session was made outside
+//! of the process's PID namespace.
 //!
-//! So it is below what enters a container or makes one without a session of its own (`unshare --pid`, `nsenter`, process 1
-//! itself). There a job gets a session of its own.
+//! That is the case below commands that enter a container, or make one, without a session of its own (`unshare --pid`, `nsenter`,
+//! process 1 itself).
 
 #![expect(unsafe_code, reason = "a session can only be made by who is to be in it")]
 
@@ -14,7 +14,7 @@ use rustix::process::setsid;
 
 use crate::process::tree;
 
-/// Has what is started be the first of a session of its own if ours was made outside.
+/// Makes the command the leader of a session of its own, if this process's session was made outside of its namespace.
 pub(crate) fn make_own_if_outside(command: &mut Command) {
     if is_outside(std::process::id()) {
         make_own(command);

@@ -1,11 +1,10 @@
 //! The files that a job writes: their lengths at a checkpoint, to which a restore cuts them back.
 //!
-//! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
-//! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
-//! differs. The rule: only a regular file is touched that the job had open for writing at a position of its own (with
-//! `O_APPEND` others may write there too). It is only ever cut, never filled up, and only when nothing else of the restore can
-//! be refused any more. It must still be the same file, and no process may have it open for writing, such as the job itself that
-//! lives on.
+//! A program that went on after its checkpoint has written more by the time it is restored. It writes that again, so the file has
+//! to end where it ended at the checkpoint; CRIU itself only refuses a file whose length differs. The rule: the restore only
+//! touches a regular file that the job had open for writing at a position of its own (with `O_APPEND` others may write there
+//! too). It only cuts the file, never extends it, and only when no step of the restore can be refused any more. It must still be
+//! the same file, and no process may have it open for writing, such as the job itself that lives on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,7 +26,7 @@ use crate::process::tree::Process;
 const ACCESS_MODE_BITS: u32 = 0o3;
 const APPEND_FLAG: u32 = 0o2000;
 
-/// What the names of devices of GPUs begin with.
+/// Prefixes of the paths of GPU devices.
 const GPU_DEVICE_PATH_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
 
 /// A file that was open for writing.
@@ -35,17 +34,17 @@ const GPU_DEVICE_PATH_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dr
 pub struct WrittenFile {
     /// Path of the file.
     pub path: String,
-    /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
+    /// `st_ino`: a file that has replaced it since is another one. The device number may differ on another host.
     pub inode: u64,
-    /// When the file was made, in nanoseconds since 1970: one that was made later may have its inode number. None where the file system
-    /// does not know, and in images of before.
+    /// Creation time of the file, in nanoseconds since 1970: a later file may have its inode number. `None` if the file system
+    /// does not know it, and in older images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<u64>,
-    /// Bytes at the checkpoint.
+    /// Length in bytes at the checkpoint.
     pub length: u64,
 }
 
-/// What the processes of a tree have open for writing. Processes and descriptors that vanish meanwhile are passed over.
+/// Files that the processes of a tree have open for writing. Processes and descriptors that vanish meanwhile are skipped.
 #[must_use]
 pub fn written(tree: &[Process]) -> Vec<WrittenFile> {
     let mut files: Vec<WrittenFile> = tree.iter().flat_map(|process| of_process(process.pid)).collect();
@@ -65,7 +64,7 @@ fn of_process(pid: u32) -> Vec<WrittenFile> {
         .collect()
 }
 
-/// A process of a tree that has a GPU open itself, and its device.
+/// A process of a tree that has opened a GPU itself, and the device.
 pub(crate) fn gpu_of(tree: &[Process]) -> Option<(u32, PathBuf)> {
     let paths = |process: &Process| {
         let pid = process.pid;
@@ -78,8 +77,8 @@ fn is_gpu(path: &Path) -> bool {
     path.to_str().is_some_and(|path| GPU_DEVICE_PATH_PREFIXES.iter().any(|beginning| path.starts_with(beginning)))
 }
 
-/// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
-/// with a link by which it can be opened.
+/// Regular files that the processes of a tree have open for writing, and all FIFOs that they have open. Each has a link by which
+/// it can be opened.
 pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
     let counts = |open: &OpenFile| {
         open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS_MODE_BITS != 0)
@@ -88,12 +87,12 @@ pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
     open.map(|open| (open.path, open.link)).collect()
 }
 
-/// Folders in which the processes of a tree have bound sockets to names, each with a process that sees it.
+/// Folders in which sockets of the tree's processes are bound, each with a process that sees it.
 pub(crate) fn folders_of_sockets(tree: &[Process]) -> BTreeMap<PathBuf, u32> {
     let mut folders = BTreeMap::new();
     for pid in tree.iter().map(|process| process.pid) {
         let held = tcp::sockets(pid);
-        // Of the network that the process is in.
+        // The list is of the process's network namespace.
         let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
         let bound = table.lines().filter_map(bound).filter(|(inode, _)| held.contains(*inode));
         folders.extend(bound.filter_map(|(_, path)| Some((path.parent()?.to_owned(), pid))));
@@ -101,7 +100,8 @@ pub(crate) fn folders_of_sockets(tree: &[Process]) -> BTreeMap<PathBuf, u32> {
     folders
 }
 
-/// `ffff…: 00000002 00000000 00010000 0001 01 41234 /run/name` → the socket's inode and its name; nothing for one without.
+/// Reads `ffff…: 00000002 00000000 00010000 0001 01 41234 /run/name`: returns the socket's inode and name; `None` for a socket
+/// without a name.
 fn bound(line: &str) -> Option<(&str, &Path)> {
     let (mut field, mut rest) = ("", line);
     for _ in 0..7 {
@@ -110,7 +110,7 @@ fn bound(line: &str) -> Option<(&str, &Path)> {
     Some((field, Path::new(rest))).filter(|(_, path)| path.is_absolute())
 }
 
-/// A descriptor of something that has a name in a file system.
+/// A descriptor of a file with a name in a file system.
 struct OpenFile {
     link: PathBuf,
     path: PathBuf,
@@ -138,21 +138,21 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
     Some(OpenFile { link, path, flags, stat })
 }
 
-/// The files with the lengths that CRIU saw while they were stopped; those that it did not see are left out.
+/// The files with the lengths that CRIU saw while the processes were stopped; files that CRIU did not see are left out.
 #[must_use]
 pub(crate) fn with_lengths(files: Vec<WrittenFile>, lengths: &BTreeMap<String, u64>) -> Vec<WrittenFile> {
     let with_length = |file: WrittenFile| lengths.get(&file.path).map(|length| WrittenFile { length: *length, ..file });
     files.into_iter().filter_map(with_length).collect()
 }
 
-/// Those of the files that have to be cut back. One that is gone or another one is CRIU's to complain of.
+/// The files that have to be cut back. CRIU reports files that are gone or replaced.
 pub(crate) fn longer(files: &[WrittenFile]) -> impl Iterator<Item = &WrittenFile> {
     files.iter().filter(|file| fs::metadata(&file.path).is_ok_and(|stat| is_longer(file, &stat)))
 }
 
-/// One of the files that have to be cut back, and a process that has it open for writing and is none of `own`: it would lose what it
-/// has written since the checkpoint, and go on to write behind the end. Other processes are looked for only when a file is longer than
-/// it was.
+/// Finds a file that has to be cut back and that a process outside of `own` has open for writing. That process would lose what it
+/// has written since the checkpoint, and go on to write behind the end. Processes are searched only if a file is longer than it
+/// was.
 #[must_use]
 pub fn in_use<'a>(files: &'a [WrittenFile], own: &[Process]) -> Option<(&'a WrittenFile, u32)> {
     let longer: Vec<_> = longer(files).filter_map(|file| Some((file, fs::metadata(&file.path).ok()?))).collect();
@@ -172,7 +172,7 @@ pub fn in_use<'a>(files: &'a [WrittenFile], own: &[Process]) -> Option<(&'a Writ
     })
 }
 
-/// Whether each file that has to be cut back can be.
+/// Checks that each file that has to be cut back can be.
 ///
 /// # Errors
 ///
@@ -184,9 +184,9 @@ pub(crate) fn can_be_cut(files: &[WrittenFile]) -> Result<(), (String, io::Error
     })
 }
 
-/// Cuts each file back to its length at the checkpoint, and says which were cut: all of them, or none where one cannot be opened. Files
-/// that processes of `own` have open are cut by their descriptors: to open one anew breaks the leases that the job has taken, and tells
-/// those who watch it.
+/// Cuts each file back to its length at the checkpoint, and returns the files that were cut; if one cannot be opened, none is.
+/// Files that processes of `own` have open are cut by their descriptors. A new open would break leases that the job has taken,
+/// and notify processes that watch the file.
 ///
 /// # Errors
 ///
@@ -203,7 +203,7 @@ pub fn cut_back<'a>(files: &'a [WrittenFile], own: &[Process]) -> Result<Vec<&'a
     Ok(opened.into_iter().map(|(file, _)| file).collect())
 }
 
-/// The file as a process of `own` has it open, if that is longer; no option where none has.
+/// The file as a process of `own` has it open; the inner `None` if it is not longer, the outer one if no process has it.
 fn reopen_own(then: &WrittenFile, own: &[Process]) -> Option<Option<File>> {
     let metadata = fs::metadata(&then.path).ok()?;
     own.iter().find_map(|process| {
@@ -217,7 +217,7 @@ fn reopen_own(then: &WrittenFile, own: &[Process]) -> Option<Option<File>> {
     })
 }
 
-/// The file, if that is longer still once it is open.
+/// Opens the file, if it still is longer then.
 fn open_to_cut(then: &WrittenFile) -> io::Result<Option<File>> {
     let file = File::options().write(true).open(&then.path)?;
     Ok(is_longer(then, &file.metadata()?).then_some(file))
@@ -320,7 +320,7 @@ mod tests {
         let stat = fs::metadata(&data).unwrap();
         let path = data.to_str().unwrap().to_owned();
         let replaced = WrittenFile { path, inode: stat.ino() + 1, birth: birth(&stat), length: 0 };
-        // Its inode was given to this file when it was gone.
+        // This file has the inode number of the removed one.
         let reused = WrittenFile { inode: stat.ino(), birth: birth(&stat).map(|birth| birth - 1), ..replaced.clone() };
         assert!(birth(&stat).is_some(), "the file system of temporary files tells no birth: try another TMPDIR");
         assert!(cut_back(&[replaced, reused], &[]).unwrap().is_empty());

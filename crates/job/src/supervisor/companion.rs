@@ -1,9 +1,8 @@
-//! The supervisor's end of a companion connection: orders to the worker of one session, and answers to what it asks about
-//! the image.
+//! The supervisor's end of a companion connection: it sends orders to the worker of one session, and answers the worker's
+//! questions about the image.
 //!
-//! The rule: an order is answered once; progress, questions about the image and the end of a snapshot may come before
-//! the answer and are dealt with while waiting for it. A worker is not trusted: what it names is looked up, what it sends
-//! is bounded.
+//! The rule: an order is answered once. Progress, questions about the image and the end of a snapshot may come before the answer,
+//! and are handled while waiting for it. A worker is not trusted: names that it sends are looked up, and its data is bounded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -33,31 +32,31 @@ use crate::supervisor::generations::Generations;
 const COMPANION_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a worker may take to let go of a companion that parts.
+/// How long a worker may take to let go of a companion that leaves.
 const COMPANION_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two looks whether a program that is taken up has failed to come.
+/// Interval between checks whether a resuming program has failed to come.
 const QUESTION_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Workers that are asked one after the other to rebuild a session, while addresses are others than before. One of fifty
-/// was seen to have such.
+/// Most workers that are asked, one after the other, to rebuild a session if addresses differ. One of fifty was seen to have
+/// such.
 const REBUILD_ATTEMPTS: u32 = 4;
-/// How long workers are asked that find no memory on a device, and how long the pause before the next one is.
+/// How long workers that find no memory on a device are asked again, and the bounds of the pause before the next one.
 const REBUILD_MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
-/// Largest state file that is taken from a worker.
+/// Largest state file that is accepted from a worker.
 const MAX_SENT_STATE_BYTES: usize = 1 << 30;
 
-/// How far a session's snapshot is; read by the thread that shows it.
+/// Progress of a session's snapshot; read by the thread that shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes handled so far.
     pub done: AtomicU64,
     /// Bytes of the snapshot in all.
     pub total: AtomicU64,
-    /// Bytes that the image took.
+    /// Bytes added to the image.
     pub written: AtomicU64,
 }
 
-/// What a worker's questions are answered from.
+/// Source of the answers to a worker's questions.
 #[derive(Debug, Clone, Copy)]
 pub enum Questions<'a> {
     /// The worker asks nothing at this stage.
@@ -68,13 +67,13 @@ pub enum Questions<'a> {
     Read(&'a Catalogue<'a>),
 }
 
-/// A checkpoint with the lengths of its chunks and the names of its files, by which a worker asks.
+/// A checkpoint, with the lengths of its chunks and the names of its files, which a worker uses in questions.
 #[derive(Debug)]
 pub struct Catalogue<'a> {
     reader: &'a CheckpointReader,
     lengths: HashMap<ChunkId, usize>,
     files: HashMap<&'a str, &'a FileEntry>,
-    /// What the manifest says of each session, by the name under which a worker asks for it.
+    /// The manifest's part of each session, by the name that a worker uses.
     parts: HashMap<String, &'a Session>,
 }
 
@@ -89,7 +88,7 @@ impl<'a> Catalogue<'a> {
         Self { reader, lengths, files: states.map(|entry| (entry.name.as_str(), entry)).collect(), parts }
     }
 
-    /// A file of a session, or what the manifest says of one.
+    /// Returns a file of a session, or the manifest's part of one.
     fn file(&self, name: &str) -> Result<Vec<u8>, String> {
         match (self.files.get(name), self.parts.get(name)) {
             (Some(entry), _) => self.reader.state(entry).map_err(|error| error.to_string()),
@@ -99,26 +98,26 @@ impl<'a> Catalogue<'a> {
     }
 }
 
-/// What sessions are rebuilt from, and how.
+/// Settings for rebuilding sessions.
 #[derive(Debug, Clone, Copy)]
 pub struct Rebuild<'a> {
     /// The checkpoint to rebuild from.
     pub catalogue: &'a Catalogue<'a>,
     /// The image's folder, if it has one.
     pub directory: Option<BorrowedFd<'a>>,
-    /// Whether the program lives on, and has its host memory itself: then every variable must lie where it lay.
+    /// Whether the program lives on, with its host memory: then every variable must have its old address.
     pub device_only: bool,
-    /// Only to find out whether it can be done: no program will come.
+    /// Whether this is only a rehearsal: no program will come.
     pub rehearsal: bool,
-    /// The folder with the program's saved memory, in which pointers to variables are looked for that lie elsewhere now.
+    /// The folder with the program's saved memory, which is searched for pointers to variables that have moved.
     pub memory: Option<&'a Path>,
-    /// The generations of the job that they will belong to.
+    /// The generations of the job to which the sessions will belong.
     pub generations: &'a Generations,
-    /// Devices to use in place of the session's own, a line each, as `ToWorker::Restore` has them.
+    /// Devices to use in place of the session's own, one a line, as `ToWorker::Restore` has them.
     pub devices: &'a str,
 }
 
-/// Why a worker did not do it.
+/// Why a worker did not carry out an order.
 #[derive(Debug, thiserror::Error)]
 pub enum CompanionError {
     /// The worker could not be reached.
@@ -140,13 +139,13 @@ pub enum CompanionError {
         /// Reason that the worker gave.
         text: String,
     },
-    /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
-    /// is not what the image has.
+    /// The driver chose other addresses than those of the image, in each worker that was asked; or objects made from an outline
+    /// differ from the image.
     #[error("{session}: {text}")]
     AddressMismatch {
         /// Name of the session.
         session: String,
-        /// What lies at another address than in the image.
+        /// The object whose address differs from the image.
         text: String,
     },
     /// The device has too little free memory.
@@ -156,7 +155,7 @@ pub enum CompanionError {
     OutOfDeviceMemory {
         /// Name of the session.
         session: String,
-        /// What found no memory.
+        /// The object for which there was no memory.
         text: String,
     },
     /// The program's saved memory cannot be searched.
@@ -167,7 +166,7 @@ pub enum CompanionError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// It begins anew, with devices in another order, and takes the same order then.
+    /// The driver has its devices in another order. The worker starts itself anew with the right order.
     #[error(
         "{session}: the driver does not have its devices in another order; name a server whose devices are in the order of the image"
     )]
@@ -186,7 +185,7 @@ pub enum CompanionError {
 }
 
 impl CompanionError {
-    /// Whether the session's worker was about to end, or had ended: its program ends beside the others of the job.
+    /// Whether the session's worker was about to end, or had ended, because its program ends while the job's others run.
     pub(crate) fn is_of_ended_session(&self) -> bool {
         match self {
             Self::Connect(ConnectError::Link { source: LinkError::Closed, .. })
@@ -198,7 +197,7 @@ impl CompanionError {
         }
     }
 
-    /// Whether the server takes no session now, or cannot be reached: it is not the work that failed.
+    /// Whether the server takes no session now, or cannot be reached, so that the work itself did not fail.
     pub(crate) fn is_of_server(&self) -> bool {
         match self {
             Self::Connect(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. }) => {
@@ -215,7 +214,7 @@ impl CompanionError {
     }
 }
 
-/// What a user can do about a connection to a worker that broke.
+/// What a user can do about a broken connection to a worker.
 fn remedy(source: &ControlError) -> &'static str {
     match source {
         ControlError::Deadline(_) => "try again when the machines are less busy",
@@ -230,27 +229,27 @@ pub struct Companion {
     channel: ControlChannel,
     /// Name of the session in the image.
     pub session: String,
-    /// Whether descriptors can be passed.
+    /// Whether descriptors can be passed to the worker.
     is_local: bool,
     /// Process of the worker, on its machine.
     pub worker: u32,
     /// Key that names the session at its server.
     pub key: SessionKey,
-    /// The end of a snapshot that came while another answer was waited for.
+    /// The end of a snapshot that arrived while another answer was awaited.
     ended: Option<Result<Vec<u8>, String>>,
     /// State files that arrive in pieces.
     pieces: HashMap<String, Vec<u8>>,
     state: StateRead,
-    /// Variables that the session it has rebuilt has elsewhere.
+    /// Variables that have other addresses in the rebuilt session.
     moved: Vec<MovedVariable>,
 }
 
-/// The state file that a worker reads, piece by piece: as long as it does so it is read and checked once.
+/// The state file that a worker reads piece by piece, kept so that it is read and checked only once.
 #[derive(Debug, Default)]
 struct StateRead(Option<(String, Vec<u8>)>);
 
 impl StateRead {
-    /// What is at `offset`.
+    /// The piece at `offset`.
     fn piece(&mut self, catalogue: &Catalogue<'_>, name: &str, offset: u64) -> Result<ToWorker, String> {
         let bytes = match self.0.take() {
             Some((known, bytes)) if known == name => bytes,
@@ -259,21 +258,21 @@ impl StateRead {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let to = from.saturating_add(MAX_STATE_PIECE_BYTES).min(bytes.len());
         let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
-        // After its end no worker asks for it.
+        // No worker asks for more after its end.
         self.0 = (to < bytes.len()).then_some((name.to_owned(), bytes));
         Ok(piece)
     }
 }
 
 impl Drop for Companion {
-    /// A worker takes one companion at a time: the next one finds it free.
+    /// Waits until the worker has let go, since a worker takes one companion at a time: the next one finds it free.
     fn drop(&mut self) {
         self.channel.part(COMPANION_CLOSE_TIMEOUT);
     }
 }
 
 impl Companion {
-    /// Connects to the worker of the session `key`, or, without one, to a warm worker that is to rebuild one.
+    /// Connects to the worker of the session `key`, or, without a key, to a warm worker that is to rebuild one.
     ///
     /// # Errors
     ///
@@ -297,12 +296,12 @@ impl Companion {
         }
     }
 
-    /// Has a session that is paused, and whose program has left, give up what no image of its worker's process can have. It is of no
-    /// use until it is refilled.
+    /// Has the session, which is paused and whose program has left, give up what no image of its worker's process can have. The
+    /// session cannot be used until it is refilled.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub(crate) fn suspend(&mut self) -> Result<(), CompanionError> {
         match self.order(&ToWorker::Suspend {}, None, SILENCE_TIMEOUT, Questions::Refused, None)? {
             FromWorker::Suspended {} => Ok(()),
@@ -310,11 +309,12 @@ impl Companion {
         }
     }
 
-    /// Has it take that up again, with what the image has; `key` is the session's by now. It is paused and waits for its program.
+    /// Has the session take that up again, with contents from the image; `key` is the session's new key. The session is paused,
+    /// and waits for its program.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub(crate) fn refill(
         &mut self,
         catalogue: &Catalogue<'_>,
@@ -336,23 +336,22 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`CompanionError::Refused`]: it does not come to rest; it goes on.
+    /// [`CompanionError::Refused`]: the session does not come to rest, and goes on.
     pub fn pause(&mut self, frames: u64, timeout: Duration) -> Result<(), CompanionError> {
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let order = ToWorker::Pause { frames, timeout_ms };
-        // The worker keeps the time; what is added is for the way.
+        // The worker keeps the time limit; the addition is for the transfer.
         match self.order(&order, None, timeout + Duration::from_secs(10), Questions::Refused, None)? {
             FromWorker::Paused { .. } => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }
 
-    /// Has the worker take the image, while the program runs. `directory` is the image's folder, for workers of this
-    /// machine.
+    /// Has the worker open the image, while the program runs. `directory` is the image's folder, for workers of this machine.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub fn prepare(
         &mut self,
         plan: Plan,
@@ -372,11 +371,11 @@ impl Companion {
         }
     }
 
-    /// Copies aside what the image is to hold.
+    /// Has the worker copy aside what the image is to hold.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub fn snapshot(&mut self, plan: Plan, writer: &Writer, progress: &Progress) -> Result<Sharing, CompanionError> {
         let order = ToWorker::Snapshot {
             session: self.session.clone(),
@@ -397,11 +396,11 @@ impl Companion {
         }
     }
 
-    /// From now on the end of the program's connection is not the end of the session.
+    /// Detaches the session: it no longer ends with the program's connection.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub fn detach(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
         match self.order(&ToWorker::Detach {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
             FromWorker::Detached {} => Ok(()),
@@ -409,11 +408,11 @@ impl Companion {
         }
     }
 
-    /// Frames are executed again.
+    /// Lets the worker execute frames again.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub fn proceed(&mut self, questions: Questions<'_>, progress: &Progress) -> Result<(), CompanionError> {
         match self.order(&ToWorker::Resume {}, None, SILENCE_TIMEOUT, questions, Some(progress))? {
             FromWorker::Resumed {} => Ok(()),
@@ -421,12 +420,12 @@ impl Companion {
         }
     }
 
-    /// Has the snapshot written, and waits for the end of that. The session's part of the manifest is what comes back,
-    /// when it did not go into the image directly.
+    /// Has the worker write its snapshot, and waits for the end of that. Returns the session's part of the manifest, if that did
+    /// not go into the image directly.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// The worker's refusal, or a failed connection.
     pub fn write(&mut self, writer: &Writer, progress: &Progress) -> Result<Vec<u8>, CompanionError> {
         self.send(&ToWorker::Write {}, None)?;
         loop {
@@ -440,14 +439,14 @@ impl Companion {
         }
     }
 
-    /// Rebuilds a session from the image in a worker of the server's; it then waits for its program, as long as this
-    /// connection stands. Where the driver chooses other addresses than the image holds, another worker is asked, since
-    /// they depend on what the driver's threads did when. The same where a worker found no memory, after a pause in which nothing is
-    /// held: two rebuilds that are in each other's way do not come back at the same time.
+    /// Rebuilds a session from the image in one of the server's workers. It then waits for its program, as long as this
+    /// connection lasts. If the driver chooses other addresses than the image holds, another worker is asked, since they depend
+    /// on the timing of the driver's threads. The same happens if a worker found no memory, after a random pause in which nothing
+    /// is held. So two rebuilds in each other's way do not come back at the same time.
     ///
     /// # Errors
     ///
-    /// What the last worker says, or that the program's memory points where a variable lay.
+    /// The last worker's refusal; or the program's memory holds a pointer to the old address of a variable.
     pub fn rebuild(
         address: &Address,
         session: &str,
@@ -475,8 +474,8 @@ impl Companion {
         }
     }
 
-    /// Rebuilds a session in the worker in which its outline was rebuilt. If what that made is of no use, or the worker is
-    /// gone, another worker is asked.
+    /// Rebuilds a session in the worker that rebuilt its outline. If the objects of that do not fit, or the worker is gone,
+    /// another worker is asked.
     ///
     /// # Errors
     ///
@@ -498,7 +497,7 @@ impl Companion {
         }
     }
 
-    /// Passes when the program's saved memory points to no variable that lies elsewhere now.
+    /// Checks that the program's saved memory points to no variable that has moved.
     fn check_moved(&self, plan: &Rebuild<'_>) -> Result<(), CompanionError> {
         let session = || self.session.clone();
         let Some(memory) = plan.memory.filter(|_| !self.moved.is_empty()) else { return Ok(()) };
@@ -540,8 +539,8 @@ impl Companion {
         }
     }
 
-    /// Answers what the worker of a rebuilt session asks while its program comes back, which is when it reads what lies
-    /// in the program's memory. Ends when the program is there, or when `is_over`.
+    /// Answers questions of a rebuilt session's worker while its program comes back: the worker then reads what lies in the
+    /// program's memory. Returns when the program is there, or when `is_over`.
     ///
     /// # Errors
     ///
@@ -597,7 +596,7 @@ impl Companion {
         }
     }
 
-    /// Deals with what may come between an order and its answer; gives back anything else.
+    /// Handles messages that may come between an order and its answer; returns any other message.
     fn handle_between(
         &mut self,
         word: FromWorker,
@@ -633,7 +632,7 @@ impl Companion {
         Ok(None)
     }
 
-    /// Answers a question of a worker that writes.
+    /// Answers a question of a worker that writes an image.
     fn answer_write(&mut self, word: FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
         let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
         match word {
@@ -654,7 +653,7 @@ impl Companion {
     }
 
     fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
-        // A worker that mixes the pieces of several files has each of them here: the bound is on their sum.
+        // A worker may interleave the pieces of several files: the bound applies to their sum.
         let held: usize = self.pieces.values().map(Vec::len).sum();
         if held + data.len() > MAX_SENT_STATE_BYTES {
             return Err(format!("{name} is larger than a state file may be"));
@@ -667,7 +666,7 @@ impl Companion {
         Ok(ToWorker::Stored {})
     }
 
-    /// Answers a question of a worker that reads.
+    /// Answers a question of a worker that reads an image.
     fn answer_read(&mut self, word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
         let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
         match word {
@@ -705,7 +704,7 @@ impl Companion {
     }
 }
 
-/// A pause of a random length, before memory of a device is tried again.
+/// A random time to wait before memory of a device is tried again.
 fn pause() -> Duration {
     let [least, most] = MEMORY_PAUSE;
     let random = RandomState::new().build_hasher().finish();
@@ -713,16 +712,16 @@ fn pause() -> Duration {
     least + Duration::from_millis(random % millis.max(1))
 }
 
-/// What a snapshot is to be like.
+/// Settings of a snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Contents that CRIU would save are saved too.
+    /// Whether contents that CRIU would save are saved too.
     pub device_only: bool,
-    /// The snapshot takes no memory to be unchanged.
+    /// Whether all memory is saved, even if it seems unchanged.
     pub full: bool,
     /// Level of zstd for new chunks.
     pub level: u32,
-    /// How objects were made alone, of a session of OpenCL that runs.
+    /// Whether only an outline is saved: how the objects of a running OpenCL session were made.
     pub outline: bool,
 }
 
@@ -740,7 +739,7 @@ mod tests {
 
     use super::*;
 
-    /// A server whose workers answer so, each once.
+    /// Serves companions; each answer is sent once.
     fn serve(listener: &UnixListener, answers: Vec<FromWorker>) {
         let build = Build::current(SPEC_HASH);
         for answer in answers {
@@ -756,7 +755,7 @@ mod tests {
         }
     }
 
-    /// What comes of a rebuild by workers that answer so; all of them must have been asked.
+    /// The outcome of a rebuild by workers with these answers; all of them must have been asked.
     fn rebuilt_by(answers: Vec<FromWorker>) -> Result<Companion, CompanionError> {
         let folder = tempfile::tempdir().unwrap();
         let image = Image::create_or_open(folder.path().join("image")).unwrap();
@@ -829,7 +828,7 @@ mod tests {
             };
             assert_eq!(total, bytes.len() as u64);
             read.extend(data);
-            // It could not be read once more.
+            // A second read of the file would fail.
             let _ = std::fs::remove_file(path.join("checkpoints/000001").join(&entry.name));
         }
         assert!(read == bytes && state.0.is_none());

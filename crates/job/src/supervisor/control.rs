@@ -6,7 +6,7 @@
 //! | `POST /v1/checkpoints` | takes a [`Request`]; [`ProgressStep`]s, one JSON object a line, the last one the end |
 //! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
 //!
-//! Anything else is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
+//! Any other request is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
 //! neither ends nor delays the checkpoint that it asked for. `docs/reference/admin-api.md` is the manual.
 
 use std::io;
@@ -19,10 +19,10 @@ use serde::de::DeserializeOwned;
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Migration, ProgressStep, Request};
 
-/// Answers requests for the job from now on.
+/// Starts to answer requests for the job.
 pub(crate) fn open(listener: UnixListener, job: &Arc<JobState>) -> io::Result<HttpServer> {
     let job = Arc::downgrade(job);
-    // What the system refuses now it may not refuse later; a supervisor's message about it would have no reader.
+    // An error of the system may be temporary, and no process would read a message about it.
     HttpServer::start(listener, "control", Limits::default(), move |request| route(request, &job), |_| {})
 }
 
@@ -31,7 +31,7 @@ fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/v1/job") => Answer::json(200, &job.view()),
         ("POST", "/v1/checkpoints") => stepwise(&request.body, move |checkpoint: &Request, lines| {
-            // How it ended is the last line.
+            // The outcome is the last line.
             drop(job.checkpoint(checkpoint, &|step| tell(lines, step)));
         }),
         ("POST", "/v1/migrations") => stepwise(&request.body, move |migration: &Migration, lines| {
@@ -43,7 +43,7 @@ fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
     }
 }
 
-/// Does what the body wants.
+/// Parses the body, and does the work that it requests.
 fn stepwise<T>(body: &[u8], work: impl FnOnce(&T, &Lines) + Send + 'static) -> Answer
 where
     T: DeserializeOwned + Send + 'static,

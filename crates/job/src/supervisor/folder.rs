@@ -1,24 +1,25 @@
 //! The folder of a job, and how a job is found by its name or by the id of one of its processes.
 //!
 //! ```text
-//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and ours; see below
+//! $XDG_RUNTIME_DIR/katydid/jobs/      or /tmp/katydid-UID/jobs/, both of mode 0700 and this user's; see below
 //!   NAME/lock                         locked as long as the job's supervisor lives
-//!   NAME/job.json                     who it is
+//!   NAME/job.json                     name, supervisor and program
 //!   NAME/control                      the control socket (HTTP/JSON)
 //!   NAME/shims                        the job socket, for the shims of the job's programs
-//!   NAME/libraries                    libraries that its programs were started with, and that are installed no more
+//!   NAME/libraries                    libraries that its programs have mapped, and that are not installed any more
 //! ```
 //!
-//! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
-//! `su`), or is too long for a socket in it. Jobs are looked for in all of them (`supervisor/runtime_dirs.rs`), since the asker's variable
+//! The second path is for a user without a usable `XDG_RUNTIME_DIR`: it is unset, missing, another user's (as after `su`), or too
+//! long for a socket in it. Jobs are looked for in all such folders (`supervisor/runtime_dirs.rs`), since the caller's variable
 //! may differ.
 //!
-//! The rule: the holder of the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
-//! taken; an owner is never waited for, but a process that only looks, or takes debris away, has the lock for a moment. A process that makes a
-//! job removes the debris of others, and so does the guard of a supervisor that was killed (`supervisor/guard.rs`), together with what is
-//! abandoned among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
-//! An owner that a signal ends before its job has a guard removes its folders itself ([`remove_all`]).
-//! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
+//! The rule: the holder of the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may
+//! be taken. No process waits for an owner, but one that only checks the lock, or removes debris, holds it for a moment. A
+//! process that makes a job removes the debris of others. So does the guard of a supervisor that was killed
+//! (`supervisor/guard.rs`), which also removes what is abandoned among temporary files. Programs remember the path of the job
+//! socket, so a restored job needs the very same folder. An owner that a signal ends before its job has a guard removes its
+//! folders itself ([`remove_all`]). An owner that leaves removes the lock last. Until then no other process takes the folder, and
+//! from then on the owner touches nothing in it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -43,27 +44,27 @@ use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKE
 
 /// Most bytes of a `job.json` that are read.
 const MAX_JOB_FILE_BYTES: u64 = 64 << 10;
-/// Jobs of one name at once.
+/// Most jobs of one name at a time.
 const MAX_NAMESAKES: u32 = 10_000;
 
-/// Attempts to take a folder whose owner is about to go, or that another process looks at.
+/// Attempts to take a folder whose owner is about to go, or whose lock another process checks.
 const MAX_TAKE_ATTEMPTS: u32 = 1000;
-/// A pause between two of them.
+/// Time between two attempts.
 const FOLDER_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Name of the folder of libraries.
 pub(crate) const LIBRARIES_FOLDER: &str = "libraries";
 /// Name of the lock.
 const JOB_LOCK_FILE: &str = "lock";
 
-/// A job folder that this process owns. Dropped: the folder goes.
+/// A job folder that this process owns. Dropping the value removes the folder.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// It ends with this value.
+    /// The lock, which is released with this value.
     lock: File,
-    /// Done when the folder is ours no more.
+    /// Runs when this process gives the folder up.
     removal: Once,
-    /// It is one of [`owned_folders`].
+    /// Whether it is one of [`owned_folders`].
     is_noted: bool,
 }
 
@@ -74,7 +75,7 @@ pub struct JobEntry {
     pub name: String,
     /// Process id of the supervisor.
     pub supervisor: u32,
-    /// The program at the root of the tree, as the supervisor sees it; 0 until it is started.
+    /// Process id of the program at the root of the tree, in the supervisor's namespace; 0 until it is started.
     pub program: u32,
     /// File name of the program.
     pub command: String,
@@ -91,7 +92,7 @@ pub enum FolderError {
         /// What is wrong with the folder.
         problem: String,
     },
-    /// A name that is none.
+    /// The name is not a valid one.
     #[error(
         "{name:?} cannot be the name of a job: at most {MAX_JOB_NAME_CHARS} of letters, digits, '.', '_' and '-', not first '.' or '-'"
     )]
@@ -119,7 +120,7 @@ pub enum FolderError {
         /// `are a, b` or `is none`.
         present: String,
     },
-    /// A job in a container, or the like.
+    /// The job is in another mount namespace, such as a container's.
     #[error(
         "process {pid} belongs to a job in another mount namespace, such as a container's: give this command there, for instance behind `nsenter --target {pid} --mount --pid` or `podman exec`, with {} as the job and an image path of that namespace",
         job.display()
@@ -130,7 +131,7 @@ pub enum FolderError {
         /// Folder of the job that the process belongs to.
         job: PathBuf,
     },
-    /// Jobs of other users, or of several places of one.
+    /// Several jobs of other users, or in several folders of one user, have the name.
     #[error(
         "several jobs are called {wanted}: give the process id of the supervisor that is meant, one of {supervisors}"
     )]
@@ -151,7 +152,7 @@ pub enum FolderError {
 }
 
 impl Folder {
-    /// Takes a folder for a job called `name`; one with a number behind it when others have that name.
+    /// Takes a folder for a job called `name`, with a number appended if other jobs have that name.
     ///
     /// # Errors
     ///
@@ -163,7 +164,7 @@ impl Folder {
         folder
     }
 
-    /// As [`Folder::take`], in a folder of the caller's.
+    /// Works as [`Folder::take`], in the folder `jobs`.
     pub(crate) fn take_below(jobs: &Path, name: &str) -> Result<Self, FolderError> {
         let name = tidy(name);
         for number in 1..=MAX_NAMESAKES {
@@ -180,9 +181,9 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// [`FolderError::InUse`] when a job has it.
+    /// [`FolderError::InUse`] if a job has it.
     pub fn take_at(path: &Path) -> Result<Self, FolderError> {
-        // Held until it is noted: a process that a signal ends leaves none.
+        // Held until the folder is noted, so that a process that a signal ends leaves none.
         let mut owned = owned_folders();
         let system = |source| FolderError::System { path: path.join(JOB_LOCK_FILE), source };
         if owned.is_over {
@@ -218,7 +219,7 @@ impl Folder {
     /// Gives the folder up, and removes it.
     pub fn leave(&self) {
         self.removal.call_once(|| {
-            // Held until it is gone: from then on it may be another process's.
+            // Held until the folder is gone; after that it may be another process's.
             let mut guard = self.is_noted.then(owned_folders);
             empty(&self.path);
             guard.iter_mut().for_each(|folders| folders.paths.retain(|path| *path != self.path));
@@ -249,7 +250,7 @@ impl Folder {
         self.path.join("shims")
     }
 
-    /// Says who the job is.
+    /// Writes `job.json`, which describes the job.
     ///
     /// # Errors
     ///
@@ -271,23 +272,23 @@ impl Drop for Folder {
     }
 }
 
-/// Removes a folder by its owner.
+/// Removes a folder that this process owns.
 fn empty(path: &Path) {
-    // Debris that stays is taken over by the next job of the name.
+    // The next job of the name takes over debris that stays.
     let inside = fs::read_dir(path).into_iter().flatten().flatten();
     for entry in inside.filter(|entry| entry.file_name() != JOB_LOCK_FILE) {
         let _ = fs::remove_file(entry.path());
     }
     let _ = fs::remove_dir_all(path.join(LIBRARIES_FOLDER));
     let _ = fs::remove_file(path.join(JOB_LOCK_FILE));
-    // It may be another job's by now, and is not empty then.
+    // The folder may be another job's by now, and is not empty then.
     let _ = fs::remove_dir(path);
 }
 
 /// The folders that this process owns.
 struct OwnedFolders {
     paths: Vec<PathBuf>,
-    /// It is about to end, and takes no more.
+    /// Whether the process is about to end, and takes no more folders.
     is_over: bool,
 }
 
@@ -296,15 +297,15 @@ fn owned_folders() -> MutexGuard<'static, OwnedFolders> {
     OWNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the folders that this process owns; it takes no more. For a process that a signal is about to end, whose jobs have no
-/// guard to do so after them.
+/// Removes the folders that this process owns, and makes it take no more. Called when a signal is about to end the process, whose
+/// jobs have no guard to do so.
 pub fn remove_all() {
     let mut folders = owned_folders();
     folders.is_over = true;
     folders.paths.drain(..).for_each(|path| empty(&path));
 }
 
-/// Makes the folder and takes its lock; none if another owner removed them meanwhile.
+/// Makes the folder and takes its lock; `None` if another owner removed them meanwhile.
 fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     let system = |source| FolderError::System { path: path.to_owned(), source };
     match private::folder(path) {
@@ -331,10 +332,10 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     Ok((lock_inode.is_some() && lock_inode == there).then_some(lock))
 }
 
-/// Whether the lock is held by its owner, as far as the system shows it: only an owner notes a process in it.
+/// Whether the holder of the lock is its owner, as far as the system shows it: only an owner writes its process id into it.
 fn has_owner(mut lock: &File) -> bool {
     let mut text = String::new();
-    // One that cannot be read is not known to be held for a moment only.
+    // If the lock file cannot be read, the holder may well be an owner.
     lock.read_to_string(&mut text).is_err() || text.trim().parse().is_ok_and(|pid| !tree::has_ended(pid))
 }
 
@@ -344,7 +345,7 @@ fn has_owner(mut lock: &File) -> bool {
 ///
 /// The folder of the jobs cannot be used.
 pub fn running() -> Result<Vec<JobEntry>, FolderError> {
-    // Says what is wrong with that of new jobs.
+    // Reports what is wrong with the folder of new jobs.
     jobs()?;
     let mut entries = Vec::new();
     for jobs in all_jobs() {
@@ -363,24 +364,24 @@ fn running_below(jobs: &Path) -> Result<Vec<JobEntry>, FolderError> {
     Ok(entries)
 }
 
-/// The job of a folder, if its supervisor lives.
+/// The job in a folder, if its supervisor lives.
 pub(crate) fn alive(folder: &Path) -> Option<JobEntry> {
     if !folder.join(JOB_LOCK_FILE).exists() || is_debris(folder) {
         return None;
     }
     let mut text = Vec::new();
-    // The folder may be another user's, who may put anything there.
+    // The folder may be another user's, who may put any file there.
     open_file(&folder.join("job.json")).ok()?.take(MAX_JOB_FILE_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// Opens what is no link, and without waiting for a process at the other end.
+/// Opens a file that is no link, without waiting for a process at the other end of a FIFO.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
 }
 
-/// A job that runs, and where.
+/// A running job, with its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundJob {
     /// The job's `job.json`.
@@ -398,7 +399,7 @@ impl FoundJob {
         self.folder.join("control")
     }
 
-    /// The servers that its programs have used, the current one first.
+    /// The servers that the job's programs have used, the current one first.
     #[must_use]
     pub fn servers(&self) -> Vec<String> {
         let opened = open_file(&self.folder.join("server"));
@@ -408,14 +409,14 @@ impl FoundJob {
     }
 }
 
-/// All jobs that the asker may know of: a user's own, those in its first folder first, and for root those of all users.
+/// All jobs that the caller may know of: a user's own, those in its first folder first, and for root those of all users.
 pub fn all() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
     let known = runtime_dirs::all().into_iter().flat_map(|above| below(above.join(JOBS_FOLDER)));
     let from_environments =
         runtime_dirs::pick_from_environments(folder_in_environment).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
-    // By the folder itself: it may have two names.
+    // Compared by inode, since a folder may have two names.
     let (mut seen, mut jobs) = (BTreeSet::new(), Vec::new());
     for folder in known.chain(from_environments) {
         let Ok(stat) = fs::symlink_metadata(&folder) else { continue };
@@ -428,12 +429,12 @@ pub fn all() -> Vec<FoundJob> {
     jobs
 }
 
-/// The job that `selector` names, and its control socket: by name, or by the id of its supervisor, its program or a process below.
-/// It is one of [`all`].
+/// The job that `selector` names, and its control socket. `selector` is a name, or the id of the supervisor, the program, or a
+/// descendant. The job is one of [`all`].
 ///
 /// # Errors
 ///
-/// [`FolderError::Unknown`] names the jobs that there are.
+/// [`FolderError::Unknown`] names the jobs that exist.
 pub fn find(selector: &str) -> Result<(JobEntry, PathBuf), FolderError> {
     let first = jobs()?;
     match choose(&all(), &first, geteuid().as_raw(), selector) {
@@ -445,7 +446,7 @@ pub fn find(selector: &str) -> Result<(JobEntry, PathBuf), FolderError> {
     }
 }
 
-/// The job that was found with this control socket, if it runs still; a namesake elsewhere is another one.
+/// The job that was found with this control socket, if it still runs; a job of the same name elsewhere does not count.
 ///
 /// # Errors
 ///
@@ -454,7 +455,7 @@ pub fn find_again(selector: &str, control: &Path) -> Result<JobEntry, FolderErro
     control.parent().and_then(alive).ok_or_else(|| unknown(&all(), selector))
 }
 
-/// The job in the environment that a process began with. It may lie in another place than the asker's, and be another user's.
+/// The job in the initial environment of a process. Its folder may differ from the caller's, and belong to another user.
 fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
     let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
         return Ok(None);
@@ -467,7 +468,7 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
     Ok(alive(&folder).map(|entry| (entry, folder.join("control"))))
 }
 
-/// The folder of the job, in the environment of a process.
+/// The job's folder, according to the environment of a process.
 pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
     runtime_dirs::variable(environment, JOB_VARIABLE)?
         .parent()
@@ -475,7 +476,7 @@ pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
+/// Chooses among jobs of a name: the one in the caller's folder for new jobs, else the caller's only one.
 fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, selector: &str) -> Result<&'a FoundJob, FolderError> {
     let named: Vec<&FoundJob> = jobs.iter().filter(|job| job.entry.name == selector).collect();
     let own: Vec<&FoundJob> = named.iter().copied().filter(|job| job.user == us).collect();
@@ -493,10 +494,10 @@ fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, selector: &str) -> Re
     of_process.ok_or_else(|| unknown(jobs, selector))
 }
 
-/// Jobs that a message names.
+/// Most jobs that a message names.
 const MAX_NAMED_JOBS: usize = 8;
 
-/// That none of those is meant.
+/// The error for a selector that names none of the jobs.
 fn unknown(jobs: &[FoundJob], selector: &str) -> FolderError {
     let names: Vec<&str> = jobs.iter().map(|one| one.entry.name.as_str()).collect();
     let more = match names.len().saturating_sub(MAX_NAMED_JOBS) {
@@ -521,20 +522,20 @@ fn has_process(entry: &JobEntry, pid: u32) -> bool {
     entry.supervisor == pid || (entry.program != 0 && holds(entry.program))
 }
 
-/// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
+/// Removes the folders of jobs, and temporary folders, that this user's supervisors left when they were killed.
 pub fn clear_away() {
     own_jobs().iter().for_each(|jobs| clear_below(jobs));
     katydid_scratch::clear_away(&std::env::temp_dir());
 }
 
-/// Clears away right behind the end of `supervisor`. A child that it has just forked has a copy of its locks for a moment,
-/// which is waited for until a `deadline`.
+/// Clears away right after the end of `supervisor`. A child that it has just forked holds its locks for a moment; this waits for
+/// that until a `deadline`.
 pub(crate) fn clear_away_after_exit(supervisor: u32, deadline: Instant) {
     clear_after_exit(supervisor, &own_jobs(), deadline);
     clear_away();
 }
 
-/// Clears away the folders of jobs below these, right behind the end of `supervisor`.
+/// Clears away the folders of jobs below `places`, right after the end of `supervisor`.
 fn clear_after_exit(supervisor: u32, places: &[PathBuf], deadline: Instant) {
     let is_left = |jobs: &PathBuf| {
         let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();
@@ -546,7 +547,7 @@ fn clear_after_exit(supervisor: u32, places: &[PathBuf], deadline: Instant) {
     }
 }
 
-/// The process that a lock notes.
+/// The process id in a lock file.
 fn owner_of(lock: &Path) -> Option<u32> {
     let mut text = String::new();
     open_file(lock).ok()?.take(MAX_JOB_FILE_BYTES).read_to_string(&mut text).ok()?;
@@ -556,26 +557,26 @@ fn owner_of(lock: &Path) -> Option<u32> {
 fn clear_below(jobs: &Path) {
     let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
     for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
-        // Dropped, it goes; a quicker process has a use for it.
+        // Dropping the value removes the folder. If another process was quicker, it uses the folder.
         let _ = Folder::claim(&debris);
     }
 }
 
-/// Whether this folder has a lock, and no process holds it; one that can be had is given back at once.
+/// Whether this folder has a lock that no process holds. The lock is taken only for the check.
 fn is_debris(folder: &Path) -> bool {
     let Ok(lock) = open_file(&folder.join(JOB_LOCK_FILE)) else { return false };
     let is_free = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
-    // Closing it is not enough: a child that another thread has just forked has a copy.
+    // Closing the file is not enough: a child that another thread has just forked has a copy.
     let _ = flock(&lock, FlockOperation::Unlock);
     is_free
 }
 
-/// Where what was found out about this machine is kept until it starts anew; none where there is no place for it.
+/// Folder for findings about this machine, which are kept until it restarts; `None` if no folder can be used.
 pub(crate) fn cache() -> Option<PathBuf> {
     jobs().ok()?.parent().map(Path::to_owned)
 }
 
-/// The folder of new jobs of this user, made if it is not there.
+/// The folder of this user's new jobs, which is made if it is missing.
 pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     let above = runtime_dirs::of_user().swap_remove(0);
     let jobs = above.join(JOBS_FOLDER);
@@ -590,13 +591,13 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     Ok(jobs)
 }
 
-/// The folders of jobs of this user that are there, that of new ones first.
+/// The existing folders of this user's jobs, the one of new jobs first.
 fn all_jobs() -> Vec<PathBuf> {
     let jobs = runtime_dirs::all().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
 }
 
-/// Those of them that no other user can replace while they are cleared away.
+/// Those of the folders that no other user can replace while they are cleared away.
 fn own_jobs() -> Vec<PathBuf> {
     let jobs = runtime_dirs::own().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
@@ -630,7 +631,7 @@ pub fn check_name(name: &str) -> Result<(), FolderError> {
     if tidy(name) == name { Ok(()) } else { Err(FolderError::Name { name: name.to_owned() }) }
 }
 
-/// A file name out of any name: what it cannot have becomes '_'.
+/// Makes a file name of any name: characters that it cannot have become '_'.
 fn tidy(name: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     let tidy: String =
@@ -719,7 +720,7 @@ mod tests {
         let looks = || {
             while !over.load(Ordering::Relaxed) {
                 clear_below(jobs.path());
-                // A folder that goes while it is looked at is none.
+                // A folder that is removed during the search is skipped.
                 let _ = running_below(jobs.path());
             }
         };
@@ -734,7 +735,7 @@ mod tests {
         assert!(others.is_empty(), "{} of {}: {others:?}", others.len(), names.len());
     }
 
-    /// As a child that another thread of the supervisor has just forked has it.
+    /// A child that another thread of the supervisor has just forked holds the lock like this.
     #[test]
     fn stale_job_folder_goes_while_a_forked_child_holds_its_lock_briefly() {
         let jobs = tempfile::tempdir().unwrap();

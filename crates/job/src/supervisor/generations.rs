@@ -1,8 +1,9 @@
 //! The generations of a job: its start, and each restore of it.
 //!
-//! What a program gives another one to be found by later, such as a handle of its memory, is in both their memories when they
-//! are restored, perhaps twice at once, or beside the first run. The number of the generation keeps these apart: programs
-//! of a job read it beside the job socket, and know from the numbers before it what was given to them in an earlier one.
+//! A program may give another one a means to find it later, such as a handle of its memory. Both have that in their memories when
+//! they are restored, perhaps twice at once, or beside the first run. The number of the generation keeps these apart. Programs of
+//! a job read it beside the job socket. From the numbers before it they recognize what was given to them in an earlier
+//! generation.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,24 +14,24 @@ use katydid_scratch::private;
 use katydid_wire::job::GENERATIONS_FILE;
 use serde::{Deserialize, Serialize};
 
-/// Numbers, the last one first; none is 0.
+/// Numbers of the generations, the latest first; none is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generations(Vec<u64>);
 
 impl Generations {
-    /// With one that begins now.
+    /// Adds a generation that begins now.
     #[must_use]
     pub fn and_next(mut self) -> Self {
         self.0.insert(0, number());
         self
     }
 
-    /// The form for workers: 8 bytes each, little-endian.
+    /// Encodes them for workers: 8 bytes each, little-endian.
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.0.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// Writes them where the job's programs look.
+    /// Writes them to the file that the job's programs read.
     ///
     /// # Errors
     ///
@@ -41,9 +42,9 @@ impl Generations {
     }
 }
 
-/// A new random number. It is no secret: what is exported is behind one of its own.
+/// A new random number. It need not be secret, since each export has a secret of its own.
 fn number() -> u64 {
-    // A hasher's keys are of the system's random numbers, and others for each.
+    // The keys of a hasher come from the system's random numbers, and differ for each.
     RandomState::new().hash_one(std::process::id()).max(1)
 }
 

@@ -5,14 +5,13 @@
 //! supervisor ── guard ── program ── its children       orphans of the job fall to the guard
 //! ```
 //!
-//! A supervisor that is killed outright can clean nothing up. What it leaves may be frozen by CRIU, or just made
-//! by it, for ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: who belongs to the
-//! job is who is below it, which no id, session or group could tell as surely. The end of its link shows it that the supervisor
-//! is gone.
+//! A supervisor that is killed outright can clean nothing up. Its processes may stay frozen by CRIU, or newly made by it, for
+//! ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: the job's processes are those below
+//! it, which no id, session or group could tell as surely. The end of its link tells it that the supervisor is gone.
 //!
-//! The rule: the guard ends only when the supervisor releases it, or when no process is left below it; and it holds nothing
-//! open meanwhile but its link. If it is killed, the kernel kills the program, and other processes below it fall to
-//! the supervisor, which kills them.
+//! The rule: the guard ends only when the supervisor releases it, or when no process is left below it. Meanwhile it holds nothing
+//! open but its link. If it is killed, the kernel kills the program, and other processes below it fall to the supervisor, which
+//! kills them.
 //!
 //! | packet | from | means |
 //! |---|---|---|
@@ -23,10 +22,10 @@
 //! | `release` | supervisor | the job has come to its end: processes that are left go on without a guard |
 //! | `end` | supervisor | processes that are left are to be killed |
 //!
-//! A restore may need names of files that no process is to find later (`criu/link_remap.rs`). The guard knows them until they are taken
-//! away, and does that itself should the supervisor be killed before. Then it also undoes what a restore has changed whose job has not gone
-//! on (`process/shared_memory/made_files.rs`). What else a killed supervisor leaves, its folder and what it has among temporary files, is
-//! abandoned from then on: the guard clears that away, as any process may (`supervisor/folder.rs`).
+//! A restore may need names of files that no process is to find later (`criu/link_remap.rs`). The guard knows these names until
+//! they are removed, and removes them itself if the supervisor is killed before. Then it also undoes the changes of a restore
+//! whose job has not gone on (`process/shared_memory/made_files.rs`). The rest that a killed supervisor leaves, its folder and
+//! its temporary files, is abandoned from then on. The guard clears it away, as any process may (`supervisor/folder.rs`).
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
@@ -54,22 +53,22 @@ use crate::criu::link_remap_lock::LinkRemapLock;
 use crate::process::{inherited_fds, shared_memory, tree, unix_session};
 use crate::supervisor::folder;
 
-/// The hidden command whose body is [`keep`].
+/// The hidden command that runs [`keep`].
 const GUARD_COMMAND: &str = "job-guard";
 const RELEASE_ORDER: &[u8] = b"release";
 const END_ORDER: &[u8] = b"end";
 const RESTORED_ORDER: &[u8] = b"restored";
 /// Longest order in bytes.
 const MAX_ORDER_BYTES: usize = 64;
-/// Between two looks whether all processes are gone.
+/// Interval between checks whether all processes are gone.
 const GUARD_REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// For a process that is about to be gone to be so.
+/// How long a process that is about to be gone may take.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The guards of this process that have received no end order yet.
 struct Guards {
     count: usize,
-    /// The process is about to end, and tells them nothing more.
+    /// Whether the process is about to end, and sends no more orders.
     is_over: bool,
 }
 
@@ -78,28 +77,29 @@ fn guards() -> MutexGuard<'static, Guards> {
     GUARDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leaves the jobs of this process, which a signal is about to end, to their guards; whether there are such. They clear away behind
-/// it. A thread that is about to do that itself waits for the end: it might come too late.
+/// Leaves the jobs of this process, which a signal is about to end, to their guards, which clear away after it. Returns whether
+/// there are any. A thread that is about to give a guard its last order then blocks until the process ends, since it might come
+/// too late.
 pub fn leave_jobs() -> bool {
     let mut guards = guards();
     guards.is_over = true;
     guards.count > 0
 }
 
-/// A job's guard. Dropped: all processes of the job are killed, and are gone.
+/// A job's guard. Dropping the value kills all processes of the job, and waits until they are gone.
 #[derive(Debug)]
 pub struct Guard {
-    /// None: the guard was released, or is gone.
+    /// `None` once the guard was released, or is gone.
     link: Option<OwnedFd>,
     process: Child,
     first: u32,
-    /// It has received no end order yet.
+    /// Whether it counts as a guard without an end order.
     is_counted: bool,
-    /// Children of the guard that have ended, and were not asked for yet.
+    /// Children of the guard that have ended, and whose status was not asked for yet.
     ended: HashMap<u32, ExitStatus>,
 }
 
-/// What the guard says.
+/// A message of the guard.
 #[derive(Debug, PartialEq, Eq)]
 enum GuardMessage {
     Started(u32),
@@ -108,13 +108,12 @@ enum GuardMessage {
 }
 
 impl Guard {
-    /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
-    /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until `Guard::restored`
-    /// is called.
+    /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. `streams` chooses the
+    /// standard streams: the guard passes them on, and does not keep them. Files have `names` until `Guard::restored` is called.
     ///
     /// # Errors
     ///
-    /// What the system said of the command, or of the guard itself.
+    /// The system's error for the command, or for the guard itself.
     pub fn spawn(
         katydid: &Path,
         command: &Command,
@@ -143,7 +142,7 @@ impl Guard {
         guards().count += 1;
         drop(guard_end);
         let mut guard = Self { link: Some(supervisor_end), process, first: 0, is_counted: true, ended: HashMap::new() };
-        // A signal that reaches us meanwhile interrupts the wait: it is passed on later.
+        // A signal to this process interrupts the wait; it is passed on later.
         let word = loop {
             if let Some(word) = guard.receive(None)? {
                 break word;
@@ -157,32 +156,32 @@ impl Guard {
         Ok(guard)
     }
 
-    /// The process that was started first.
+    /// Process id of the command that the guard started.
     #[must_use]
     pub fn first(&self) -> u32 {
         self.first
     }
 
-    /// The guard's own process.
+    /// Process id of the guard.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The names that files had for a restore are gone: others may have them from here on.
+    /// Tells the guard that the names that files had for a restore are removed: others may have them from here on.
     pub(crate) fn restored(&self) {
         self.tell(RESTORED_ORDER);
     }
 
-    /// A guard that is gone needs no order, and has no names.
+    /// Sends an order. A guard that is gone needs none, and has no names.
     fn tell(&self, word: &[u8]) {
         if let Some(link) = &self.link {
             let _ = send(link, word, SendFlags::NOSIGNAL);
         }
     }
 
-    /// From now on the guard has an end order, and clears nothing away after us. Does not return in a process that has left its jobs to their
-    /// guards.
+    /// Stops counting the guard, which gets its last order now and clears nothing away after this process. Does not return in a
+    /// process that has left its jobs to their guards.
     fn begin_last_order(&mut self) {
         let mut guards = guards();
         if guards.is_over {
@@ -195,12 +194,12 @@ impl Guard {
         self.is_counted = false;
     }
 
-    /// The end of a pipe to which what was started writes, if it was given one.
+    /// Takes the read end of the started process's standard output; `None` if it was given no pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.process.stdout.take()
     }
 
-    /// Takes the read end of the started process's standard error; none if it was given no pipe.
+    /// Takes the read end of the started process's standard error; `None` if it was given no pipe.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.process.stderr.take()
     }
@@ -218,7 +217,7 @@ impl Guard {
         }
     }
 
-    /// Waits for the end of a child until a `deadline`, if there is one. None when the child has not ended before it.
+    /// Waits for the end of a child until a `deadline`, if there is one. Returns `None` if the child has not ended before it.
     ///
     /// # Errors
     ///
@@ -241,7 +240,7 @@ impl Guard {
         }
     }
 
-    /// The job has come to its end: the processes that it has left behind go on.
+    /// Ends the guard, and lets the processes that the job has left behind go on.
     pub fn release(mut self) {
         self.begin_last_order();
         self.tell(RELEASE_ORDER);
@@ -249,7 +248,8 @@ impl Guard {
         let _ = self.process.wait();
     }
 
-    /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of all processes.
+    /// Receives the next message. Returns `None` if none comes within `limit`, and at the end of the link, which means the end of
+    /// all processes.
     fn receive(&mut self, limit: Option<Duration>) -> io::Result<Option<GuardMessage>> {
         let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
@@ -261,7 +261,7 @@ impl Guard {
         let mut packet = [0; MAX_ORDER_BYTES];
         let length = match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => length,
-            // It had not read all orders.
+            // The guard ended with unread orders.
             Err(rustix::io::Errno::CONNRESET) => 0,
             Err(error) => return Err(error.into()),
         };
@@ -275,9 +275,9 @@ impl Guard {
         }
     }
 
-    /// Reaps the guard. One that was killed has left its job to us.
+    /// Reaps the guard. If it was killed, its job is this process's to end.
     fn has_ended(&mut self) {
-        // The kernel has given us its children by the time it can be waited for.
+        // The kernel has made its children this process's before it can be reaped.
         if self.process.wait().is_ok_and(|status| status.signal().is_some()) {
             end_orphans();
         }
@@ -293,8 +293,8 @@ impl Drop for Guard {
     }
 }
 
-/// Kills those children of this process, and their descendants, that are not katydid itself: what it starts besides, such
-/// as a server of the program's own, is that. They stay to be reaped, by their parents or with our end.
+/// Kills the children of this process that do not run katydid's own executable, with their descendants. Other children, such as a
+/// server for the program, run it. The killed ones remain to be reaped, by their parents or with the end of this process.
 fn end_orphans() {
     let us = fs::read_link(OWN_PROGRAM);
     loop {
@@ -310,7 +310,7 @@ fn end_orphans() {
     }
 }
 
-/// The file that this process runs.
+/// Path of this process's executable.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Whether a process runs this file.
@@ -327,7 +327,7 @@ impl GuardMessage {
         }
     }
 
-    /// None for what no guard of this release says.
+    /// Parses a message; `None` for one that no guard of this release sends.
     fn read(packet: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(packet).ok()?.split(' ');
         let (kind, number) = (words.next()?, words.next()?);
@@ -340,13 +340,13 @@ impl GuardMessage {
     }
 }
 
-/// Runs in the child, between fork and exec.
+/// Keeps the link open in the child; runs between fork and exec.
 fn pass_on(link: RawFd) -> io::Result<()> {
     // SAFETY: it is open, and stays so until exec.
     Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(link) }, FdFlags::empty())?)
 }
 
-/// What a guard was given open: its link, and all that is meant for what it starts.
+/// Descriptors that a guard was started with: its link, and all that its command inherits.
 #[derive(Debug)]
 pub struct GuardDescriptors {
     link: OwnedFd,
@@ -374,12 +374,12 @@ impl GuardDescriptors {
     }
 }
 
-/// The guard of the process `supervisor`: starts `command`, reports that, and looks after all its descendants. `ended` becomes readable
-/// with the end of a child. `names` of files go with the job, if that ends before it is restored.
+/// Runs the guard of the process `supervisor`: starts `command`, reports that, and watches all its descendants. `ended` becomes
+/// readable when a child ends. `names` of files are removed if the job ends before it is restored.
 ///
 /// # Errors
 ///
-/// The system refuses what a guard needs; nothing runs below it then.
+/// The system refuses what a guard needs; then nothing runs below it.
 pub fn keep(
     descriptors: GuardDescriptors,
     supervisor: u32,
@@ -399,7 +399,7 @@ pub fn keep(
     let _ = leave_group();
     // The supervisor may be gone already.
     let report = send_message(&link, &GuardMessage::Started(child.id()));
-    // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
+    // If /dev/null cannot be opened, readers of the program's output wait for the guard's end too. The job matters more.
     let _ = let_go_of_streams();
     let end = if report.is_ok() { follow_supervisor(&link, ended, &mut names) } else { SupervisorExit::Alone };
     if end == SupervisorExit::Released {
@@ -420,13 +420,15 @@ pub fn keep(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SupervisorExit {
     Released,
-    /// It has the job ended, and removes itself what it has made: it may hold the link_remap lock there, and waits for us.
+    /// The supervisor wants the job ended, and removes its own files: it may hold the link_remap lock there, and waits for the
+    /// guard.
     Ended,
     /// The supervisor's process has ended.
     Alone,
 }
 
-/// Waits until the kernel has closed everything of a process that is dying: then its children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
+/// Waits until the kernel has closed all descriptors of a dying process: then its children have another parent. Does not wait for
+/// a process that was gone before, or that is in another namespace.
 fn outlive(supervisor: u32, deadline: Instant) {
     while is_our_parent(supervisor) && Instant::now() < deadline {
         thread::sleep(GUARD_REAP_POLL_INTERVAL);
@@ -437,36 +439,37 @@ fn is_our_parent(pid: u32) -> bool {
     tree::raw(pid).is_some_and(|pid| getppid() == Some(pid))
 }
 
-/// Removes names that a restore needed. While another process holds the lock there, they stay: its next holder removes them.
+/// Removes names that a restore needed. If another process holds the lock there, they stay, and its next holder removes them.
 fn take_away(names: &[PathBuf]) {
     if !names.is_empty() {
         let _ = LinkRemapLock::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     }
 }
 
-/// As the system numbers it: an error without a number.
+/// Number for an error without one.
 const EIO: i32 = 5;
 
-/// Has the kernel kill the command when the guard ends: should the guard be killed, then the program is too.
+/// Has the kernel kill the command when the guard ends, so that it also dies with a killed guard.
 fn dies_with_us(command: &mut Command) {
     let us = getpid();
     let before = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // We may have been killed before the kernel knew.
+        // The guard may have been killed before the call.
         if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     };
     // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
     unsafe { command.pre_exec(before) };
 }
 
-/// A signal to the supervisor's group, as from `timeout`, does not reach the guard: CRIU's processes have groups of their own.
-/// The command, which was started before, stays in the group: what a terminal or a shell sends there is meant for it.
+/// Leaves the supervisor's process group, so that a signal to that, as from `timeout`, does not reach the guard: CRIU's processes
+/// have groups of their own. The command, which was started before, stays in the group: signals from a terminal or shell are
+/// meant for it.
 fn leave_group() -> io::Result<()> {
-    // The first of a session is alone in its group already.
+    // Fails for a session leader, which is alone in its group already.
     Ok(setpgid(None, None)?)
 }
 
-/// A reader of the program's output waits for the program's end, not for ours.
+/// Replaces the guard's streams, so that a reader of the program's output waits only for the program's end.
 fn let_go_of_streams() -> io::Result<()> {
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&nothing)?;
@@ -474,7 +477,7 @@ fn let_go_of_streams() -> io::Result<()> {
     Ok(dup2_stderr(&nothing)?)
 }
 
-/// Reaps, and tells, until the supervisor says or is gone.
+/// Reaps and reports children, until the supervisor sends its last order or is gone.
 fn follow_supervisor(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> SupervisorExit {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
@@ -497,8 +500,8 @@ fn follow_supervisor(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) 
     }
 }
 
-/// What the supervisor says; none when it is gone. One that has left without hearing all that we said has the kernel say that
-/// first, and then what it said itself.
+/// Receives the supervisor's next order; `None` if it is gone. If it left without reading all messages, the kernel reports that
+/// first, and then its order.
 fn receive_order<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> Option<&'a [u8]> {
     loop {
         match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
@@ -509,9 +512,10 @@ fn receive_order<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> O
     }
 }
 
-/// Reaps who has ended, and tells. A supervisor that does not listen any more has said why, or is gone: the link tells.
+/// Reaps and reports children that have ended. If the supervisor does not read any more, it has sent its last order, or is gone:
+/// the link tells.
 fn reaped(link: &OwnedFd, ended: &OwnedFd) {
-    // What is in there says only that a child has ended, and one reading may stand for several.
+    // A byte only says that a child has ended, and one read may stand for several.
     let _ = rustix::io::read(ended, &mut [0; MAX_ORDER_BYTES][..]);
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -545,7 +549,7 @@ fn send_message(link: &OwnedFd, word: &GuardMessage) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What a guard makes of its supervisor's last word, if that has not heard its own.
+    /// The guard's conclusion from its supervisor's last order, if the supervisor has not read the guard's message.
     fn end_of(word: &[u8]) -> SupervisorExit {
         let (supervisor_end, guard_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

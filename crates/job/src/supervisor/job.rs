@@ -1,4 +1,4 @@
-//! A job that runs: what its supervisor knows of it, and the one checkpoint at a time that it takes.
+//! A running job: the supervisor's state, and the one checkpoint at a time that it takes.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,26 +25,26 @@ use crate::supervisor::state::{JobState, Root, Start};
 use crate::supervisor::view::{ProgressStep, Report, Request};
 use crate::sync::lock;
 
-/// What a job is made of.
+/// Settings of a job.
 #[derive(Debug)]
 pub struct JobSettings {
     /// Folder with the sockets and files of the job.
     pub folder: Folder,
-    /// The folder as the job's programs know it: another one for a job in namespaces of its own.
+    /// The folder as the job's programs see it: another path for a job in namespaces of its own.
     pub known_folder: PathBuf,
     /// Command line of the program: its name and arguments.
     pub command: Vec<String>,
-    /// Where our own CRIU would be.
+    /// Folder of Katydid's own CRIU.
     pub private_criu: PathBuf,
-    /// Servers that its programs may have been told of, the last one first.
+    /// Servers that the job's programs may have been told of, the last one first.
     pub servers: Vec<String>,
-    /// The one that begins with it, and those before.
+    /// The job's generation, and those before it.
     pub generations: Generations,
-    /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
+    /// Command prefix that runs a command among the job's processes: empty, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
     /// Standard streams of the program: input, output and error.
     pub stdio: [StandardStream; 3],
-    /// It is one task of several that were started together.
+    /// Set if the job is one of several tasks that were started together.
     pub task: Option<LauncherTask>,
 }
 
@@ -64,7 +64,7 @@ pub enum JobError {
     },
 }
 
-/// A running job. Dropped: its folder goes.
+/// A running job. Dropping the value removes its folder.
 #[derive(Debug, Clone)]
 pub struct Job(pub(crate) Arc<JobState>);
 
@@ -124,20 +124,20 @@ impl Job {
         self.0.folder.name()
     }
 
-    /// What the program's environment must say of the job socket.
+    /// Path of the job socket, for the program's environment.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.0.known_folder.join("shims")
     }
 
-    /// Its programs, as far as they have a GPU side.
+    /// The job's programs that have a GPU side.
     #[must_use]
     pub fn members(&self) -> &Members {
         &self.0.members
     }
 
-    /// Notes the server that the job's programs are to use. One that begins later than a restore looks there, because
-    /// its environment names a server that was.
+    /// Notes the server that the job's programs are to use. A program that starts after a restore reads it there, because its
+    /// environment names an old server.
     ///
     /// # Errors
     ///
@@ -146,18 +146,18 @@ impl Job {
         self.0.set_server(address)
     }
 
-    /// The program has been started.
+    /// Notes that the program runs as process `root`.
     pub fn started(&self, root: u32) {
         self.0.root.set(Start::Done(root));
-        // Only look-ups by process id need it, and they say that there is no such job.
+        // Only look-ups by process id need the file; without it they find no such job.
         let _ = self.0.folder.describe(root, &self.0.command.join(" "));
     }
 
-    /// Takes a checkpoint and tells each step, from `prepare` to `done` or `failed`.
+    /// Takes a checkpoint and reports each step, from `prepare` to `done` or `failed`.
     ///
     /// # Errors
     ///
-    /// See [`CheckpointError`]; the program goes on as if nothing had been asked for.
+    /// See [`CheckpointError`]; the program goes on as if no checkpoint had been requested.
     pub fn checkpoint(
         &self,
         request: &Request,
@@ -166,7 +166,7 @@ impl Job {
         self.0.checkpoint(request, tell)
     }
 
-    /// The program has ended, or will not be started: waits for a running checkpoint.
+    /// Called when the program has ended, or will not be started: waits for a running checkpoint.
     pub fn finish_operations(&self) {
         self.0.root.set(Start::Never);
         self.0.members.close();
@@ -174,29 +174,29 @@ impl Job {
         self.0.locked_processes.clear();
     }
 
-    /// The program has ended: waits for a running checkpoint, and says whether the program is in an image and was killed for that
-    /// reason.
+    /// Called when the program has ended: waits for a running checkpoint. Returns the report of the checkpoint for which the
+    /// program was killed, if any.
     #[must_use]
     pub fn ended(&self) -> Option<Report> {
         self.finish_operations();
         if let Some(control) = lock(&self.0.control).take() {
             control.close();
         }
-        // Threads that still use the job may not live to the end of this process.
+        // Threads that still use the job may not live until this process ends.
         self.0.folder.leave();
         lock(&self.0.last).clone().filter(|_| self.0.was_put_away.load(SeqCst))
     }
 
-    /// Whether a CRIU was killed while it had a hand in the program, and may have left a breakpoint there.
+    /// Whether a CRIU was killed while it held the program, and may have left a breakpoint there.
     #[must_use]
     pub fn was_criu_killed(&self) -> bool {
         self.0.criu_killed.load(SeqCst)
     }
 
-    /// Answers what members say without being asked.
+    /// Handles events that members report unasked.
     fn listen(&self, events: mpsc::Receiver<MemberEvent>) {
         let weak = Arc::downgrade(&self.0);
-        // Without a thread, programs whose worker died wait until the job ends.
+        // If no thread starts, programs whose worker died wait until the job ends.
         let _ = thread::Builder::new().name("events".into()).spawn(move || {
             for event in events {
                 let Some(inner) = weak.upgrade() else { return };

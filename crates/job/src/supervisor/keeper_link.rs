@@ -1,4 +1,5 @@
-//! The supervisor's end of a connection to a keeper (`crate::keeper`), which saves a session's worker as a process, or restores one.
+//! The supervisor's end of a connection to a keeper (`crate::keeper`), which saves a session's worker as a process, or restores
+//! one.
 
 use std::time::Duration;
 
@@ -11,26 +12,26 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 
 /// How long a server may take to start a keeper.
 const KEEPER_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that hangs is ended before.
+/// How long a keeper may take for an order, besides questions about the image: it ends a driver or CRIU that hangs before that.
 const KEEPER_ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Companion {
-    /// Connects to a process of the server's that saves the worker of the session `key`, or without one restores a worker. Its orders
-    /// are those below.
+    /// Connects to a keeper of the server, which saves the worker of the session `key`, or, without a key, restores a worker. Its
+    /// orders are those below.
     ///
     /// # Errors
     ///
-    /// [`CompanionError::Connect`]: the server has no such processes, or has not that session.
+    /// [`CompanionError::Connect`]: the server has no keepers, or does not have that session.
     pub(crate) fn keeper(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
         let (channel, ready) = keeper(address, key, KEEPER_CONNECT_TIMEOUT)?;
         Ok(Self::over(channel, &ready, address, session))
     }
 
-    /// Has it save the worker, which stays stopped as long as this connection lasts.
+    /// Has the keeper save the worker, which stays stopped as long as this connection lasts.
     ///
     /// # Errors
     ///
-    /// What it says; the worker goes on.
+    /// The keeper's refusal, or a failed connection; the worker goes on.
     pub(crate) fn keep(&mut self, writer: &Writer) -> Result<WorkerImage, CompanionError> {
         match self.order(&ToWorker::SaveProcess {}, None, KEEPER_ORDER_TIMEOUT, Questions::Write(writer), None)? {
             FromWorker::ProcessSaved { part } => serde_json::from_slice(&part)
@@ -39,11 +40,11 @@ impl Companion {
         }
     }
 
-    /// Has it let the worker go on.
+    /// Has the keeper let the worker go on.
     ///
     /// # Errors
     ///
-    /// What it says.
+    /// The keeper's refusal, or a failed connection.
     pub(crate) fn free(&mut self) -> Result<(), CompanionError> {
         match self.order(&ToWorker::ResumeProcess {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
             FromWorker::ProcessResumed {} => Ok(()),
@@ -51,11 +52,11 @@ impl Companion {
         }
     }
 
-    /// Has it end the worker.
+    /// Has the keeper end the worker.
     ///
     /// # Errors
     ///
-    /// What it says.
+    /// The keeper's refusal, or a failed connection.
     pub(crate) fn end(&mut self) -> Result<(), CompanionError> {
         match self.order(&ToWorker::End {}, None, KEEPER_ORDER_TIMEOUT, Questions::Refused, None)? {
             FromWorker::Ended {} => Ok(()),
@@ -63,11 +64,11 @@ impl Companion {
         }
     }
 
-    /// Has it restore the worker of a session.
+    /// Has the keeper restore the worker of a session.
     ///
     /// # Errors
     ///
-    /// What it says; nothing of the worker is left.
+    /// The keeper's refusal, or a failed connection; nothing of the worker remains.
     pub(crate) fn revive(
         &mut self,
         catalogue: &Catalogue<'_>,

@@ -23,7 +23,7 @@ pub enum MemberError {
         /// Process id of the program.
         pid: u32,
     },
-    /// It is gone from its worker, and its connection is still there.
+    /// The program has left its worker, and its connection is still open.
     #[error(
         "{program} (process {pid}) has let go of its worker, but after {} s another process still has its connection to this job",
         timeout.as_secs()
@@ -33,17 +33,17 @@ pub enum MemberError {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// The time it had.
+        /// The time limit.
         timeout: Duration,
     },
-    /// No answer in time.
+    /// The program did not answer in time.
     #[error("{program} (process {pid}) did not answer within {} s; try again when it is less busy, or give --quiesce-timeout more", timeout.as_secs())]
     Silent {
         /// Name of the program.
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// The time it had.
+        /// The time limit.
         timeout: Duration,
     },
 }

@@ -1,8 +1,8 @@
-//! The programs of a job that have a GPU side, as they present themselves at the job socket, and the orders they take.
+//! The members of a job: programs with a GPU side, which say hello at the job socket and take orders.
 //!
-//! A thread accepts connections, another one reads each. The rule: what is known of a member changes only under one lock,
-//! and a thread that waits for an answer waits there too, until it comes, the member is gone, or the time is up. A member that
-//! left stays in the list without a connection; one whose connection ends otherwise is no member any more.
+//! One thread accepts connections, and another one reads each. The rule: the state of a member changes only under one lock. A
+//! thread that waits for an answer waits on that too, until the answer comes, the member is gone, or the time is up. A member
+//! that left its worker stays in the list without a connection. A member whose connection ends otherwise is removed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -31,26 +31,26 @@ use crate::supervisor::question::{Answerer, Question};
 const MAX_MEMBERS: usize = 4096;
 /// Most connections whose peers have not sent their hello.
 const MAX_UNKNOWN_MEMBERS: usize = 1024;
-/// How long a program may take to say who it is: it announces itself first, and then connects to its server.
+/// How long a program may take to say hello: it connects here first, and then to its server.
 const MEMBER_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a peer that has its answer may take to hang up.
+/// How long a peer that has its answer may take to close the connection.
 const MEMBER_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two looks whether a process that is waited for has ended.
+/// Interval between checks whether an awaited process has ended.
 const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether a member can be spoken to.
+/// State of a member, which decides what orders it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
     /// Connected to its worker.
     Present,
-    /// It has let go of its worker, and its connection has ended or will.
+    /// The program has left its worker, and its connection has ended or will.
     Away,
     /// The program has come back after a restore and waits for `Resume`.
     Back,
-    /// It lost its worker and waits for `Resume` or `GiveUp`.
+    /// The program lost its worker and waits for `Resume` or `GiveUp`.
     WorkerLost,
 }
 
@@ -61,28 +61,28 @@ pub struct Member {
     pub id: u64,
     /// Process id of the program, as it sees itself.
     pub pid: u32,
-    /// Which API its session speaks: a process may be a member twice.
+    /// API of its session: a process may be a member twice.
     pub session: SessionKind,
     /// Key of its session.
     pub key: SessionKey,
     /// The server of its session.
     pub address: String,
-    /// 1 shared memory, 2 stream.
+    /// Link of the session: 1 shared memory, 2 stream.
     pub link: u32,
     /// File name of the program.
     pub program: String,
-    /// What can be said to it.
+    /// State of the member.
     pub state: MemberState,
-    /// Frames it had sent when it last said so.
+    /// Number of frames that the program had sent at its last report.
     pub frames: u64,
-    /// The frame at which it holds itself by order.
+    /// The frame at which the program holds itself by order.
     pub reached: Option<u64>,
 }
 
-/// What a member says without being asked.
+/// An event that a member reports unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It holds itself at the frame of its stop order.
+    /// The program holds itself at the frame of its stop order.
     Reached {
         /// Number of the member.
         id: u64,
@@ -105,7 +105,7 @@ struct MemberTable {
     /// Notified at every change.
     changed: Condvar,
     events: Mutex<Sender<MemberEvent>>,
-    /// None before the job is open.
+    /// Unset before the job is open.
     answerer: OnceLock<Answerer>,
 }
 
@@ -113,13 +113,13 @@ struct MemberTable {
 struct MembersState {
     next: u64,
     entries: Vec<MemberEntry>,
-    /// Connections whose peers have not sent their hello, with the peers' process ids in our namespace.
+    /// Connections whose peers have not sent their hello, with the peers' process ids in this process's namespace.
     unknown_peers: BTreeMap<u64, u32>,
-    /// The program has ended.
+    /// Whether the program has ended.
     is_closed: bool,
-    /// Members that ever came with a session of their own: tells whether one came between two moments.
+    /// Number of members that ever joined with a session of their own: it tells whether one joined between two moments.
     arrivals: u64,
-    /// Orders under way by member, and their answers: a member may answer and end before the answer is looked at.
+    /// Pending orders by member, with their answers: a member may answer and end before the answer is read.
     answers: HashMap<u64, Option<FromProgram>>,
 }
 
@@ -128,16 +128,16 @@ struct MembersState {
 struct MemberEntry {
     member: Member,
     stream: Option<Arc<UnixStream>>,
-    /// Which connection this is: an old one's end does not count.
+    /// Number of the connection: the end of an older one does not count.
     connection: u64,
-    /// Held by the thread that gives it an order and waits for the answer: one at a time.
+    /// Held by the thread that sends an order and waits for the answer, so that there is one order at a time.
     order_lock: Arc<Mutex<()>>,
-    /// It owes the answer to an order, and gets no more orders over this connection.
+    /// Whether it owes the answer to an order, and gets no more orders over this connection.
     is_owing: bool,
 }
 
 impl Members {
-    /// Takes members at `path` from now on, for as long as the process lives.
+    /// Starts to accept members at `path`, for as long as the process lives.
     ///
     /// # Errors
     ///
@@ -158,35 +158,35 @@ impl Members {
         Ok(members)
     }
 
-    /// Has questions about the job's processes answered from now on.
+    /// Sets the answerer of questions about the job's processes.
     pub(crate) fn answer_with(&self, answerer: Answerer) {
-        // A job is opened once.
+        // A job is opened once, so it is unset.
         let _ = self.0.answerer.set(answerer);
     }
 
-    /// Takes the socket out of sight until the guard is dropped: no process connects meanwhile, so that a dump finds no
-    /// connection of ours in a program.
+    /// Hides the socket until the returned value is dropped: no process connects meanwhile, so that a dump finds no connection to
+    /// the supervisor in a program.
     ///
     /// # Errors
     ///
-    /// It cannot be renamed.
+    /// The socket cannot be renamed.
     pub fn hide(&self) -> io::Result<HiddenSocket> {
         let path = self.0.path.clone();
         fs::rename(&path, out_of_sight(&path)).map(|()| HiddenSocket(path))
     }
 
-    /// Waits until every peer that has connected has sent its hello, or has gone away: after that, and while the socket is
-    /// hidden, no program has a connection that is not known.
+    /// Waits until every connected peer has sent its hello, or has gone away. After that, while the socket is hidden, no program
+    /// has a connection that is not known.
     ///
     /// # Errors
     ///
-    /// A peer stays silent, or the socket cannot be reached.
+    /// A peer sends no hello, or the socket cannot be reached.
     pub fn wait_for_hellos(&self) -> io::Result<()> {
         let path = [self.0.path.clone(), out_of_sight(&self.0.path)].into_iter().find(|path| path.exists());
-        // Connections are accepted in their order: when this one has been closed, those before it are counted.
+        // Connections are accepted in order: once this one has been closed, those before it are counted.
         let probe = UnixStream::connect(path.ok_or(io::ErrorKind::NotFound)?)?;
         probe.shutdown(Shutdown::Write)?;
-        // Nothing is ever sent to it: it ends.
+        // The supervisor sends nothing on it, so this waits for its end.
         let _ = (&probe).read(&mut [0])?;
         let deadline = Instant::now() + MEMBER_HELLO_TIMEOUT;
         let mut state = self.lock();
@@ -201,7 +201,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// It did not in time.
+    /// The connection has not ended in time.
     pub fn wait_silent(&self, id: u64, timeout: Duration) -> Result<(), MemberError> {
         match self.wait_for(id, timeout, |entry| entry.stream.is_none().then_some(())) {
             Err(MemberError::Silent { program, pid, timeout }) => Err(MemberError::Lingers { program, pid, timeout }),
@@ -209,20 +209,20 @@ impl Members {
         }
     }
 
-    /// All members, in the order in which they came.
+    /// All members, in the order in which they joined.
     #[must_use]
     pub fn list(&self) -> Vec<Member> {
         self.lock().entries.iter().map(|entry| entry.member.clone()).collect()
     }
 
-    /// How many members have ever come. Unchanged: no member has come since.
+    /// Number of members that have ever joined. While it stays the same, no member has joined.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.lock().arrivals
     }
 
-    /// Gives an order and waits for its answer. Without one our side of the connection ends: a program that comes to the
-    /// order later carries it out, finds no supervisor, goes on, and comes back to us.
+    /// Sends an order and waits for its answer. If none comes, the supervisor closes its side of the connection. A program that
+    /// comes to the order later carries it out, finds no supervisor, goes on, and connects again.
     ///
     /// # Errors
     ///
@@ -248,18 +248,18 @@ impl Members {
         }
     }
 
-    /// Says nothing more over a member's connection, and goes on to listen: the member is one until it hangs up.
+    /// Ends the sending side of a member's connection, and goes on reading: the member stays one until it closes the connection.
     fn end_orders(&self, id: u64) {
         let mut state = self.lock();
         let Some(entry) = state.entries.iter_mut().find(|entry| entry.member.id == id) else { return };
         entry.is_owing = true;
         if let Some(stream) = &entry.stream {
-            // A connection that has ended meanwhile is what is wanted.
+            // A connection that has ended meanwhile needs no shutdown.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
 
-    /// Gives an order that has no answer.
+    /// Sends an order that has no answer.
     ///
     /// # Errors
     ///
@@ -272,8 +272,8 @@ impl Members {
         sent.map_err(|_| self.member_gone(id))
     }
 
-    /// Notes that the member lets go of its worker: the end of its connection is expected. One that has lost its worker has
-    /// nothing to let go of.
+    /// Notes that the member leaves its worker: the end of its connection is expected. A member that has lost its worker keeps
+    /// its state.
     pub fn set_away(&self, id: u64) {
         self.pass(id, MemberState::Present, MemberState::Away);
     }
@@ -284,14 +284,14 @@ impl Members {
         self.0.changed.notify_all();
     }
 
-    /// The program has ended: no member is waited for any more.
+    /// Called when the program has ended: ends all waits for members.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.0.changed.notify_all();
     }
 
-    /// Notes where the session of a member that has resumed it is now. How the member stands is not changed: it may have
-    /// lost the worker again.
+    /// Notes the new address and key of a member that has resumed its session. The state stays: the member may have lost the
+    /// worker again.
     pub fn set_home(&self, id: u64, address: &str, key: SessionKey) {
         self.change(id, |member| {
             member.address = address.to_owned();
@@ -300,13 +300,13 @@ impl Members {
         self.forget_silent(id);
     }
 
-    /// A member that was to leave has stayed, unless it has lost its worker meanwhile.
+    /// Notes that a member that was to leave has stayed, unless it has lost its worker meanwhile.
     pub fn set_present(&self, id: u64) {
         self.pass(id, MemberState::Away, MemberState::Present);
         self.forget_silent(id);
     }
 
-    /// Has a member that stands as `from` says stand as `to` says.
+    /// Changes the state of a member from `from` to `to`, if it is `from`.
     fn pass(&self, id: u64, from: MemberState, to: MemberState) {
         self.change(id, |member| {
             if member.state == from {
@@ -315,16 +315,16 @@ impl Members {
         });
     }
 
-    /// Its connection may have ended while that was expected.
+    /// Removes the member if its connection has ended while that was expected.
     fn forget_silent(&self, id: u64) {
         self.lock().entries.retain(|entry| entry.member.id != id || entry.stream.is_some());
     }
 
-    /// Waits until the member waits for a worker, or `is_over`: it has ended while it was away.
+    /// Waits until the member waits for a worker. `is_over` says that it has ended while it was away.
     ///
     /// # Errors
     ///
-    /// It is gone, or the time is up.
+    /// The member is gone, or the time is up.
     pub fn wait_back(&self, id: u64, timeout: Duration, is_over: &dyn Fn() -> bool) -> Result<(), MemberError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -345,7 +345,7 @@ impl Members {
         }
     }
 
-    /// Waits for the member with this process id and kind of session to be back; none when `is_over` before it came.
+    /// Waits until the member with this process id and kind of session is back. Returns `None` if `is_over` first.
     ///
     /// # Errors
     ///
@@ -379,12 +379,12 @@ impl Members {
         }
     }
 
-    /// Waits for the answer to the order that the member was given.
+    /// Waits for the answer to the member's order.
     fn answer(&self, id: u64, timeout: Duration) -> Result<FromProgram, MemberError> {
         self.wait(id, timeout, |state| state.answers.get_mut(&id).and_then(Option::take))
     }
 
-    /// Waits for a member to be as `look` wants it.
+    /// Waits until `look` returns a value for a member.
     fn wait_for<T>(
         &self,
         id: u64,
@@ -394,8 +394,8 @@ impl Members {
         self.wait(id, timeout, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
     }
 
-    /// Waits until `look` finds something, for as long as the member is there. When the job's program has ended, a member that is
-    /// connected is heard to the end of the connection: its last word may not have been read yet. No other member is waited for.
+    /// Waits until `look` returns a value, as long as the member is there. Once the job's program has ended, a connected member
+    /// is read to the end of its connection, since its last message may not have been read yet. Other members are not awaited.
     fn wait<T>(
         &self,
         id: u64,
@@ -403,7 +403,7 @@ impl Members {
         mut look: impl FnMut(&mut MembersState) -> Option<T>,
     ) -> Result<T, MemberError> {
         let deadline = Instant::now() + timeout;
-        // It may be gone when it has to be named.
+        // Read first, since the member may be gone when the error names it.
         let (program, pid) = self.named(id);
         let mut state = self.lock();
         loop {
@@ -428,14 +428,14 @@ impl Members {
                 thread::sleep(SILENCE_POLL_INTERVAL);
                 continue;
             };
-            // A peer that is turned away tries again, as without a thread.
+            // A peer that is turned away tries again.
             let Some(peer) = UnknownPeer::new(self, &stream) else { continue };
-            // Without a thread the connection is dropped, and the program tries again.
+            // If no thread starts, the connection is dropped, and the program tries again.
             let _ = thread::Builder::new().name("member".into()).spawn(move || serve_peer(peer, &Arc::new(stream)));
         }
     }
 
-    /// Gives a newcomer an entry, or one that comes back its own.
+    /// Makes an entry for a new member, or finds the entry of one that comes back.
     fn entry(&self, member: Member, stream: &Arc<UnixStream>) -> Option<(u64, u64)> {
         let mut state = self.lock();
         state.next += 1;
@@ -468,7 +468,7 @@ impl Members {
         Some((id, connection))
     }
 
-    /// Takes a word in.
+    /// Handles a message.
     fn handle_message(&self, id: u64, connection: u64, word: FromProgram) {
         let mut state = self.lock();
         let Some(entry) = state.entries.iter_mut().find(|entry| entry.connection == connection) else { return };
@@ -491,7 +491,7 @@ impl Members {
                 entry.member.reached = None;
                 None
             }
-            // With its new worker from this moment on: the next word may be that it has come to a frame.
+            // From here on the member is with its new worker: the next message may say that it has come to a frame.
             FromProgram::Resumed {} | FromProgram::Rejoined {} => {
                 (entry.member.state, entry.member.reached) = (MemberState::Present, None);
                 None
@@ -511,7 +511,7 @@ impl Members {
         }
     }
 
-    /// The connection has ended.
+    /// Handles the end of a connection.
     fn leave(&self, id: u64, connection: u64) {
         let mut state = self.lock();
         state.entries.retain_mut(|entry| {
@@ -533,7 +533,7 @@ impl Members {
     }
 
     fn lock(&self) -> MutexGuard<'_, MembersState> {
-        // No thread leaves the state half changed, so one that died under the lock left it whole.
+        // No thread leaves the state half changed, so it is intact even if a thread panicked under the lock.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -554,10 +554,10 @@ impl Members {
     }
 }
 
-/// A connection whose peer has not sent its hello. It counts as one as long as this value lives.
+/// A connection whose peer has not sent its hello. It counts as such as long as this value lives.
 struct UnknownPeer(Members, u64);
 
-/// A peer that announced itself and did not come.
+/// The error for peers that connected and sent no hello.
 fn silent(unknown_peers: &BTreeMap<u64, u32>) -> io::Error {
     let named = unknown_peers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
@@ -566,9 +566,9 @@ fn silent(unknown_peers: &BTreeMap<u64, u32>) -> io::Error {
 }
 
 impl UnknownPeer {
-    /// None while as many have said nothing as there may be.
+    /// Counts a connection; `None` if the limit of such connections is reached.
     fn new(members: &Members, stream: &UnixStream) -> Option<Self> {
-        // One that cannot be named counts all the same.
+        // A peer whose process id is unknown counts too.
         let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
         let mut state = members.lock();
         if state.unknown_peers.len() >= MAX_UNKNOWN_MEMBERS {
@@ -580,8 +580,8 @@ impl UnknownPeer {
         Some(Self(members.clone(), number))
     }
 
-    /// Waits for the hello, which says who the peer is; returns numbers of the member and of the connection. A peer that only
-    /// asks gets its answer, and is no member.
+    /// Waits for the hello, which says who the peer is. Returns the numbers of the member and of the connection. A peer that only
+    /// asks a question gets its answer, and is no member.
     fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
@@ -610,7 +610,7 @@ impl UnknownPeer {
             _ => MemberState::WorkerLost,
         };
         stream.set_read_timeout(None).ok()?;
-        // A program that reads nothing is not waited for.
+        // Bounds writes, since a program may read nothing.
         stream.set_write_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
         let session = SessionKind(session);
         let member = Member { id: 0, pid, session, key, address, link, program, state, frames, reached: None };
@@ -618,13 +618,13 @@ impl UnknownPeer {
         Some((self.0.clone(), id, connection))
     }
 
-    /// Answers a question, and waits until the asker has hung up: it may be a program of the job, which is not dumped
-    /// before.
+    /// Answers a question, and waits until the peer has closed the connection: it may be a program of the job, which cannot be
+    /// dumped before.
     fn answer(&self, mut stream: &UnixStream, question: &Question) {
         let reply = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
         let Some(bytes) = reply.and_then(|reply| reply.encode().ok()) else { return };
         if stream.write_all(&bytes).is_ok() {
-            // It says nothing more: the end is what comes.
+            // The peer sends nothing more, so this waits for the end.
             let _ = stream.set_read_timeout(Some(MEMBER_CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));
         }
     }
@@ -637,7 +637,7 @@ impl Drop for UnknownPeer {
     }
 }
 
-/// Reads one connection to its end.
+/// Reads a connection to its end.
 fn serve_peer(peer: UnknownPeer, stream: &Arc<UnixStream>) {
     let Some((members, id, connection)) = peer.receive_hello(stream) else { return };
     while let Ok(Some(word)) = read(stream) {
@@ -646,23 +646,23 @@ fn serve_peer(peer: UnknownPeer, stream: &Arc<UnixStream>) {
     members.leave(id, connection);
 }
 
-/// A job socket that no process can see.
+/// A job socket that is hidden from all processes.
 #[derive(Debug)]
 pub struct HiddenSocket(PathBuf);
 
 impl Drop for HiddenSocket {
     fn drop(&mut self) {
-        // The folder is ours alone; if it is gone, so is the job.
+        // Only this user can enter the folder; if it is gone, so is the job.
         let _ = fs::rename(out_of_sight(&self.0), &self.0);
     }
 }
 
-/// Where a hidden socket is.
+/// Path of a hidden socket.
 pub(crate) fn out_of_sight(path: &Path) -> PathBuf {
     path.with_extension(HIDDEN_EXTENSION)
 }
 
-/// Reads one message; none at the end of the connection.
+/// Reads one message; `None` at the end of the connection.
 fn read(mut stream: &UnixStream) -> io::Result<Option<FromProgram>> {
     let breach = |error: EnvelopeError| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut head = [0; HEAD_BYTES];

@@ -1,4 +1,4 @@
-//! Namespaces of a job's own, for a program whose process ids, job folder, or pseudo-terminals another process has.
+//! Namespaces of a job's own, for a program whose process ids, job folder or pseudo-terminals another process has.
 //!
 //! ```text
 //! supervisor ── keeper     new namespaces for its children; the job's folder mounted where the programs look for it
@@ -6,9 +6,9 @@
 //!                     └─ program, with the ids that it had
 //! ```
 //!
-//! [`keep`], [`init`] and [`enter`] are the bodies of three hidden commands, because each takes a process of its own. The
-//! rule: the file system is the same but for the folder of jobs, `/proc`, and what of the job's own lies in `/dev/shm` and
-//! `/dev/pts`, and nothing stays behind when init has ended.
+//! [`keep`], [`init`] and [`enter`] are the bodies of three hidden commands, because each needs a process of its own. The rule:
+//! the file system is the same except the folder of jobs, `/proc`, and the job's own files in `/dev/shm` and `/dev/pts`. Nothing
+//! remains when init has ended.
 
 #![expect(unsafe_code, reason = "rustix marks the making of namespaces as unsafe, for a flag that is not used here")]
 
@@ -30,31 +30,31 @@ use crate::process::shared_memory::{Journal, MadeFiles, Segment};
 use crate::process::{shared_memory, terminals, tree};
 use crate::system::why;
 
-/// What fails where an ordinary user restores a job a second time.
+/// The step that fails if an ordinary user restores a job a second time.
 const MAKE_NAMESPACES_STEP: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
 
-/// What a keeper sets up.
+/// Settings of a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobNamespaces {
-    /// Where the programs look for the job's folder.
+    /// Path at which the programs look for the job's folder.
     pub known_folder: PathBuf,
     /// Path of the job's folder.
     pub folder: PathBuf,
-    /// Where CRIU leaves the program's id.
+    /// File to which CRIU writes the program's id.
     pub note: PathBuf,
-    /// A process id above all that the program needs: others are taken from there on.
+    /// A process id above all that the program needs: new ids follow it.
     pub last_id: u32,
-    /// CRIU's files, with copies of the job's shared memory.
+    /// Folder of CRIU's files, with copies of the job's shared memory.
     pub files: PathBuf,
-    /// A list of that shared memory, as JSON.
+    /// File with the list of that shared memory, as JSON.
     pub shared: PathBuf,
-    /// The journal of what of it was made: the supervisor knows whether the job goes on.
+    /// The journal of the shared memory that was made: the supervisor knows whether the job goes on.
     pub made: PathBuf,
     /// Numbers of the job's pseudo-terminals.
     pub terminals: Vec<u32>,
 }
 
-/// What failed, and what the system said.
+/// The step that failed, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing}: {}", why(source))]
 pub struct NamespaceError {
@@ -68,16 +68,16 @@ fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Namespac
     move |source| NamespaceError { doing, source: source.into() }
 }
 
-/// The keeper: makes the namespaces and starts `init` in them; ends as it ends.
+/// Runs the keeper: makes the namespaces, starts `init` in them, and ends when that ends.
 ///
 /// # Errors
 ///
-/// The namespaces cannot be made; this takes the rights of an administrator.
+/// The namespaces cannot be made; this needs an administrator's rights.
 pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, NamespaceError> {
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(MAKE_NAMESPACES_STEP))?;
-    // It may be out of sight once the job's own file systems are mounted.
+    // Its path may be hidden once the job's own file systems are mounted.
     let journal = Journal::open(&namespaces.made).map_err(failed("open the journal of the restore"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("make mounts private"))?;
@@ -92,8 +92,8 @@ pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, Namespa
     Ok(code(status))
 }
 
-/// Mounts the job's `folder` where its programs look for it, among no others: the folder that lies there for all other processes
-/// is another job's, and would take a mount on it along when it goes.
+/// Mounts the job's `folder` where its programs look for it, with no other job beside it. The folder that other processes see
+/// there is another job's. If that were removed, a mount on it would go too.
 fn show(folder: &Path, source: &Path) -> io::Result<()> {
     let job_folder = File::open(folder)?;
     let above = source.parent().ok_or(io::ErrorKind::InvalidInput)?;
@@ -103,7 +103,7 @@ fn show(folder: &Path, source: &Path) -> io::Result<()> {
     Ok(mount_bind(format!("/proc/self/fd/{}", job_folder.as_raw_fd()), source)?)
 }
 
-/// Makes the job's shared memory anew, where no other process sees it.
+/// Makes the job's shared memory anew, hidden from other processes.
 fn make_shared(namespaces: &JobNamespaces, journal: Journal) -> Result<(), NamespaceError> {
     let list = fs::read(&namespaces.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
     let list = list.map_err(failed("read the list of the job's shared memory"))?;
@@ -114,7 +114,7 @@ fn make_shared(namespaces: &JobNamespaces, journal: Journal) -> Result<(), Names
     made_files.map(MadeFiles::hand_over).map_err(failed("make the job's shared memory anew"))
 }
 
-/// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
+/// Mounts an empty `/dev/shm`, with only those files that CRIU needs, if they are there.
 fn mount_shared(namespaces: &JobNamespaces) -> io::Result<()> {
     let needed = [Some(namespaces.files.as_path()), namespaces.note.parent()].into_iter().flatten();
     let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::SHM_FOLDER)).collect();
@@ -127,18 +127,18 @@ fn mount_shared(namespaces: &JobNamespaces) -> io::Result<()> {
     Ok(())
 }
 
-/// Process 1: runs CRIU's `restore`, writes the id of the program to standard output and ends as the program does.
+/// Runs process 1: runs CRIU's `restore`, writes the id of the program to standard output, and ends as the program does.
 ///
 /// # Errors
 ///
 /// Nothing was restored: CRIU's log says why.
 pub fn init(namespaces: &JobNamespaces, restore: &[OsString]) -> Result<u8, NamespaceError> {
     die_with_parent()?;
-    // The program is in our session, and CRIU dumps no process whose session is that of a process outside.
+    // The program is in this session, and CRIU dumps no process whose session is that of a process outside.
     setsid().map_err(failed("make a session"))?;
     mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
         .map_err(failed("mount /proc"))?;
-    // Without this, CRIU or a helper of it might have an id that the program wants.
+    // Otherwise CRIU or a helper of it might get an id that the program needs.
     fs::write("/proc/sys/kernel/ns_last_pid", namespaces.last_id.to_string()).map_err(failed("set ids apart"))?;
     let (program, arguments) = restore.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
     let mut command = Command::new(program);
@@ -160,13 +160,13 @@ pub fn init(namespaces: &JobNamespaces, restore: &[OsString]) -> Result<u8, Name
     reap_until(root)
 }
 
-/// Has the kernel kill this process when its parent ends: with the supervisor the keeper, with the keeper process 1, and with
-/// that all processes of the namespace.
+/// Has the kernel kill this process when its parent ends. So the keeper ends with the supervisor, process 1 with the keeper, and
+/// all processes of the namespace with process 1.
 fn die_with_parent() -> Result<(), NamespaceError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("tie the job to its supervisor"))
 }
 
-/// Reaps processes that end, as process 1 has to, until the program is among them.
+/// Reaps processes that end, as process 1 must, until the program is one of them.
 fn reap_until(root: i32) -> Result<u8, NamespaceError> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -183,7 +183,7 @@ fn reap_until(root: i32) -> Result<u8, NamespaceError> {
 ///
 /// # Errors
 ///
-/// The namespaces cannot be entered, or the command not started.
+/// The namespaces cannot be entered, or the command cannot be started.
 pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, NamespaceError> {
     let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}")).map_err(failed("find the job's namespaces"));
     let (ids, mounts) = (open("pid_for_children")?, open("mnt")?);
@@ -205,7 +205,7 @@ pub fn keeper(katydid: &Path, namespaces: &JobNamespaces, restore: &Command) -> 
     command
 }
 
-/// The beginning of a command line that runs a command in the namespaces of the keeper `pid`.
+/// The command prefix that runs a command in the namespaces of the keeper `pid`.
 #[must_use]
 pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
     vec![katydid.into(), "job-enter".into(), "--pid".into(), pid.to_string().into(), "--".into()]
@@ -237,7 +237,7 @@ impl JobNamespaces {
     }
 }
 
-/// The status as a shell gives it: 128 + N for signal N.
+/// The exit status as a shell reports it: 128 + N for signal N.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)

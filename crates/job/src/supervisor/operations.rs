@@ -1,4 +1,4 @@
-//! The one checkpoint or move at a time that a job takes.
+//! The operations of a job, one checkpoint or move at a time.
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,7 +10,7 @@ use crate::supervisor::state::JobState;
 use crate::supervisor::view::{CompletedMigration, JobView, Migration, ProgressStep, Report, Request};
 use crate::sync::lock;
 
-/// The last step of what failed.
+/// The last progress step of a failed operation.
 fn failed(error: &CheckpointError) -> ProgressStep {
     ProgressStep::Failed { error: error.to_string(), of_server: error.is_of_server() }
 }
@@ -29,7 +29,7 @@ impl JobState {
         })
     }
 
-    /// Moves the job's sessions, and tells each step.
+    /// Moves the job's sessions, and reports each step.
     pub(crate) fn migrate(
         &self,
         request: &Migration,
@@ -45,7 +45,7 @@ impl JobState {
         outcome
     }
 
-    /// Does `work`, whose steps are in the job's view meanwhile.
+    /// Does `work`, and shows its steps in the job's view meanwhile.
     fn answer_members_during<T>(
         &self,
         tell: &(dyn Fn(&ProgressStep) + Sync),
@@ -65,7 +65,7 @@ impl JobState {
         tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Report, CheckpointError> {
         let outcome = self.exclusively(|| self.take(request, tell));
-        // The requester may ask for the next one at once.
+        // Reported last, since the requester may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&ProgressStep::Done(report.clone())),
             Err(error) => tell(&failed(error)),
@@ -83,8 +83,8 @@ impl JobState {
         outcome
     }
 
-    /// Does `work`. If it fails, perhaps before it came to the programs, those that held themselves for it go on; but not
-    /// one that it has let go, and that has come to its next point since.
+    /// Does `work`. If it fails, perhaps before it reached the programs, lets programs that held themselves for it go on. A
+    /// program that it has released already, and that has come to its next point since, stays.
     fn or_release<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let waiting: Vec<(u64, Option<u64>)> =
             self.members.list().iter().map(|member| (member.id, member.reached)).collect();
@@ -97,7 +97,7 @@ impl JobState {
         self.stopped.stop();
         done.map_err(|error| {
             self.release_reached(|member| waiting.contains(&(member.id, member.reached)));
-            // Whatever failed, failed by that.
+            // If the program has ended, that is why the operation failed.
             if self.root.has_ended() { CheckpointError::NoProgram } else { error }
         })
     }

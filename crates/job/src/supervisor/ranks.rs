@@ -1,18 +1,18 @@
-//! Ranks of MPI that each begin by `katydid run`, while what launches them did not: `mpirun -n 4 katydid run ./program`.
+//! MPI ranks that each begin by `katydid run` below a launcher that does not: `mpirun -n 4 katydid run ./program`.
 //!
 //! ```text
 //! shell ── mpirun ─┬─ katydid run, which becomes the program        ┐
 //!                  └─ katydid run, …                                ┘ one job, with mpirun at its root
-//! process 1 ── supervisor, which the first of them has started: it sees to the job until mpirun ends
+//! process 1 ── supervisor, which the first rank has started: it runs until mpirun ends
 //! ```
 //!
-//! They are connected to each other and to their launcher, so that no checkpoint of one alone could bring it back. The supervisor
-//! is no descendant of the launcher, since it would be in its own dumps then, and no ancestor either: unlike one that has
-//! started its job it takes no process along when it is killed. The rule: a launcher has one supervisor at most, which is ready
-//! before a rank becomes its program.
+//! The ranks are connected to each other and to their launcher, so no checkpoint of one alone could be restored. The supervisor
+//! is no descendant of the launcher, since it would be in its own dumps then. It is no ancestor either: unlike a supervisor that
+//! has started its job, it takes no process along when it is killed. The rule: a launcher has at most one supervisor, which is
+//! ready before a rank executes its program.
 //!
-//! Of ranks on several machines, and of tasks of other launchers, each is a job of its own: a checkpoint of one could not be
-//! restored beside the others, and is refused ([`LauncherTask`]).
+//! Ranks on several machines, and tasks of other launchers, are jobs of their own. A checkpoint of one could not be restored
+//! beside the others, and is refused ([`LauncherTask`]).
 
 use std::env;
 use std::fmt;
@@ -33,34 +33,34 @@ use crate::process::tree;
 use crate::supervisor::folder;
 use crate::supervisor::folder::FolderError;
 
-/// What Open MPI's launchers are called, but for what Debian adds behind a dot.
+/// Names of Open MPI's launchers, apart from the suffix that Debian adds after a dot.
 const OPEN_MPI_LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
-/// By which it tells a rank how many there are, and how many of these on this machine.
+/// Variables in which it tells a rank the number of ranks, and of those on this machine.
 const OPEN_MPI_VARIABLES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
-/// How far above a rank its launcher is looked for: scripts may be between them.
+/// Most ancestors of a rank among which its launcher is looked for: scripts may be between them.
 const MAX_ANCESTORS: usize = 16;
 
-/// The process that has launched all ranks of a program, on this machine.
+/// The process that has launched all ranks of a program on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launcher {
     pid: u32,
 }
 
-/// Where the programs of a job find it.
+/// How the programs of a job find it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobAddress {
     /// Path of the job socket.
     pub socket: PathBuf,
-    /// The server of its programs.
+    /// The server of the job's programs.
     pub server: String,
 }
 
-/// A launcher's end, which can be waited for.
+/// A handle of a launcher, to wait for its end.
 #[derive(Debug)]
 pub struct LauncherEnd(OwnedFd);
 
-/// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
-/// no more than what a batch script may start.
+/// Variables in which launchers tell a task the number of tasks: the first one that is set counts. Slurm's `SLURM_NTASKS` says no
+/// more than how many tasks a batch script may start.
 const RANK_COUNT_VARIABLES: [&str; 6] = [
     OPEN_MPI_VARIABLES[0],
     "PMI_SIZE",
@@ -69,17 +69,18 @@ const RANK_COUNT_VARIABLES: [&str; 6] = [
     "FLUX_JOB_SIZE",
     "SLURM_STEP_NUM_TASKS",
 ];
-/// By which a launcher tells a task its number, where none of the above is there.
+/// Variables with the number of a task, if none of the above is set.
 const RANK_NUMBER_VARIABLES: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
-/// What Slurm tells tasks of a step, and a batch script, whose number is 0 and which is in no step.
+/// Slurm's variables for tasks of a step, and for a batch script, whose number is 0 and which is in no step.
 const SLURM_VARIABLES: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
-/// How many processes PyTorch's `torchrun` has started, and the number of this one. Scripts that take its place set them too.
+/// Variables of PyTorch's `torchrun`: the number of processes that it has started, and the number of this one. Scripts that take
+/// its place set them too.
 const TORCHRUN_VARIABLES: [&str; 2] = ["WORLD_SIZE", "RANK"];
 
-/// What says that a process is one task of several which were started together.
+/// Evidence that a process is one of several tasks that were started together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LauncherTask {
-    /// A variable of its environment.
+    /// The environment variable that says so.
     pub variable: &'static str,
     /// Value of that variable.
     pub value: String,
@@ -91,7 +92,7 @@ impl fmt::Display for LauncherTask {
     }
 }
 
-/// The number that a variable holds.
+/// The number in a variable.
 fn number(get: &impl Fn(&str) -> Option<String>, variable: &str) -> Option<u64> {
     get(variable)?.trim().parse().ok()
 }
@@ -107,7 +108,7 @@ impl LauncherTask {
         Self::of_launcher(&get).or_else(|| Self::of_torchrun(&get))
     }
 
-    /// A process of `torchrun`, whatever has started that.
+    /// The task of a process of `torchrun`, whatever has started that.
     fn of_torchrun(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let [size, rank] = TORCHRUN_VARIABLES.map(|variable| number(&get, variable));
         if rank.is_none() || size < Some(2) {
@@ -123,7 +124,7 @@ impl LauncherTask {
         let sized = RANK_COUNT_VARIABLES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
         match (sized, RANK_NUMBER_VARIABLES.into_iter().find(|variable| number(variable).is_some())) {
             (Some((variable, 2..)), _) => return task(variable),
-            // A size of 1 may be that of what has started the launcher.
+            // A size of 1 may come from a launcher further up.
             (Some(_), Some(variable)) if number(variable) > Some(0) => return task(variable),
             (Some(_), _) => return None,
             (None, Some(variable)) => return task(variable),
@@ -135,7 +136,7 @@ impl LauncherTask {
     }
 }
 
-/// Whether this process is a rank of MPI, as are none on other machines.
+/// Whether this process is an MPI rank, and all ranks are on this machine.
 #[must_use]
 pub fn is_mpi_rank() -> bool {
     let [all, here] = OPEN_MPI_VARIABLES.map(|name| env::var(name).ok());
@@ -143,7 +144,7 @@ pub fn is_mpi_rank() -> bool {
 }
 
 impl Launcher {
-    /// Launcher of this process; none if the process is no rank.
+    /// The launcher of this process; `None` if the process is no rank.
     #[must_use]
     pub fn of_this_process() -> Option<Self> {
         let mut above =
@@ -153,13 +154,13 @@ impl Launcher {
         above.find(is_launcher).map(Self::at)
     }
 
-    /// Whether this process is below it, as every orphan is below process 1.
+    /// Whether this process descends from it; every orphan descends from process 1.
     #[must_use]
     pub fn has_this_process(self) -> bool {
         tree::tree(self.pid).is_ok_and(|tree| tree.iter().any(|process| process.pid == std::process::id()))
     }
 
-    /// That with this process id.
+    /// The launcher with this process id.
     #[must_use]
     pub fn at(pid: u32) -> Self {
         Self { pid }
@@ -191,42 +192,43 @@ impl Launcher {
         StandardStream::of_process(self.pid)
     }
 
-    /// Its standard error.
+    /// Opens the launcher's standard error.
     ///
     /// # Errors
     ///
-    /// It is gone or has none; or it is a socket, and the system does not lend us descriptors of others.
+    /// The launcher is gone or has none; or it is a socket, and the system does not permit copies of other processes'
+    /// descriptors.
     pub fn standard_error(self) -> io::Result<OwnedFd> {
-        // Opened anew, a file would have another position, and a socket cannot be.
+        // Copied if possible: a file that is opened anew has another position, and a socket cannot be opened.
         let copied_fd = self.end().and_then(|end| pidfd_getfd(&end.0, 2, PidfdGetfdFlags::empty()));
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
         Ok(copied_fd.or_else(|_| open(format!("/proc/{}/fd/2", self.pid), flags, Mode::empty()))?)
     }
 
-    /// Gives this thread, and those that it starts, the processors of the launcher: a rank may be bound to one of them.
+    /// Gives this thread, and the threads that it starts, the launcher's processors: a rank may be bound to one of them.
     ///
     /// # Errors
     ///
-    /// It is gone, or the system refuses.
+    /// The launcher is gone, or the system refuses.
     pub fn share_processors(self) -> rustix::io::Result<()> {
         sched_setaffinity(None, &sched_getaffinity(tree::raw(self.pid))?)
     }
 
-    /// When the launcher has ended.
+    /// A handle to wait for the launcher's end.
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The launcher is gone.
     pub fn end(self) -> rustix::io::Result<LauncherEnd> {
         let pid = tree::raw(self.pid).ok_or(Errno::SRCH)?;
         pidfd_open(pid, PidfdFlags::empty()).map(LauncherEnd)
     }
 
-    /// The job with this launcher at its root; `start` starts its supervisor if there is none, while no other rank does.
+    /// Returns the job with this launcher at its root. If there is none, `start` starts its supervisor, while no other rank does.
     ///
     /// # Errors
     ///
-    /// The folder of jobs cannot be used, or what `start` says. There is no job if `start` has not made one.
+    /// The folder of jobs cannot be used, or the error of `start`. Returns `None` if `start` has not made a job.
     pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<JobAddress>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };
@@ -252,7 +254,7 @@ impl Launcher {
 impl LauncherEnd {
     /// Blocks until the process has ended.
     pub fn wait(&self) {
-        // Nothing but a signal interrupts this.
+        // Only a signal interrupts this.
         while poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) == Err(Errno::INTR) {}
     }
 }
@@ -263,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// The variable that tells that there are several tasks.
+    /// The variable that shows that there are several tasks.
     fn task_variable(environment: &[(&str, &str)]) -> Option<&'static str> {
         let get =
             |name: &str| environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).into());
@@ -308,7 +310,8 @@ mod tests {
         let sleep = sleep.arg("1000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = sleep.spawn().unwrap();
         let launcher = Launcher::at(child.id());
-        // It counts as started when its process begins to be that program, which then gets its name, and its arguments last.
+        // The command counts as started when its process begins to execute the program. Only then does it get the program's name,
+        // and last its arguments.
         while !launcher.command().concat().starts_with("/bin/sleep") {}
         assert_eq!(launcher.name(), "sleep");
         assert_eq!(launcher.command(), ["/bin/sleep", "1000"]);

@@ -1,7 +1,7 @@
-//! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and those of all users for root.
+//! The servers and jobs of this machine, as far as the caller may know them: a user's own, and those of all users for root.
 //!
-//! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives: a note that can be
-//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Where both may lie, `supervisor/runtime_dirs.rs` says.
+//! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives. A note that can be
+//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). `supervisor/runtime_dirs.rs` says where both may be.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,14 +17,14 @@ use crate::supervisor::folder;
 use crate::supervisor::folder::FoundJob;
 use crate::supervisor::runtime_dirs;
 
-/// The folder of servers' notes, beside that of jobs.
+/// The folder of servers' notes, beside the folder of jobs.
 const SERVERS_FOLDER: &str = "servers";
-/// Longest path of a socket that is believed.
+/// Longest path of a socket that is accepted.
 const MAX_SERVER_NOTE_BYTES: u64 = 4096;
-/// Names that are tried for one process, which may have several servers.
+/// Most names that are tried for one process, which may have several servers.
 const MAX_NOTES_OF_PROCESS: u32 = 1000;
 
-/// The note of a server. Dropped: it goes.
+/// The note of a server. Dropping the value removes it.
 #[derive(Debug)]
 pub struct ServerRegistration {
     path: PathBuf,
@@ -36,7 +36,7 @@ impl ServerRegistration {
     ///
     /// # Errors
     ///
-    /// What the system said; the server can do without.
+    /// The system's error; the server works without the note.
     pub fn new(admin: &Path) -> io::Result<Self> {
         let above = folder::cache().ok_or(io::ErrorKind::NotFound)?.join(SERVERS_FOLDER);
         match private::folder(&above) {
@@ -49,13 +49,13 @@ impl ServerRegistration {
             let mut options = File::options();
             let mut lock = match options.write(true).create_new(true).mode(0o600).open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    // Left by one that had our number before us.
+                    // An earlier process with this id left it.
                     clear(&path);
                     continue;
                 }
                 lock => lock?,
             };
-            // Who looks whether it is held has it for a moment.
+            // Waits, since a process that checks the lock holds it for a moment.
             flock(&lock, FlockOperation::LockExclusive)?;
             lock.write_all(admin.as_os_str().as_bytes())?;
             return Ok(Self { path, _lock: lock });
@@ -66,7 +66,7 @@ impl ServerRegistration {
 
 impl Drop for ServerRegistration {
     fn drop(&mut self) {
-        // One that stays is noticed by its lock.
+        // If the note stays, its free lock shows that it is abandoned.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -78,7 +78,7 @@ fn clear(path: &Path) {
     }
 }
 
-/// The admin sockets of servers that live.
+/// The admin sockets of running servers.
 pub fn servers() -> Vec<PathBuf> {
     let above = runtime_dirs::all().into_iter().map(|above| above.join(SERVERS_FOLDER));
     let notes = above.flat_map(|above| fs::read_dir(above).into_iter().flatten().flatten());
@@ -88,13 +88,13 @@ pub fn servers() -> Vec<PathBuf> {
     admins
 }
 
-/// Whether a socket is a user's: a note or a job of another user may name any.
+/// Whether a socket belongs to a user: a note or a job of another user may name any socket.
 #[must_use]
 pub fn is_socket_of(socket: &Path, user: u32) -> bool {
     fs::metadata(socket).is_ok_and(|found| found.file_type().is_socket() && found.uid() == user)
 }
 
-/// What a note says whose server lives. The folder may be another user's, who may put anything there.
+/// The path in a note whose server runs. The folder may be another user's, who may put any file there.
 fn admin_of(note: &Path) -> Option<PathBuf> {
     let file = folder::open_file(note).ok()?;
     let owner = file.metadata().ok()?.uid();

@@ -1,8 +1,8 @@
-//! Where the folders of jobs and the notes of servers lie: below `katydid` in the runtime folder of a user, or in `/tmp/katydid-UID`.
+//! Parent folders of jobs and of servers' notes: `katydid` in the runtime folder of a user, or `/tmp/katydid-UID`.
 //!
-//! The rule: what is new goes to the first of [`of_user`], and what is there is looked for in [`all`]. A user's processes may have been
-//! begun with another `XDG_RUNTIME_DIR` than the asker's, or with none, as by cron, `su` and `sudo -u`. So the login's is looked
-//! at too, and those in the environments that processes began with.
+//! The rule: new entries go to the first of [`of_user`], and existing ones are looked for in [`all`]. A user's processes may have
+//! been started with another `XDG_RUNTIME_DIR` than the caller's, or with none, as by cron, `su` and `sudo -u`. So the login's
+//! folder is searched too, and the folders in the initial environments of processes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,11 +23,11 @@ pub(crate) const MAX_JOB_NAME_CHARS: usize = 40;
 pub(crate) const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
 const MAX_SOCKET_NAME_BYTES: usize = "/control".len();
-/// The runtime folders of logins, by the numbers of users.
+/// The runtime folders of logins, by user id.
 const LOGIN_RUNTIME_FOLDER: &str = "/run/user";
-/// Names a runtime folder.
+/// Variable that names a runtime folder.
 const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// Our own folder below one.
+/// Katydid's folder in a runtime folder.
 const FOLDER_NAME: &str = "katydid";
 
 /// Folders of this user: new ones go to the first, and existing ones may be in any.
@@ -47,21 +47,21 @@ fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
 
-/// Folders in which the asker may look: those of this user, those of new folders first, and for root those of all users. Each
-/// was made by the user whose it is.
+/// Folders that the caller may search: this user's, that of new entries first, and for root those of all users. Each was made by
+/// its user.
 pub(crate) fn all() -> Vec<PathBuf> {
     all_by_user().into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// Those of [`all`] in which this user may remove what was left, by paths without symbolic links: of this user alone, and where no other
-/// user can put another folder in their place meanwhile.
+/// Those of [`all`] in which this user may remove abandoned files, by paths without symbolic links. They belong to this user, and
+/// no other user can put another folder in their place meanwhile.
 pub(crate) fn own() -> Vec<PathBuf> {
     let us = geteuid().as_raw();
     let own = all_by_user().into_iter().filter(|(user, _)| *user == us);
     own.filter_map(|(_, folder)| fs::canonicalize(folder).ok()).filter(|folder| is_out_of_reach(folder, us)).collect()
 }
 
-/// Whether the folder is this user's, and closed, and only this user and root can change what its path leads to.
+/// Whether the folder is this user's and closed to others, and only this user and root can change what its path leads to.
 fn is_out_of_reach(folder: &Path, us: u32) -> bool {
     let is_closed = |above: &Path| {
         fs::symlink_metadata(above).is_ok_and(|stat| {
@@ -72,7 +72,7 @@ fn is_out_of_reach(folder: &Path, us: u32) -> bool {
         })
     };
     let is_ours = |stat: fs::Metadata| stat.uid() == us && stat.mode() & 0o077 == 0;
-    // Our own name in a folder that all may write to is ours to change, and so is a closed folder's.
+    // Only this user can change its own entry in a sticky folder, or in a closed one.
     fs::symlink_metadata(folder).is_ok_and(is_ours) && folder.ancestors().all(is_closed)
 }
 
@@ -100,14 +100,14 @@ fn all_by_user() -> Vec<(u32, PathBuf)> {
     folders
 }
 
-/// The numbers behind `prefix` in the names of a folder's entries.
+/// The numbers after `prefix` in the names of a folder's entries.
 fn numbers_in(folder: &str, prefix: &str) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What `pick` finds in the environments that processes started with, and their users: only processes whose environment may be
-/// read and who see the same files.
+/// Values that `pick` finds in the initial environments of processes, with the users of these. Only processes count whose
+/// environment may be read, and which see the same files.
 pub(crate) fn pick_from_environments<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
     let own_namespace = fs::read_link("/proc/self/ns/mnt").ok();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

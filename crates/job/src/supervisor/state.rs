@@ -1,4 +1,4 @@
-//! What a supervisor knows of its job.
+//! The state of a job at its supervisor.
 
 use std::env;
 use std::ffi::OsString;
@@ -29,15 +29,15 @@ use crate::sync::lock;
 /// Set by tests that ask for a checkpoint wherever a program holds itself.
 const FAULT_STEP_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 
-/// Whether the program runs.
+/// State of the program's start.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) enum Start {
-    /// Not yet, as far as we know: it may be quick to ask for a checkpoint of itself.
+    /// Not yet, as far as the supervisor knows: the program may be quick to ask for a checkpoint of itself.
     #[default]
     Awaited,
-    /// It is this process, as we see it.
+    /// It runs as this process, in the supervisor's namespace.
     Done(u32),
-    /// It has ended by now, or could not be started.
+    /// It has ended, or could not be started.
     Never,
 }
 
@@ -51,7 +51,7 @@ impl Root {
         self.1.notify_all();
     }
 
-    /// Its process, if it runs.
+    /// Process id of the program, if it runs.
     pub(crate) fn now(&self) -> Option<u32> {
         if let Start::Done(pid) = *lock(&self.0) { Some(pid) } else { None }
     }
@@ -65,7 +65,7 @@ impl Root {
         }
     }
 
-    /// Its process, once it is known whether it runs.
+    /// Waits until it is known whether the program runs, and returns its process id.
     pub(crate) fn wait_for_start(&self) -> Option<u32> {
         let is_awaited = |start: &mut Start| matches!(start, Start::Awaited);
         drop(self.1.wait_while(lock(&self.0), is_awaited).unwrap_or_else(PoisonError::into_inner));
@@ -82,7 +82,7 @@ pub(crate) struct JobState {
     pub(crate) members: Members,
     pub(crate) stdio: [StandardStream; 3],
     pub(crate) enter: Vec<OsString>,
-    /// Where its programs' server is, and was before.
+    /// The server of the job's programs, and earlier ones.
     pub(crate) servers: Mutex<Vec<String>>,
     pub(crate) generations: Generations,
     pub(crate) task: Option<LauncherTask>,
@@ -93,17 +93,17 @@ pub(crate) struct JobState {
     pub(crate) exclusive: Mutex<()>,
     /// Held by a thread that takes a checkpoint, or waits to take one.
     pub(crate) checkpointer: Mutex<()>,
-    /// What a session that loses its worker may be rebuilt from.
+    /// The checkpoint from which a session that loses its worker may be rebuilt.
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Processes that are locked or checkpointed one by one.
     pub(crate) locked_processes: LockedProcesses,
     pub(crate) step: Mutex<Option<ProgressStep>>,
     pub(crate) last: Mutex<Option<Report>>,
-    /// A CRIU was killed while it had a hand in the program.
+    /// Whether a CRIU was killed while it held the program.
     pub(crate) criu_killed: AtomicBool,
-    /// Programs that a signal had stopped before the checkpoint or the current move.
+    /// Programs that a signal had stopped before the current checkpoint or move.
     pub(crate) stopped: StoppedProcesses,
-    /// The program was killed because it is in an image.
+    /// Whether the program was killed because it is in an image.
     pub(crate) was_put_away: AtomicBool,
     pub(crate) control: Mutex<Option<HttpServer>>,
 }
@@ -116,7 +116,7 @@ impl JobState {
         private::write(&self.folder.path().join("server"), servers.join("\n"))
     }
 
-    /// The CRIU to use, looked for once.
+    /// The CRIU to use, which is looked for once.
     pub(crate) fn criu(&self) -> Result<Criu, CriuError> {
         let mut found = lock(&self.criu);
         if found.is_none() {
@@ -125,8 +125,8 @@ impl JobState {
         found.clone().ok_or_else(|| CriuError::Missing { private: self.private_criu.clone() })
     }
 
-    /// A program holds itself. It is let go unless a test will ask for a checkpoint. One that is being taken lets it go
-    /// by itself, or has passed it already.
+    /// Handles a program that holds itself: it is released unless a test will ask for a checkpoint. A checkpoint in progress
+    /// releases it, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
         if env::var_os(FAULT_STEP_VARIABLE).is_none() {
             let _turn = lock(&self.exclusive);
@@ -134,14 +134,14 @@ impl JobState {
         }
     }
 
-    /// Lets go those that `which` means of the programs that hold themselves.
+    /// Releases those programs that hold themselves and for which `is_released`.
     pub(crate) fn release_reached(&self, is_released: impl Fn(&Member) -> bool) {
-        // One that is not with its worker goes on when it is brought back to one.
+        // A program that is not with its worker goes on when it is brought back to one.
         let holds = |member: &Member| {
             member.reached.is_some() && member.state == MemberState::Present && !self.locked_processes.has(member.id)
         };
         for member in self.members.list().into_iter().filter(|member| holds(member) && is_released(member)) {
-            // One that has ended meanwhile needs no order.
+            // A program that has ended meanwhile needs no order.
             let _ = self.members.order(member.id, &ToProgram::Release {}, MEMBER_ORDER_TIMEOUT);
         }
     }

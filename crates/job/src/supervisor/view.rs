@@ -1,4 +1,4 @@
-//! What the control socket says and takes, as JSON (`docs/reference/admin-api.md`).
+//! The JSON that the control socket returns and accepts (`docs/reference/admin-api.md`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct JobView {
     pub host: String,
     /// Programs with a GPU side.
     pub members: Vec<MemberView>,
-    /// The step of the checkpoint that is being taken; null: none.
+    /// The current step of the running checkpoint; null if there is none.
     pub checkpoint: Option<ProgressStep>,
     /// The last checkpoint that was completed.
     pub last: Option<Report>,
@@ -36,13 +36,13 @@ pub struct MemberView {
     pub pid: u32,
     /// File name of the program.
     pub program: String,
-    /// `cuda` or `opencl`: what its session speaks.
+    /// API of its session: `cuda` or `opencl`.
     pub api: String,
     /// `present`, `away`, `back` or `worker_lost`.
     pub state: MemberState,
-    /// Frames it had sent when it last said so.
+    /// Number of frames that the program had sent at its last report.
     pub frames: u64,
-    /// The frame at which it holds itself, as `KATYDID_CHECKPOINT_AT` told it; null: none.
+    /// The frame at which the program holds itself, as `KATYDID_CHECKPOINT_AT` says; null if none.
     pub reached: Option<u64>,
     /// Transport of the frames: `shm` or `stream`.
     pub link: String,
@@ -70,18 +70,18 @@ impl From<Member> for MemberView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Where the image is or will be: an absolute path.
+    /// Path of the image, which must be absolute.
     pub image: PathBuf,
-    /// The program goes on after it; else it is killed once the checkpoint is complete.
+    /// Whether the program goes on afterwards; else it is killed once the checkpoint is complete.
     #[serde(default)]
     pub leave_running: bool,
-    /// Only the GPU side; the program goes on.
+    /// Whether only the GPU side is saved; the program goes on.
     #[serde(default)]
     pub device_only: bool,
-    /// Nothing is taken to be unchanged since an earlier checkpoint.
+    /// Whether everything is saved, even if it seems unchanged since an earlier checkpoint.
     #[serde(default)]
     pub full: bool,
-    /// How many checkpoints the image keeps, this one counted; null: all.
+    /// How many checkpoints the image keeps, including this one; null: all.
     #[serde(default)]
     pub keep: Option<u32>,
     /// zstd level of chunks, 0: not compressed; null: the usual one.
@@ -90,22 +90,22 @@ pub struct Request {
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
     #[serde(default, alias = "patience_ms")]
     pub quiesce_timeout_ms: Option<u32>,
-    /// It is taken although a rehearsal of the restore failed.
+    /// Whether the checkpoint is taken even if a rehearsal of the restore failed.
     #[serde(default)]
     pub force: bool,
 }
 
-/// `POST /v1/migrations`: the sessions of the job go on elsewhere, its processes stay.
+/// The body of `POST /v1/migrations`, which moves the job's sessions while its processes stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migration {
     /// The server: `unix:/path` or `tcp://host:port`.
     pub to: String,
-    /// Devices of OpenCL to use in place of those that the sessions have: `NEW` or `OLD=NEW`, each a number, a type
-    /// (`cpu`, `gpu`, `accelerator`) or a part of a name.
+    /// OpenCL devices to use in place of the sessions' own: `NEW` or `OLD=NEW`, each a number, a type (`cpu`, `gpu`,
+    /// `accelerator`) or a part of a name.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// Where the checkpoint on the way is kept, by an absolute path; null: it is removed.
+    /// Absolute path at which the checkpoint that carries the sessions is kept; null: it is removed.
     #[serde(default)]
     pub image: Option<PathBuf>,
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
@@ -118,30 +118,30 @@ pub struct Migration {
 pub struct CompletedMigration {
     /// Name of the job.
     pub job: String,
-    /// The server that its sessions have now.
+    /// Address of the server that has its sessions now.
     pub to: String,
-    /// Workers of its sessions there.
+    /// Process ids of the sessions' workers there.
     pub workers: Vec<u32>,
-    /// How many of these had made a session's objects while the program still ran.
+    /// How many of these made a session's objects while the program still ran.
     #[serde(default)]
     pub rehearsed: usize,
-    /// Bytes of GPU memory that went along.
+    /// Bytes of GPU memory that were moved.
     pub bytes_content: u64,
     /// How long the program was paused, in microseconds.
     pub stopped_us: u64,
-    /// How long all of it took, in microseconds.
+    /// How long the migration took, in microseconds.
     pub took_us: u64,
-    /// How long each of its stages took, in microseconds.
+    /// How long each stage took, in microseconds.
     #[serde(default)]
     pub stages_us: BTreeMap<String, u64>,
 }
 
-/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: what is being done. The last one is `done`, `moved`
-/// or `failed`.
+/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: the current step. The last one is `done`, `moved` or
+/// `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum ProgressStep {
-    /// Looking for CRIU, opening the image, connecting to the workers. The program runs.
+    /// CRIU is found, the image opened, and the workers connected. The program runs.
     Prepare,
     /// The program's calls are held from here on.
     Hold,
@@ -153,10 +153,10 @@ pub enum ProgressStep {
     Leave,
     /// CRIU copies the processes.
     Dump {
-        /// Bytes of files that it has written.
+        /// Bytes of files that CRIU has written.
         #[serde(default)]
         done: u64,
-        /// Bytes of memory that the processes have, about as many as will be written.
+        /// Bytes of memory of the processes, about as many as CRIU will write.
         #[serde(default)]
         total: u64,
     },
@@ -164,18 +164,18 @@ pub enum ProgressStep {
     Resume,
     /// The image is written.
     Write {
-        /// Bytes of GPU memory looked at.
+        /// Bytes of GPU memory processed.
         done: u64,
         /// Bytes of GPU memory in all.
         total: u64,
-        /// Bytes that the image took.
+        /// Bytes added to the image.
         written: u64,
     },
-    /// Other workers find out whether the sessions come back.
+    /// Other workers test whether the sessions come back.
     Rehearse,
-    /// Workers of sessions that do not are saved as processes.
+    /// Workers of sessions that do not come back are saved as processes.
     KeepWorkers,
-    /// What makes the checkpoint complete is written.
+    /// The manifest is written, which completes the checkpoint.
     Commit,
     /// Sessions are rebuilt on another server.
     Rebuild,
@@ -185,9 +185,9 @@ pub enum ProgressStep {
     Done(Report),
     /// The job's sessions are on the other server.
     Moved(CompletedMigration),
-    /// It is not, and everything is as it was before.
+    /// The operation failed, and everything is as it was before.
     Failed {
-        /// Why it failed, for people.
+        /// Text of the error, for users.
         error: String,
         /// Whether a server has no free slot for a session, has no driver, or cannot be reached.
         #[serde(default)]
@@ -196,14 +196,14 @@ pub enum ProgressStep {
 }
 
 impl ProgressStep {
-    /// The name of its stage, as the control socket says it.
+    /// Name of the stage, as on the control socket.
     #[must_use]
     pub fn name(&self) -> String {
         let step = serde_json::to_value(self).unwrap_or_default();
         step["stage"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Whether no line follows.
+    /// Whether this is the last line.
     #[must_use]
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Done(_) | Self::Moved(_) | Self::Failed { .. })
@@ -225,23 +225,23 @@ pub struct Report {
     pub workers: Vec<u32>,
     /// Bytes of GPU memory in the checkpoint.
     pub bytes_content: u64,
-    /// Bytes of it that were written now, the rest being in the image already.
+    /// Bytes of it that were added to the image now; the image had the rest already.
     pub bytes_added: u64,
     /// Bytes of the processes' images and of the journals.
     pub bytes_files: u64,
     /// How long the program was paused, in microseconds.
     pub stopped_us: u64,
-    /// How long all of it took, in microseconds.
+    /// How long the checkpoint took, in microseconds.
     pub took_us: u64,
-    /// How long each of its stages took, in microseconds.
+    /// How long each stage took, in microseconds.
     #[serde(default)]
     pub stages_us: BTreeMap<String, u64>,
-    /// Sessions that are kept as the processes of their workers, since no replay brings them back, and why: a line each.
+    /// Sessions that are saved as the processes of their workers, since no replay brings them back, with the reason: one a line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worker_images: Vec<String>,
     /// Whether the program goes on.
     pub running: bool,
-    /// What failed once the checkpoint was there.
+    /// What failed after the checkpoint was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! The approximate functions of the GPU's special function unit: `ex2 lg2 sin cos rsqrt tanh`.
 //!
-//! Polynomials, exact to about one ulp of `f32`, which is at least as good as the hardware. They are free of branches and
-//! calls so that they vectorise; special values fall out of the arithmetic or are selected at the end.
+//! They are polynomials, exact to about one ulp of `f32`, which is at least as good as the hardware. They have no branches and
+//! calls, so that they vectorise. Special values result from the arithmetic or are selected at the end.
 
 use super::float::{canonical, flush};
 use super::lanes::operations;
@@ -34,7 +34,7 @@ pub(crate) fn lg2(x: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = if subnormal { x * 16_777_216.0 } else { x };
     let bits = scaled.to_bits();
-    // Mantissa in sqrt(1/2)..sqrt(2), so that the logarithm of it is small where the result is.
+    // The mantissa is in sqrt(1/2)..sqrt(2), so that its logarithm is small where the result is.
     let biased = bits.wrapping_sub(0x3f35_04f3);
     let exponent = (biased as i32) >> 23;
     let mantissa = f32::from_bits((biased & 0x007f_ffff).wrapping_add(0x3f35_04f3));

@@ -10,19 +10,19 @@ use std::ops::{BitAnd, BitOr, BitXor, Not};
 pub(crate) trait Bits:
     Element<Lane = Self> + Raw + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
 {
-    /// How many bits are set.
+    /// Returns the number of set bits.
     fn ones(self) -> u32;
     /// Zero bits above the highest set one.
     fn leading(self) -> u32;
     /// The bits in reverse order.
     fn reversed(self) -> Self;
-    /// `a >> pos`, `len` bits of it, zero-extended.
+    /// Returns `len` bits of `a >> pos`, zero-extended.
     fn field(self, pos: u32, len: u32) -> Self;
-    /// `a >> pos`, `len` bits of it, sign-extended.
+    /// Returns `len` bits of `a >> pos`, sign-extended.
     fn signed_field(self, pos: u32, len: u32) -> Self;
-    /// `self` with `len` bits at `pos` taken from `bits`.
+    /// Returns `self` with `len` bits at `pos` taken from `bits`.
     fn insert(self, bits: Self, pos: u32, len: u32) -> Self;
-    /// The bits that differ from the sign bit: where `bfind` of a signed number looks.
+    /// Returns the bits that differ from the sign bit, in which `bfind` of a signed number searches.
     fn unsigned_part(self) -> Self;
 }
 
@@ -99,7 +99,7 @@ fn low_mask<T: LowMask>(len: u32) -> T {
 
 bits! {
     u32, i32, 0xff;
-    // The GPU looks at all bits of position and length here.
+    // Here the GPU uses all bits of position and length.
     u64, i64, u32::MAX;
 }
 
@@ -109,13 +109,13 @@ fn find<T: Bits>(value: T, width: u32) -> u32 {
     (width - 1).wrapping_sub(value.leading())
 }
 
-/// How far left to shift so that the highest set bit becomes the top one, or all ones.
+/// Returns how far left to shift so that the highest set bit becomes the top one, or all ones.
 #[inline(always)]
 fn find_shift<T: Bits>(value: T, width: u32) -> u32 {
     if value.leading() == width { u32::MAX } else { value.leading() }
 }
 
-/// One byte of `prmt`: three bits choose it, the fourth replicates its sign.
+/// Returns one byte of `prmt`: three bits select it, the fourth replicates its sign.
 #[inline(always)]
 fn permuted(both: u64, selector: u32) -> u32 {
     let byte = (both >> ((selector & 7) * 8)) as u8;
@@ -156,7 +156,7 @@ permute_modes! {
     PermuteRc16: [0x1010_u32, 0x3232, 0x1010, 0x3232];
 }
 
-/// `width` ones at `position`; when they reach `beyond` the word, ones up to its end.
+/// Returns `width` ones at `position`, cut at the end of the word. With `beyond`, they fill the word up to its end.
 #[inline(always)]
 fn bit_mask(position: u32, width: u32, beyond: bool) -> u32 {
     let (start, end) = (position & 31, (position & 31) + (width & 31));
@@ -171,7 +171,7 @@ fn sign_extended(value: u32, bits: u32) -> u32 {
     value.signed_field(0, bits)
 }
 
-/// Sum of four products of bytes, whose signs `A` and `B` say.
+/// Returns the sum of four products of bytes; `A` and `B` tell whether the bytes are signed.
 #[inline(always)]
 fn dot4<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
     let byte = |word: u32, index: u32, signed: bool| {
@@ -196,7 +196,7 @@ fn dot2<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
     c.wrapping_add((half(0) * byte(0) + half(1) * byte(1)) as u32)
 }
 
-/// Absolute differences of the parts of two words, `BITS` wide; with `SUM`, added up onto `c`.
+/// Returns the absolute differences of the parts of two words, `BITS` wide; with `SUM`, their sum with `c`.
 #[inline(always)]
 fn distances<const BITS: u32, const SIGNED: bool, const SUM: bool>(a: u32, b: u32, c: u32) -> u32 {
     let part = |word: u32, index: u32| {
@@ -311,7 +311,7 @@ pub(crate) fn insert<T: Bits>() -> Exec {
     insert_body::<T>
 }
 
-/// `lop3`: any function of three bits, its truth table in `imm`.
+/// `lop3`: any function of three bits, with its truth table in `imm`.
 pub(crate) fn lop3(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let registers = &machine.registers;
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));

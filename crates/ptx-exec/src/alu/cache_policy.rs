@@ -1,8 +1,8 @@
-//! Cache policies that are made while a kernel runs.
+//! Cache policies that kernels create at run time.
 
 use super::lanes::operations;
 
-/// The bits of a policy that say which fraction of the accesses it is for: sixteenths, less one.
+/// Returns the bits of a policy for a fraction of the accesses: sixteenths, minus one.
 pub(crate) fn fraction(fraction: f32) -> u64 {
     ((fraction * 16.0).ceil().clamp(1.0, 16.0) as u64 - 1) << 52
 }

@@ -1,7 +1,7 @@
-//! Carry chains: `add.cc addc sub.cc subc mad.cc madc`. The carry flag is a predicate like any other.
+//! Carry chains: `add.cc addc sub.cc subc mad.cc madc`. The carry flag is an ordinary predicate.
 //!
-//! A difference is the sum `a + !b + 1`, and the flag is the carry of that sum: set when nothing was borrowed. Programs
-//! see it when `addc` follows `sub.cc`, as it does in the compiler's own division of 128-bit integers.
+//! A difference is the sum `a + !b + 1`, and the flag is the carry of that sum: set when nothing was borrowed. Programs see it
+//! when `addc` follows `sub.cc`, as in the compiler's own division of 128-bit integers.
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, WARP_LANES};
@@ -11,24 +11,24 @@ pub(crate) const CARRY_IN: u64 = 1;
 /// `Inst::imm` flag: put the carry into predicate `x`.
 pub(crate) const CARRY_OUT: u64 = 2;
 
-/// What is added to (or taken from) the accumulator.
+/// The term that a step adds to the accumulator, or subtracts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chain {
     /// `a + b`
     Add,
-    /// `a - b`; the flag says that nothing is borrowed.
+    /// `a - b`; the flag is set when nothing is borrowed.
     Sub,
     /// Low half of `a * b`, plus `c`.
     MadLo,
     /// High half of `a * b`, plus `c`.
     MadHi,
-    /// The same, saturated at the ends of the signed range; there is no carry out.
+    /// High half of `a * b`, plus `c`, saturated to the signed range, without a carry out.
     MadHiSat,
 }
 
-/// Widths that chains come in.
+/// The widths of chains.
 pub(crate) trait Limb: Raw {
-    /// Result and carry of one step.
+    /// Returns result and carry of one step.
     fn step(chain: Chain, signed: bool, a: Self, b: Self, c: Self, carry: bool) -> (Self, bool);
 }
 
@@ -78,7 +78,7 @@ limbs! {
     u64, i64, u128, i128;
 }
 
-/// One instruction of a chain; `SIGNED` matters to `MadHi` only.
+/// One instruction of a chain; `SIGNED` matters only to `MadHi`.
 fn body<T: Limb, const CHAIN: u8, const SIGNED: bool>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let chain = match CHAIN {
         0 => Chain::Add,

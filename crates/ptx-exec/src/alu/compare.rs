@@ -26,9 +26,9 @@ macro_rules! comparisons {
 
 /// Types with an order.
 pub(crate) trait Comparable: Element {
-    /// What is compared.
+    /// Type of the compared value.
     type Key: PartialOrd + Copy;
-    /// The value to compare.
+    /// Returns the compared value.
     fn key(self) -> Self::Key;
 }
 
@@ -100,7 +100,7 @@ impl Element for FlushedHalf {
     }
 }
 
-/// Neither operand is above the other: NaN, or equal.
+/// Returns whether an operand is NaN.
 #[inline(always)]
 fn unordered<K: PartialOrd + Copy>(a: K, b: K) -> bool {
     a.partial_cmp(&a).is_none() | b.partial_cmp(&b).is_none()
@@ -137,7 +137,7 @@ comparisons! {
     Nan = |a, b| unordered(a, b);
 }
 
-/// Declares tests of one operand, which comes twice.
+/// Declares tests of one operand, which the code gets twice.
 macro_rules! tests_of_one {
     ($($(#[$doc:meta])* $name:ident($ty:ty) = |$a:ident| $body:expr;)*) => {$(
         $(#[$doc])*
@@ -185,7 +185,7 @@ tests_of_one! {
     InLocal(u64) = |a| a.wrapping_sub(window::LOCAL_ADDRESS) < window::GENERIC_WINDOW_BYTES;
     /// `isspacep.param`
     InParam(u64) = |a| a.wrapping_sub(window::PARAM_ADDRESS) < window::GENERIC_WINDOW_BYTES;
-    /// `isspacep.global`: everything that is in no window, and the workspace, which is global memory to device code.
+    /// `isspacep.global`: addresses in no window, and the workspace, which is global memory to device code.
     InGlobal(u64) = |a| (a < window::SHARED_ADDRESS) | (a.wrapping_sub(window::WORKSPACE_ADDRESS) < window::GENERIC_WINDOW_BYTES);
     /// `isspacep.const`: constant variables lie in global memory here.
     Never(u64) = |_a| false;

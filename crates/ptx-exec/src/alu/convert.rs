@@ -10,19 +10,19 @@ use super::lanes::operations;
 use super::round::{self, mode};
 use crate::engine::registers::Raw;
 
-/// Integers that floats are made from.
+/// Integers that convert to floats.
 pub(crate) trait IntoFloat: Element {
-    /// Sign and magnitude, for roundings that are not to nearest.
+    /// Sign and magnitude, for directed roundings.
     fn parts(self) -> (u64, bool);
     /// To nearest `f32`.
     fn to_f32(self) -> f32;
     /// To nearest `f64`.
     fn to_f64(self) -> f64;
-    /// Extended by its sign, or by zeroes.
+    /// Sign-extended or zero-extended.
     fn extended(self) -> u64;
 }
 
-/// Integers that are made from floats.
+/// Integers to which floats convert.
 pub(crate) trait FromFloat: Element {
     /// From an integral `f32`.
     fn from_f32(value: f32) -> Self;
@@ -40,13 +40,13 @@ macro_rules! integers {
                 (magnitude(self), self < 0)
             }
 
-            /// An integer in `f32`; nearest is what the CPU does, other roundings go by sign and magnitude.
+            /// Converts an integer to `f32`. The CPU rounds to nearest; other roundings use sign and magnitude.
             #[inline(always)]
             fn to_f32(self) -> f32 {
                 self as f32
             }
 
-            /// An integer in `f64`.
+            /// Converts an integer to `f64`.
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self as f64
@@ -123,7 +123,7 @@ fn to_f64<S: IntoFloat, const MODE: u8>(value: S) -> f64 {
     round::integer_to_f64::<MODE>(magnitude, negative)
 }
 
-/// The canonical NaN, where the instruction flushes (and so is arithmetic and no mere move).
+/// Returns the canonical NaN, if the instruction flushes: it then is arithmetic and no mere move.
 #[inline(always)]
 fn nan<const FTZ: bool>(value: f32) -> f32 {
     if FTZ { canonical(value) } else { value }
@@ -144,8 +144,8 @@ fn packed<const BITS: u32, const SIGNED: bool>(value: i32) -> u32 {
     (value.clamp(least, most) & mask).cast_unsigned()
 }
 
-/// Drops the 13 bits that `tf32` lacks; negative numbers may become zero. What has the exponent of infinity, NaN included,
-/// is lowered by one step where results must be finite: so the GPU does it.
+/// Drops the 13 bits that `tf32` lacks; with `RELU`, negative numbers become zero. Where results must be finite, a value with the
+/// exponent of infinity, even NaN, is lowered by one step, as on the GPU.
 #[inline(always)]
 fn tf32<const RELU: bool, const FINITE: bool>(source: u32, rounded: u32) -> u32 {
     let is_nan = source & 0x7fff_ffff > 0x7f80_0000;
@@ -154,7 +154,7 @@ fn tf32<const RELU: bool, const FINITE: bool>(source: u32, rounded: u32) -> u32 
     if RELU && !is_nan && source >> 31 != 0 { 0 } else { cut }
 }
 
-/// `Op<T, MODE>`: a type and a rounding, which `operations!` cannot say together.
+/// `Op<T, MODE>`: an operation with a type and a rounding, which `operations!` cannot express.
 macro_rules! rounded {
     ($($(#[$doc:meta])* $name:ident<$t:ident: $bound:ident>($a:ty) -> $d:ty = |$v:ident| $body:expr;)*) => {$(
         $(#[$doc])*
@@ -223,12 +223,12 @@ operations! {
         let value = flush::<FTZ>(value);
         if SAT { saturate(value) } else { value }
     };
-    /// `cvt.pack.sat.u8.s32.b32`: two clamped numbers below what is left of the third.
+    /// `cvt.pack.sat.u8.s32.b32`: two clamped numbers, above them the remaining bits of the third.
     PackSat [const BITS: u32, const SIGNED: bool] (i32, i32, u32) -> u32 = |a, b, c| {
         let above = (u64::from(c) << (2 * BITS)) as u32;
         above | packed::<BITS, SIGNED>(a) << BITS | packed::<BITS, SIGNED>(b)
     };
-    /// `cvt.f64.f16`: the payload of a NaN moves with it, as in the other widening conversions.
+    /// `cvt.f64.f16`: the payload of a NaN is kept, as in the other widening conversions.
     WidenHalf<T: Small>(T) -> f64 = |a| f64::from(a.wide());
     /// `cvt.rna.tf32.f32`: 10 bits of mantissa, ties away from zero; NaN keeps its upper bits.
     ToTf32Away [const FINITE: bool] (u32) -> u32 = |a| {

@@ -1,8 +1,8 @@
-//! `cvt` to 16-bit floats in the styles that programs seldom use: one lane at a time, everything known at run time.
+//! `cvt` to 16-bit floats in rare styles: one lane at a time, with everything known at run time.
 //!
-//! `.ftz` is no part of it: the GPU rounds subnormal sources like any other, up and down too.
+//! `.ftz` is not included: the GPU rounds subnormal sources like any other, also up and down.
 //!
-//! Every source first becomes an `f32` rounded to odd, which keeps enough to be rounded once more in any direction.
+//! Every source first becomes an `f32` rounded to odd, which has enough bits for a second rounding in any direction.
 
 use super::element::{Bf16, F16};
 use super::float::saturate;
@@ -12,7 +12,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::types::IntegerKind;
 
-/// What is converted.
+/// Type of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum From {
     /// `f32`
@@ -28,20 +28,20 @@ pub(crate) enum From {
 pub(crate) struct Narrowing {
     /// The source's type.
     pub(crate) from: From,
-    /// To `bf16`, else to `f16`.
+    /// Whether the result is `bf16`, not `f16`.
     pub(crate) brain: bool,
-    /// How the result is rounded.
+    /// Rounding of the result.
     pub(crate) rounding: u8,
-    /// Clamps to 0..1.
+    /// Whether results are clamped to 0..1.
     pub(crate) saturate: bool,
-    /// Negative results are zero.
+    /// Whether negative results are zero.
     pub(crate) relu: bool,
-    /// Too large results are the largest number.
+    /// Whether results that are too large become the largest number.
     pub(crate) finite: bool,
 }
 
 impl Narrowing {
-    /// The immediate that `narrow` reads.
+    /// Encodes the immediate that `narrow` reads.
     pub(crate) fn encode(self) -> u64 {
         let from = match self.from {
             From::Single => 0,
@@ -63,7 +63,7 @@ impl Narrowing {
         Self { from, rounding: (code & 3) as u8, brain: flag(0), saturate: flag(1), relu: flag(2), finite: flag(3) }
     }
 
-    /// Whether the source register has 64 bits.
+    /// Returns whether the source register has 64 bits.
     fn is_wide(self) -> bool {
         match self.from {
             From::Single => false,
@@ -91,7 +91,7 @@ impl Narrowing {
     }
 }
 
-/// A NaN keeps its sign and the upper part of its fraction.
+/// Converts a NaN, which keeps its sign and the upper part of its fraction.
 fn nan_of_double<T: Small>(raw: u64) -> u32 {
     let fraction = !T::INFINITY & 0x7fff;
     let quiet = (fraction + 1) >> 1;
@@ -99,7 +99,7 @@ fn nan_of_double<T: Small>(raw: u64) -> u32 {
     (raw >> 48) as u32 & 0x8000 | T::INFINITY | (raw >> shift) as u32 & fraction | quiet
 }
 
-/// An integer of up to 64 bits, rounded to odd.
+/// Converts an integer of up to 64 bits, rounded to odd.
 fn from_integer(value: i128) -> f32 {
     let magnitude = value.unsigned_abs() as u64;
     let shift = 11_u32.saturating_sub(magnitude.leading_zeros());
@@ -108,7 +108,7 @@ fn from_integer(value: i128) -> f32 {
     round::f64_to_f32_odd(if value < 0 { -odd } else { odd })
 }
 
-/// The bits of `value` in the direction `rounding`.
+/// Returns the bits of `value`, rounded in the direction `rounding`.
 fn directed<T: Small>(value: f32, rounding: u8) -> u32 {
     let nearest = T::from_wide(value).write();
     let back = T::read(nearest).wide();

@@ -1,4 +1,4 @@
-//! `cvt` between integers with saturation, and other rare pairs: one lane at a time, types known at run time.
+//! `cvt` between integers with saturation, and other rare pairs: one lane at a time, with types known at run time.
 
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
@@ -11,7 +11,7 @@ pub(crate) struct Conversion {
     pub(crate) from: IntegerKind,
     /// The type of the destination.
     pub(crate) to: IntegerKind,
-    /// Clamp, or wrap.
+    /// Whether the result is clamped; otherwise it wraps.
     pub(crate) saturate: bool,
     /// Whether the source register has 64 bits.
     pub(crate) wide_source: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// The immediate that `convert` reads.
+    /// Encodes the immediate that `convert` reads.
     pub(crate) fn encode(self) -> u64 {
         let flags = u64::from(self.saturate) | u64::from(self.wide_source) << 1 | u64::from(self.wide_target) << 2;
         self.from.encode() | self.to.encode() << 8 | flags << 16
@@ -40,7 +40,7 @@ impl Conversion {
     fn apply(self, raw: u64) -> u64 {
         let value = self.from.read(raw);
         let value = if self.saturate { self.to.clamp(value) } else { value };
-        // Narrow results are extended by the destination's sign to the width of the register.
+        // Narrow results are extended with the destination's sign to the width of the register.
         self.to.read(value as u64) as u64
     }
 }

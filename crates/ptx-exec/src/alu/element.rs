@@ -1,17 +1,17 @@
-//! What the bits of a lane mean: the types of PTX, and how each is kept in a row.
+//! The types of PTX, and how rows store their values.
 //!
-//! Types of up to 32 bits live in 32-bit lanes. A 16-bit value is kept zero-extended; reading one ignores the upper bits.
+//! Types of up to 32 bits live in 32-bit lanes. A 16-bit value is stored zero-extended; reading it ignores the upper bits.
 
 use super::half_bits;
 use crate::engine::registers::Raw;
 
-/// A PTX type as an operand: how to read it from a lane and how to write it.
+/// A PTX type as an operand: reads values from lanes and writes them.
 pub(crate) trait Element: Copy {
-    /// The lane it lives in.
+    /// The lane type that holds it.
     type Lane: Raw;
-    /// The value in a lane.
+    /// Returns the value in a lane.
     fn read(lane: Self::Lane) -> Self;
-    /// The lane that holds the value.
+    /// Returns the lane that holds the value.
     fn write(self) -> Self::Lane;
 }
 

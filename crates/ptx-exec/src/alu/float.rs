@@ -1,16 +1,16 @@
 //! `f32` and `f64` arithmetic with the roundings and modifiers of PTX.
 //!
-//! An `f32` result that is NaN is always `0x7fffffff`, as on the GPU (the CPU would give a negative one, which prints
-//! differently). An `f64` NaN passes through with its payload. `FTZ` flushes subnormal operands and results to zero of the same sign; `SAT` clamps
-//! to 0..1.
+//! An `f32` result that is NaN is always `0x7fffffff`, as on the GPU. The CPU would return a negative one, which prints
+//! differently. An `f64` NaN passes through with its payload. `FTZ` flushes subnormal operands and results to zero of the same
+//! sign; `SAT` clamps to 0..1.
 
 use super::lanes::operations;
 use super::round::{self, mode};
 
-/// The NaN that every `f32` operation of the GPU gives.
+/// The NaN of every `f32` operation of the GPU.
 pub(crate) const GPU_NAN: f32 = f32::from_bits(0x7fff_ffff);
 
-/// Replaces any NaN by the canonical one. On bits, because to the compiler one NaN is as good as another.
+/// Replaces any NaN by the canonical one. It works on bits, because all NaN are the same to the compiler.
 #[inline(always)]
 pub(crate) fn canonical(value: f32) -> f32 {
     let bits = value.to_bits();
@@ -24,7 +24,7 @@ fn canonical_upper(value: f64) -> f64 {
     f64::from_bits(if bits & !(1 << 63) > 0x7ff0_0000_0000_0000 { 0x7fff_ffff_0000_0000 } else { bits })
 }
 
-/// Subnormal to zero of the same sign, when `FTZ`.
+/// Flushes a subnormal to zero of the same sign, if `FTZ`.
 #[inline(always)]
 pub(crate) fn flush<const FTZ: bool>(value: f32) -> f32 {
     let bits = value.to_bits();
@@ -39,24 +39,24 @@ pub(crate) fn saturate(value: f32) -> f32 {
     if low < 1.0 { low } else { 1.0 }
 }
 
-/// What follows every `f32` operation: canonical NaN, flush, clamp.
+/// Finishes every `f32` operation: canonical NaN, flush, clamp.
 #[inline(always)]
 fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
     let value = flush::<FTZ>(value);
     if SAT { saturate(value) } else { canonical(value) }
 }
 
-/// What operands are multiplied with so that their product is no subnormal number: `2^64`.
+/// Scale of operands, so that their product is not subnormal: `2^64`.
 const SQUARE_SCALE: f32 = 18_446_744_073_709_551_616.0;
 
-/// `a` and `b`, the smaller one scaled.
+/// Returns `a` and `b`, the smaller one scaled.
 #[inline(always)]
 fn scaled(a: f32, b: f32) -> (f32, f32) {
     if a.abs() < 1.0 { (a * SQUARE_SCALE, b) } else { (a, b * SQUARE_SCALE) }
 }
 
-/// `value`, or zero of its sign if it is below the normal numbers before it is rounded to them: the GPU flushes by the
-/// exponent of the result as it would be with a large enough range, which is what `large`, the scaled result, has.
+/// Returns `value`, or zero of its sign if it is subnormal before rounding. The GPU flushes by the exponent of the unrounded
+/// result with a sufficient range. `large`, the scaled result, has that exponent.
 #[inline(always)]
 fn without_tiny(value: f32, large: f32) -> f32 {
     let tiny = large.abs() < f32::MIN_POSITIVE * SQUARE_SCALE;
@@ -70,7 +70,7 @@ macro_rules! min_max {
         #[inline(always)]
         pub(crate) fn $name($x: $ty, $y: $ty) -> $ty {
             let ordered = if $x $less $y { $x.to_bits() } else { $y.to_bits() };
-            // Zeroes of both signs compare equal: join their sign bits.
+            // Zeroes of both signs compare equal, so join their sign bits.
             let value = if $x == $y { $equal } else { ordered };
             let value = if $y.is_nan() { $x.to_bits() } else { value };
             let value = if $x.is_nan() { $y.to_bits() } else { value };
@@ -102,48 +102,48 @@ pub(crate) fn max_nan_f32(a: f32, b: f32) -> f32 {
     if a.is_nan() | b.is_nan() { GPU_NAN } else { max_f32(a, b) }
 }
 
-/// The magnitude of `value` with the product of two signs.
+/// Returns the magnitude of `value` with the product of two signs.
 #[inline(always)]
 fn with_joined_signs(a: f32, b: f32, value: f32) -> f32 {
     let sign = (a.to_bits() ^ b.to_bits()) & 0x8000_0000;
     if value.is_nan() { value } else { f32::from_bits(value.to_bits() ^ sign) }
 }
 
-/// `f64` upper half only: what the approximate `f64` instructions look at and produce.
+/// Returns the upper half of an `f64`, which the approximate `f64` instructions read and produce.
 #[inline(always)]
 fn upper(value: f64) -> f64 {
     f64::from_bits(value.to_bits() & 0xffff_ffff_0000_0000)
 }
 
-/// The bit that makes a NaN a quiet one.
+/// The bit that makes a NaN quiet.
 const QUIET_NAN_BIT: u64 = 1 << 51;
 
-/// Whether these are the bits of a NaN.
+/// Returns whether these are the bits of a NaN.
 #[inline(always)]
 fn is_nan_f64(bits: u64) -> bool {
     bits & !(1 << 63) > 0x7ff0_0000_0000_0000
 }
 
-/// `result`, unless `operand` is a NaN, which then comes out instead, as a quiet one. Of several, the GPU takes the last
-/// factor or term, and in a fused multiply-add the addend after the second factor; the CPU, or the compiler, takes another.
+/// Returns `result`, or `operand` as a quiet NaN if it is one. Of several NaN, the GPU takes the last factor or term. In a fused
+/// multiply-add, it takes the addend after the second factor. The CPU, or the compiler, takes another one.
 #[inline(always)]
 fn second_nan(operand: f64, result: f64) -> f64 {
     if operand.is_nan() { quiet_f64(operand) } else { result }
 }
 
-/// A NaN as a quiet one; on bits, as all NaN are one to the compiler.
+/// Makes a NaN quiet. It works on bits, because all NaN are the same to the compiler.
 #[inline(always)]
 fn quiet_f64(nan: f64) -> f64 {
     f64::from_bits(nan.to_bits() | QUIET_NAN_BIT)
 }
 
-/// A value with a NaN made quiet; other numbers stay.
+/// Makes a NaN quiet, and leaves other values.
 #[inline(always)]
 fn quieted(value: f64) -> f64 {
     if value.is_nan() { quiet_f64(value) } else { value }
 }
 
-/// Subnormal `f64` to zero.
+/// Flushes a subnormal `f64` to zero.
 #[inline(always)]
 fn flush_f64(value: f64) -> f64 {
     let bits = value.to_bits();
@@ -177,7 +177,7 @@ operations! {
             value
         })
     };
-    /// `mul.f32` and `add.f32` in one: the signs of the product and of the addend may be turned around.
+    /// `mul.f32` and `add.f32` in one, with optional negations of the product and of the addend.
     ContractedF32 [const FTZ: bool, const SAT: bool, const NEGATIVE: bool, const SUBTRACTS: bool] (f32, f32, f32) -> f32 = |a, b, c| {
         let (a, c) = (if NEGATIVE { -a } else { a }, if SUBTRACTS { -c } else { c });
         FmaF32::<{ mode::NEAREST }, FTZ, SAT>::apply(a, b, c)
@@ -193,7 +193,7 @@ operations! {
     SqrtF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
         finish::<FTZ, SAT>(round::sqrt_f32::<MODE>(flush::<FTZ>(a)))
     };
-    /// `rcp.f32`: what is below the normal numbers is flushed before it is rounded.
+    /// `rcp.f32`: subnormal results are flushed before rounding.
     RcpF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32) -> f32 = |a| {
         let value = round::div_f32::<MODE>(1.0, flush::<FTZ>(a));
         let tiny = FTZ && a.abs() > f32::from_bits(0x7e80_0000);
@@ -217,7 +217,7 @@ operations! {
         let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
         if NAN_WINS { max_nan_f32(a, b) } else { max_f32(a, b) }
     };
-    /// `min.xorsign.abs.f32`: of the magnitudes, with both signs joined.
+    /// `min.xorsign.abs.f32`: the minimum of the magnitudes, with both signs joined.
     MinXorsignF32 [const FTZ: bool, const NAN_WINS: bool] (f32, f32) -> f32 = |a, b| {
         with_joined_signs(a, b, MinF32::<FTZ, NAN_WINS>::apply(a.abs(), b.abs()))
     };
@@ -262,7 +262,7 @@ operations! {
     MinF64(f64, f64) -> f64 = |a, b| min_f64(a, b);
     /// `max.f64`
     MaxF64(f64, f64) -> f64 = |a, b| max_f64(a, b);
-    /// `neg.f64`: a NaN keeps its sign, as the GPU subtracts.
+    /// `neg.f64`: a NaN keeps its sign, since the GPU subtracts.
     NegF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_NAN_BIT } else { a ^ (1 << 63) };
     /// `abs.f64`: a NaN keeps its sign.
     AbsF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_NAN_BIT } else { a & !(1 << 63) };

@@ -1,7 +1,7 @@
-//! `f16` and `bf16`: conversions to and from `f32`, and their arithmetic.
+//! `f16` and `bf16`: conversions to and from `f32`, and arithmetic.
 //!
-//! Sums, differences and products of 16-bit floats are rounded once more from `f32`, which gives the correctly rounded
-//! result because `f32` has more than twice their precision plus two bits. A fused multiply-add has no such luck: it goes
+//! Sums, differences and products of 16-bit floats are rounded a second time from `f32`. This gives the correctly rounded result,
+//! because `f32` has more than twice their precision plus two bits. A fused multiply-add does not have this property, so it goes
 //! through `f64`, rounded to odd.
 
 use super::element::{Bf16, Element, F16, Two};
@@ -9,15 +9,15 @@ use super::float::{canonical, max_f32, max_nan_f32, min_f32, min_nan_f32, satura
 use super::lanes::operations;
 use super::round;
 
-/// A 16-bit float, by way of `f32`.
+/// A 16-bit float, represented as an `f32`.
 pub(crate) trait Small: Element<Lane = u32> {
     /// The bits of plus infinity.
     const INFINITY: u32;
     /// The exact value.
     fn wide(self) -> f32;
-    /// The value to be rounded on writing.
+    /// Returns the value, which is rounded on writing.
     fn from_wide(value: f32) -> Self;
-    /// The value as `cvt` gives it: NaN stays what it is in `bf16`, whose conversion only moves bits.
+    /// Returns the value for `cvt`. In `bf16` NaN keeps its bits, since the conversion only moves bits.
     fn converted(self) -> f32;
     /// Applies an operation of `f32`.
     #[inline(always)]
@@ -64,25 +64,25 @@ impl Small for Bf16 {
     }
 }
 
-/// `a * b + c` with one rounding, however many bits the result will keep.
+/// `a * b + c` with a single rounding, whatever the precision of the result.
 #[inline(always)]
 fn fused<T: Small>(a: T, b: T, c: T) -> T {
     T::from_wide(round::fma_to_odd_f32(a.wide(), b.wide(), c.wide()))
 }
 
-/// `result`, or the canonical NaN if `operand` is one.
+/// Returns `result`, or the canonical NaN if `operand` is NaN.
 #[inline(always)]
 fn ordered<T: Small>(operand: u32, result: u32) -> u32 {
     if operand & 0x7fff > T::INFINITY { 0x7fff } else { result }
 }
 
-/// Zero for negative values; NaN passes.
+/// Returns zero for negative values; NaN passes.
 #[inline(always)]
 fn relu(value: f32) -> f32 {
     if value > 0.0 || value.is_nan() { value } else { 0.0 }
 }
 
-/// The value next to `value` towards zero.
+/// Rounds `value` towards zero.
 #[inline(always)]
 fn truncate<T: Small>(value: f32) -> T {
     let nearest = T::from_wide(value).write();
@@ -90,19 +90,19 @@ fn truncate<T: Small>(value: f32) -> T {
     T::read(if back.abs() > value.abs() { nearest.wrapping_sub(1) } else { nearest })
 }
 
-/// `2^a`, cut as the GPU cuts it; what is too large is infinite, and an argument below its 23 bits of fraction is zero.
+/// `2^a`, truncated as on the GPU. Too large results are infinite, and an argument below its 23 bits of fraction is zero.
 #[inline(always)]
 fn power<T: Small>(a: T) -> T {
     let argument = if a.wide().abs() < f32::EPSILON { 0.0 * a.wide() } else { a.wide() };
     let value = super::approx::ex2(argument);
     let rounded = T::from_wide(value).write() & 0x7fff;
     let cut = truncate::<T>(value).write();
-    // For `bf16` the instruction is always `.ftz`: subnormal results are zero.
+    // For `bf16`, the instruction always flushes: subnormal results are zero.
     let flushed = if T::INFINITY == 0x7f80 && cut & 0x7f80 == 0 { 0 } else { cut };
     T::read(if rounded >= T::INFINITY { rounded } else { flushed })
 }
 
-/// `tanh(a)`, cut as the GPU cuts it; small arguments are their own.
+/// `tanh(a)`, truncated as on the GPU. Small arguments are their own result.
 #[inline(always)]
 fn tangent<T: Small>(a: T) -> T {
     let small = a.wide().abs() < 0.003_934;

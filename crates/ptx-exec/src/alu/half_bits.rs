@@ -1,4 +1,4 @@
-//! The bits of 16-bit floats: to and from the `f32` of the same value.
+//! The bits of 16-bit floats, and conversions to and from `f32`.
 
 /// The `f32` of the `f16` in the low half of `lane`.
 #[inline(always)]

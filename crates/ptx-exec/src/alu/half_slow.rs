@@ -1,6 +1,6 @@
-//! Arithmetic on `f16` and `bf16` in its rarer styles: flushed, clamped, and with the sign rules of `.xorsign.abs`.
+//! Arithmetic on `f16` and `bf16` in rare styles: flushed, clamped, and with the sign rules of `.xorsign.abs`.
 //!
-//! One lane at a time, the style known at run time: there are hundreds of combinations, of which programs use a few.
+//! It handles one lane at a time, with the style known at run time: programs use few of the hundreds of combinations.
 
 use super::element::{Bf16, F16};
 use super::float::{max_f32, max_nan_f32, min_f32, min_nan_f32, saturate};
@@ -9,7 +9,7 @@ use super::round;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 
-/// What is computed.
+/// The operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// `add`
@@ -42,17 +42,17 @@ const HALF_OPERATIONS: [Operation; 8] = [
     Operation::Abs,
 ];
 
-/// Times the smallest normal `f16`: what is not below it rounds up to that, with 11 bits.
+/// Factor of the smallest normal `f16`: values from that product on round up to it, with 11 bits.
 const ROUNDS_UP_FACTOR: f32 = 1.0 - 1.0 / 4096.0;
 
 /// An operation and its modifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
-    /// What is computed.
+    /// The operation.
     pub(crate) operation: Operation,
-    /// `bf16`, not `f16`.
+    /// Whether the type is `bf16`, not `f16`.
     pub(crate) bfloat: bool,
-    /// Two values in each register.
+    /// Whether each register has two values.
     pub(crate) pair: bool,
     /// `.ftz`: subnormal numbers are zero.
     pub(crate) flush: bool,
@@ -64,12 +64,12 @@ pub(crate) struct Style {
     pub(crate) nan_wins: bool,
     /// `.xorsign.abs`: magnitudes are compared, and the signs multiplied.
     pub(crate) sign_product: bool,
-    /// `.oob`: what stands for elements out of bounds makes the result zero.
+    /// `.oob`: the NaN that stands for elements out of bounds makes the result zero.
     pub(crate) bounded: bool,
 }
 
 impl Style {
-    /// As a number, for `Inst::imm`.
+    /// Encodes the style as a number, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
         let operation = HALF_OPERATIONS.iter().position(|one| *one == self.operation).unwrap_or(0);
         let flags = [
@@ -85,7 +85,7 @@ impl Style {
         flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag)) << 3 | operation as u64
     }
 
-    /// The reverse of `encode`.
+    /// Decodes a style.
     fn decode(code: u64) -> Self {
         let flag = |index: u32| code >> (3 + index) & 1 != 0;
         Self {
@@ -101,7 +101,7 @@ impl Style {
         }
     }
 
-    /// Zero for a subnormal number, where the style flushes.
+    /// Returns zero for a subnormal number, if the style flushes.
     fn flushed<T: Small>(self, bits: u32) -> u32 {
         let subnormal = bits & T::INFINITY == 0;
         if self.flush && subnormal { bits & 0x8000 } else { bits & 0xffff }
@@ -127,7 +127,7 @@ impl Style {
         if nan { 0x7fff } else { self.flushed::<T>(bits) }
     }
 
-    /// Rounds and clamps. What is below the normal numbers, rounded as if there were no end to them, is flushed.
+    /// Rounds and clamps. Flushes values that stay below the normal numbers after rounding with an unlimited exponent.
     fn finish<T: Small>(self, value: f32) -> u32 {
         let least = T::read(T::INFINITY & T::INFINITY.wrapping_neg()).wide();
         let tiny = value.abs() < least * ROUNDS_UP_FACTOR;
@@ -135,7 +135,7 @@ impl Style {
         let value = if self.saturate { saturate(value) } else { value };
         let negative = self.relu && value <= 0.0;
         let bits = T::from_wide(if negative { 0.0 } else { value }).write();
-        // What rounds to minus zero is not negative any more.
+        // A value that rounds to minus zero is not negative any more.
         if self.relu && bits == 0x8000 { 0 } else { bits }
     }
 
@@ -154,16 +154,16 @@ impl Style {
     }
 }
 
-/// The NaN that copies of tensors put where there is no element, of either sign and in both types.
+/// The NaN that copies of tensors write where there is no element, of either sign and in both types.
 const OUT_OF_BOUNDS_NAN_BITS: u32 = 0x7ff7;
 
-/// Both halves of three registers.
+/// Computes both halves of three registers.
 fn lane<T: Small>(style: Style, operands: [u32; 3]) -> u32 {
     let low = style.apply::<T>(operands);
     if style.pair { low | style.apply::<T>(operands.map(|operand| operand >> 16)) << 16 } else { low }
 }
 
-/// `d = f(a, b, c)` as `Inst::imm` says; operands that the operation lacks are any register.
+/// `d = f(a, b, c)` with the style in `Inst::imm`. Operands that the operation lacks may be any register.
 pub(crate) fn arithmetic(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let style = Style::decode(inst.imm);
     for index in lanes_of(machine.mask) {

@@ -1,6 +1,6 @@
-//! Integer arithmetic: add to mad, in every width, with the edge cases that PTX (or the hardware) defines.
+//! Integer arithmetic: add to mad, in every width, with the edge cases that PTX or the hardware defines.
 //!
-//! Division by zero gives all ones, and so does its remainder, as on the GPU.
+//! As on the GPU, quotient and remainder of a division by zero are all ones.
 
 use super::element::{Element, Two};
 use super::lanes::operations;
@@ -33,9 +33,9 @@ pub(crate) trait Integer: Element {
     fn abs(self) -> Self;
     /// `|a - b|`
     fn distance(self, b: Self) -> Self;
-    /// `a << b`, zero from the width on.
+    /// `a << b`; zero if `b` is the width or more.
     fn shl(self, b: u32) -> Self;
-    /// `a >> b`, filled with sign bits or zeroes from the width on.
+    /// `a >> b`; sign bits or zeroes if `b` is the width or more.
     fn shr(self, b: u32) -> Self;
 }
 
@@ -114,7 +114,7 @@ macro_rules! integer {
             fn shr(self, b: u32) -> Self {
                 let last = Self::BITS - 1;
                 let shifted = self.wrapping_shr(if b < last { b } else { last });
-                // One more shift for unsigned values: the width itself leaves nothing.
+                // One more shift for unsigned values: a shift by the width leaves nothing.
                 if b > last { shifted >> (Self::BITS - 1) >> u32::from(Self::MIN == 0) } else { shifted }
             }
         }
@@ -130,7 +130,7 @@ integer! {
     i64, i64, i128, div_i64, rem_i64, |a| a.wrapping_abs();
 }
 
-/// Exact quotient of 32-bit numbers by way of `f64`, which vectorises: a quotient that is no whole number is at least
+/// Returns the exact quotient of 32-bit numbers, through `f64`, which vectorises. A quotient that is not an integer is at least
 /// 2^-32 away from one, and the division is exact to 2^-53.
 #[inline(always)]
 fn div_u32(a: u32, b: u32) -> u32 {
@@ -147,7 +147,7 @@ fn rem_u32(a: u32, b: u32) -> u32 {
     if b == 0 { u32::MAX } else { remainder }
 }
 
-/// By magnitudes. `i32::MIN / -1` wraps to itself, as on the GPU.
+/// Divides magnitudes. As on the GPU, `i32::MIN / -1` wraps to itself.
 #[inline(always)]
 fn div_i32(a: i32, b: i32) -> i32 {
     let magnitude = div_u32(a.unsigned_abs(), b.unsigned_abs()).cast_signed();

@@ -1,8 +1,8 @@
 //! Templates that turn an operation on one lane into one on 32, compiled for the baseline CPU, AVX2 and AVX-512.
 //!
-//! The loops are over fixed arrays that cannot overlap, which is what lets the compiler vectorise them; an operation must
-//! therefore be branch-free and `#[inline(always)]`. Lanes outside the mask are computed and thrown away, so an operation
-//! must accept any operands.
+//! Loops run over fixed arrays that cannot overlap, so that the compiler can vectorise them. An operation must therefore be
+//! branch-free and `#[inline(always)]`. The results of lanes outside the mask are dropped, so an operation must accept any
+//! operands.
 
 use super::element::Element;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -55,7 +55,7 @@ pub(crate) trait Compare {
 /// The lane that an element lives in.
 type Lane<E> = <E as Element>::Lane;
 
-/// `out = f(a)`. The arrays come as parameters because that tells the compiler that they do not overlap.
+/// `out = f(a)`. The arrays are parameters, which tells the compiler that they do not overlap.
 #[inline(always)]
 fn map1<O: Unary>(out: &mut [Lane<O::D>; WARP_LANES], a: &[Lane<O::A>; WARP_LANES]) {
     for lane in 0..WARP_LANES {
@@ -84,7 +84,7 @@ fn map3<O: Ternary>(
     }
 }
 
-/// `f(a, b)` as one bit a lane. The bits are made in an array first, which vectorises; joining them is cheap.
+/// Computes `f(a, b)` as one bit per lane. It first makes the bits in an array, which vectorises; joining them is cheap.
 #[inline(always)]
 fn compare_bits<O: Compare>(a: &[Lane<O::A>; WARP_LANES], b: &[Lane<O::A>; WARP_LANES]) -> u32 {
     let mut bits = [0_u32; WARP_LANES];
@@ -122,7 +122,7 @@ fn ternary_body<O: Ternary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `setp`: the result goes through `Combine` when there is one.
+/// `setp`: `finish` combines the result with a predicate, if there is one.
 #[inline(always)]
 fn compare_body<O: Compare>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let bits = compare_bits::<O>(machine.registers.row(inst.a), machine.registers.row(inst.b));
@@ -130,7 +130,7 @@ fn compare_body<O: Compare>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Makes the AVX2 and AVX-512 versions of a template and the function that picks among the three.
+/// Makes the AVX2 and AVX-512 versions of a template, and the function that selects one of the three.
 macro_rules! dispatched {
     ($(#[$doc:meta])* $name:ident, $avx2:ident, $body:ident, $bound:ident) => {
         #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Moving without computing: `mov`, packing and unpacking, `selp`, logic on predicates.
+//! Moves without arithmetic: `mov`, packing and unpacking, `selp`, logic on predicates.
 
 use super::element::Element;
 use super::lanes::{dispatched, operations};
@@ -14,23 +14,23 @@ operations! {
     Pack64(u32, u32) -> u64 = |a, b| u64::from(a) | u64::from(b) << 32;
     /// The first half of `mov.b64 {a, b}, d`
     Low32(u64) -> u32 = |a| a as u32;
-    /// The second half
+    /// The second half of `mov.b64 {a, b}, d`
     High32(u64) -> u32 = |a| (a >> 32) as u32;
     /// `mov.b32 d, {a, b}`
     Pack32(u32, u32) -> u32 = |a, b| (a & 0xffff) | b << 16;
     /// The first half of `mov.b32 {a, b}, d`
     Low16(u32) -> u32 = |a| a & 0xffff;
-    /// The second half
+    /// The second half of `mov.b32 {a, b}, d`
     High16(u32) -> u32 = |a| a >> 16;
     /// `mov.b16 d, {a, b}`
     Pack16(u32, u32) -> u32 = |a, b| (a & 0xff) | (b & 0xff) << 8;
     /// The first half of `mov.b16 {a, b}, d`
     Low8(u32) -> u32 = |a| a & 0xff;
-    /// The second half
+    /// The second half of `mov.b16 {a, b}, d`
     High8(u32) -> u32 = |a| (a >> 8) & 0xff;
 }
 
-/// The lanes of `a` where `bits` is set, else those of `b`.
+/// Selects the lanes of `a` where `bits` is set, else those of `b`.
 #[inline(always)]
 fn choose<T: Raw>(out: &mut [T; WARP_LANES], a: &[T; WARP_LANES], b: &[T; WARP_LANES], bits: u32) {
     for lane in 0..WARP_LANES {
@@ -38,7 +38,7 @@ fn choose<T: Raw>(out: &mut [T; WARP_LANES], a: &[T; WARP_LANES], b: &[T; WARP_L
     }
 }
 
-/// `selp`: `a` where predicate `c`, else `b`.
+/// `selp`: `a` where predicate `c` is true, else `b`.
 #[inline(always)]
 fn select_body<T: Plain>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let registers = &machine.registers;
@@ -48,7 +48,7 @@ fn select_body<T: Plain>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Types of rows.
+/// Types that rows hold unchanged.
 pub(crate) trait Plain: Element<Lane = Self> + Raw {}
 
 impl Plain for u32 {}
@@ -59,7 +59,7 @@ dispatched!(
     select, select_avx2, select_body, Plain
 );
 
-/// Logic on predicates, by lanes as bits.
+/// Logic on predicates, with lanes as bits.
 macro_rules! predicates {
     ($($(#[$doc:meta])* $name:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
         $(#[$doc])*
@@ -72,7 +72,7 @@ macro_rules! predicates {
 }
 
 predicates! {
-    /// `mov.pred`; the second operand is the first again.
+    /// `mov.pred`; the second operand repeats the first.
     copy_predicate = |a, _b| a;
     /// `not.pred`
     not_predicate = |a, _b| !a;

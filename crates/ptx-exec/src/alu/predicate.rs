@@ -1,18 +1,18 @@
-//! What becomes of the result of a comparison: combined with a predicate, and to one or two destinations.
+//! The result of a comparison: combined with a predicate, and written to one or two destinations.
 
 use crate::engine::machine::{Inst, Machine};
 use crate::slot::NO_SLOT;
 
-/// `Inst::imm` of a comparison that only writes `d`.
+/// `Inst::imm` of a comparison that writes only `d`.
 pub(crate) const COMPARE_ONLY: u64 = 0;
 
-/// Combine with predicate `c` by `and`.
+/// Combines with predicate `c` by `and`.
 pub(crate) const COMPARE_AND: u64 = 1;
 
-/// Combine by `or`.
+/// Combines with predicate `c` by `or`.
 pub(crate) const COMPARE_OR: u64 = 2;
 
-/// Combine by `xor`.
+/// Combines with predicate `c` by `xor`.
 pub(crate) const COMPARE_XOR: u64 = 3;
 
 /// No combination, but a second destination `x`.
@@ -21,7 +21,7 @@ pub(crate) const COMPARE_WRITES_BOTH: u64 = 4;
 /// Flag: `c` is negated.
 pub(crate) const NEGATE_C: u64 = 8;
 
-/// Writes the result of a comparison: combined with a predicate and to two destinations where the instruction has two.
+/// Writes the result of a comparison. Combines it with a predicate and writes a second destination, if the instruction has them.
 #[inline(always)]
 pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     if inst.imm == COMPARE_ONLY {
@@ -31,7 +31,7 @@ pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     }
 }
 
-/// The rare forms: kept out of the comparison loops, which are many copies of one code.
+/// Writes the rare forms. It is separate from the comparison loops, which are many copies of the same code.
 #[inline(never)]
 fn finish_combined(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     let operation = inst.imm & 7;

@@ -1,9 +1,9 @@
-//! Rounding that the CPU does not do: towards zero, up and down, and to odd.
+//! Roundings that the CPU lacks: towards zero, up and down, and to odd.
 //!
-//! A result rounded *to odd* at a higher precision keeps enough to be rounded again correctly in any direction. Sums and
-//! products of `f32` are rounded to odd in `f64` from the exact error of the operation, which needs no branch.
+//! A result rounded *to odd* at a higher precision can be rounded again correctly in any direction. Sums and products of `f32`
+//! are rounded to odd in `f64` from the exact error of the operation, without a branch.
 
-/// Towards what a result is rounded.
+/// Directions of rounding.
 pub(crate) mod mode {
     /// To nearest, ties to even.
     pub(crate) const NEAREST: u8 = 0;
@@ -15,7 +15,7 @@ pub(crate) mod mode {
     pub(crate) const UP: u8 = 3;
 }
 
-/// The exact error of `sum = a + b` rounded to nearest.
+/// Returns the exact error of `sum = a + b` rounded to nearest.
 #[inline(always)]
 fn two_sum_error(a: f64, b: f64, sum: f64) -> f64 {
     let b_part = sum - a;
@@ -41,7 +41,7 @@ fn sum_to_odd(a: f64, b: f64) -> f64 {
     to_odd(sum, two_sum_error(a, b, sum))
 }
 
-/// `value` in the direction `MODE`, for an `f64` that is exact or rounded to odd.
+/// Rounds `value` in the direction `MODE`. It must be exact or rounded to odd.
 #[inline(always)]
 pub(crate) fn narrow<const MODE: u8>(value: f64) -> f32 {
     let nearest = value as f32;
@@ -63,7 +63,7 @@ pub(crate) fn narrow<const MODE: u8>(value: f64) -> f32 {
     })
 }
 
-/// The sign of an exact zero sum: minus only when rounding down, or when both terms have it.
+/// Corrects the sign of an exact zero sum: minus only when rounding down, or when both terms are negative.
 #[inline(always)]
 fn zero_sign<const MODE: u8>(result: f32, a: f64, b: f64) -> f32 {
     let opposite = a.is_sign_negative() != b.is_sign_negative();
@@ -110,13 +110,13 @@ pub(crate) fn f64_to_f32_odd(value: f64) -> f32 {
     f32::from_bits(cut.to_bits() | u32::from(inexact))
 }
 
-/// `a / b` in `f32`. The remainder of a quotient is exact, so its sign tells on which side the quotient lies.
+/// `a / b` in `f32`. The remainder of a quotient is exact, so its sign tells the side of the quotient.
 #[inline(always)]
 pub(crate) fn div_f32<const MODE: u8>(a: f32, b: f32) -> f32 {
     if MODE == mode::NEAREST {
         return a / b;
     }
-    // 53 bits of quotient, made odd when inexact: the error is `-remainder / b`.
+    // The 53 bits of the quotient, made odd if inexact: the error is `-remainder / b`.
     let (a, b) = (f64::from(a), f64::from(b));
     let quotient = a / b;
     let remainder = (-quotient).mul_add(b, a);
@@ -134,12 +134,12 @@ pub(crate) fn sqrt_f32<const MODE: u8>(a: f32) -> f32 {
     narrow::<MODE>(to_odd(root, (-root).mul_add(root, a)))
 }
 
-/// The `f64` next to `value` towards minus infinity (`up` false) or plus infinity.
+/// Returns the `f64` next to `value`, towards plus infinity if `up`, else towards minus infinity.
 fn step(value: f64, up: bool) -> f64 {
     if up { value.next_up() } else { value.next_down() }
 }
 
-/// Corrects `nearest`, which differs from the exact result by something with the sign of `error`.
+/// Corrects `nearest`. Its distance from the exact result has the sign of `error`.
 fn direct<const MODE: u8>(nearest: f64, error: f64) -> f64 {
     let towards_up = match MODE {
         mode::UP => true,
@@ -150,7 +150,7 @@ fn direct<const MODE: u8>(nearest: f64, error: f64) -> f64 {
         return nearest;
     }
     if nearest.is_infinite() {
-        // Overflow: the exact value is finite, `error` points back.
+        // Overflow: the exact value is finite, and `error` points towards it.
         return if (nearest > 0.0) == towards_up { nearest } else { step(nearest, towards_up) };
     }
     if (error > 0.0) == towards_up { step(nearest, towards_up) } else { nearest }
@@ -214,7 +214,7 @@ pub(crate) fn fma_f64<const MODE: u8>(a: f64, b: f64, c: f64) -> f64 {
     if MODE == mode::NEAREST { nearest } else { fma_f64_directed::<MODE>(a, b, c, nearest) }
 }
 
-/// Corrects the nearest result by the sign of its exact error. Rare, so exactness goes before speed.
+/// Corrects the nearest result by the sign of its exact error. It is rare, so exactness matters more than speed.
 #[inline(never)]
 fn fma_f64_directed<const MODE: u8>(a: f64, b: f64, c: f64, nearest: f64) -> f64 {
     if !(a.is_finite() && b.is_finite() && c.is_finite()) {
@@ -269,7 +269,7 @@ pub(crate) fn sqrt_f64<const MODE: u8>(a: f64) -> f64 {
     direct::<MODE>(nearest, fma_sign_of_error(-nearest, nearest, a, 0.0))
 }
 
-/// A 64-bit magnitude as an `f64` rounded in the direction `MODE`, `negative` being its sign.
+/// Returns a 64-bit magnitude as an `f64`, rounded in the direction `MODE`; `negative` is its sign.
 #[inline(always)]
 pub(crate) fn integer_to_f64<const MODE: u8>(magnitude: u64, negative: bool) -> f64 {
     let shift = 11_u32.saturating_sub(magnitude.leading_zeros());
@@ -281,14 +281,14 @@ pub(crate) fn integer_to_f64<const MODE: u8>(magnitude: u64, negative: bool) -> 
     if negative { -value } else { value }
 }
 
-/// A 64-bit magnitude as an `f32` rounded in the direction `MODE`.
+/// Returns a 64-bit magnitude as an `f32`, rounded in the direction `MODE`.
 #[inline(always)]
 pub(crate) fn integer_to_f32<const MODE: u8>(magnitude: u64, negative: bool) -> f32 {
     if MODE == mode::NEAREST {
         let value = magnitude as f32;
         return if negative { -value } else { value };
     }
-    // 53 bits with the rest as a sticky last bit: odd when inexact.
+    // 53 bits with the rest as a sticky last bit: odd if inexact.
     let shift = 11_u32.saturating_sub(magnitude.leading_zeros());
     let lost = magnitude & !(u64::MAX << shift);
     let odd = ((magnitude >> shift) | u64::from(lost != 0)) as f64 * (1_u64 << shift) as f64;
@@ -300,7 +300,7 @@ mod tests {
     use super::mode::{DOWN, UP, ZERO};
     use super::*;
 
-    /// A generator good enough to visit all exponents and signs.
+    /// Returns numbers that visit all exponents and signs.
     fn numbers() -> impl Iterator<Item = u64> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         std::iter::repeat_with(move || {

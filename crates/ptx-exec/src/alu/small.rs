@@ -5,17 +5,17 @@
 //! | `e4m3` | 4, 3 | 448 | NaN is `0x7f`; no infinities |
 //! | `e5m2` | 5, 2 | 57,344 | the upper half of an `f16` |
 //!
-//! Results are rounded to nearest even; what is too large becomes the largest number (`.satfinite`, which always is there).
+//! Results are rounded to nearest even. Too large results become the largest number (`.satfinite`, which is mandatory).
 
 use crate::alu::half_bits::f16_to_f32;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::matrix::element::e4m3_to_f16;
 
-/// Where the values of a conversion are, and of which types.
+/// Registers and types of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Two `f32` registers to a pair of bytes, the first one to the upper byte.
+    /// Two `f32` registers to a pair of bytes; the first one becomes the upper byte.
     Join,
     /// `f16x2` to a pair of bytes.
     Narrow,
@@ -29,22 +29,22 @@ const SMALL_FORMS: [Form; 3] = [Form::Join, Form::Narrow, Form::Widen];
 /// A conversion between floats of 8 bits and wider ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    /// Where the values are.
+    /// Registers and types of the values.
     pub(crate) form: Form,
-    /// The bytes are `e4m3`, not `e5m2`.
+    /// Whether the bytes are `e4m3`, not `e5m2`.
     pub(crate) four: bool,
     /// `.relu`: negative numbers become zero.
     pub(crate) relu: bool,
 }
 
 impl Conversion {
-    /// As a number, for `Inst::imm`.
+    /// Encodes the conversion as a number, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
         let form = SMALL_FORMS.iter().position(|one| *one == self.form).unwrap_or(0) as u64;
         form << 2 | u64::from(self.four) << 1 | u64::from(self.relu)
     }
 
-    /// The reverse of `encode`.
+    /// Decodes a conversion.
     fn decode(code: u64) -> Self {
         Self { form: SMALL_FORMS[(code >> 2) as usize % SMALL_FORMS.len()], four: code & 2 != 0, relu: code & 1 != 0 }
     }
@@ -56,7 +56,7 @@ impl Conversion {
         let sign = u32::from(value.is_sign_negative()) << 7;
         match value.is_nan() {
             true => 0x7f,
-            // `.relu` leaves no sign on a zero either.
+            // `.relu` also clears the sign of a zero.
             false if self.relu => bits,
             false => bits | sign,
         }
@@ -84,14 +84,14 @@ impl Conversion {
     }
 }
 
-/// The magnitude of `value` in a format, without an upper limit.
+/// Returns the magnitude of `value` in a format, without an upper limit.
 fn round<const EXPONENT: u32, const FRACTION: u32>(value: f32) -> u32 {
-    // Scaled so that the format's subnormal numbers are those of `f32`, a shift with rounding is all that is left.
+    // After scaling, the format's subnormal numbers are those of `f32`, so only a shift with rounding remains.
     let bias = (1 << (EXPONENT - 1)) - 1;
     let magnitude = value.abs().to_bits();
     let least = (127 - bias + 1) << 23;
     if magnitude < least {
-        // Adding a number whose last place is that of the format's subnormal numbers rounds to them.
+        // The last place of this addend is that of the format's subnormal numbers, so the addition rounds to them.
         let anchor = f32::from_bits((127 - bias + 1 + 23 - FRACTION) << 23);
         return (value.abs() + anchor).to_bits() - anchor.to_bits();
     }

@@ -1,10 +1,10 @@
 //! Video instructions: `vadd vsub vabsdiff vmin vmax vavrg vset vshl vshr vmad`, on words, halves and bytes.
 //!
-//! They pick parts of their operands, extend them, compute in 33 bits and more, clamp, and join the result with a third
-//! operand by an operation or in place of a part of it. One lane at a time, everything but the values known at decoding.
+//! They select parts of their operands, extend them, compute in 33 bits and more, and clamp. Then they combine the result with a
+//! third operand, or insert it there. They handle one lane at a time; only the values are unknown at decoding.
 //!
-//! Where an H200 does not do what the PTX ISA says, this does what the H200 does: an unsigned word is clamped at 0 but wraps
-//! above, and the upper half of a result takes its place without being shifted there.
+//! Where an H200 deviates from the PTX ISA, this code does what the H200 does. An unsigned word is clamped at 0 but wraps above,
+//! and the upper half of a result replaces the upper half of its target without a shift.
 
 pub(crate) mod operation;
 
@@ -12,7 +12,7 @@ use crate::alu::video::operation::{Join, Operation, Video};
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 
-/// `value` within the range of a type; above the largest unsigned word it wraps.
+/// Clamps `value` to the range of a type. Above the largest unsigned word it wraps.
 fn clamp(value: i128, signed: bool, bits: u32) -> i128 {
     if bits == 32 && !signed {
         return value.max(0);
@@ -22,14 +22,14 @@ fn clamp(value: i128, signed: bool, bits: u32) -> i128 {
 }
 
 impl Video {
-    /// A part of a source, extended.
+    /// Returns a part of a source, extended.
     fn part(&self, source: usize, index: usize, words: u64) -> i64 {
         let (first, bits) = self.select[source][index % 4];
         let raw = words >> first << (64 - bits);
         if self.signed[source + 1] { raw.cast_signed() >> (64 - bits) } else { (raw >> (64 - bits)).cast_signed() }
     }
 
-    /// The result of one pair of parts, before it is clamped.
+    /// Computes the result of one pair of parts, before the clamp.
     fn compute(&self, a: i64, b: i64, c: u32) -> i128 {
         let distance = |wrap: bool| if wrap { b & 31 } else { b.clamp(0, 32) };
         i128::from(match self.operation {
@@ -46,12 +46,12 @@ impl Video {
         })
     }
 
-    /// Whether the sum of `vmad` has a sign.
+    /// Returns whether the sum of `vmad` is signed.
     fn signed_sum(&self) -> bool {
         self.signed[1] || self.signed[2] || self.negate[0] || self.negate[1]
     }
 
-    /// `a * b + c` with its signs.
+    /// `a * b + c`, with its negations.
     fn multiply(&self, a: i64, b: i64, c: u32) -> i128 {
         let product = i128::from(a) * i128::from(b);
         let addend = if self.signed_sum() { i128::from(c.cast_signed()) } else { i128::from(c) };
@@ -65,7 +65,7 @@ impl Video {
         if self.bits == 32 { self.scalar(a, b, c) } else { self.parts(a, b, c) }
     }
 
-    /// Operations on one value, which may be a part of each operand.
+    /// Computes one value, from whole operands or parts of them.
     fn scalar(&self, a: u32, b: u32, c: u32) -> u32 {
         let (bits, shift) = self.target;
         let (a, b) = (self.part(0, 0, u64::from(a)), self.part(1, 0, u64::from(b)));
@@ -73,7 +73,7 @@ impl Video {
         let signed = if matches!(self.operation, Operation::Multiply(_)) { self.signed_sum() } else { self.signed[0] };
         let value = if self.saturate { clamp(value, signed, bits) } else { value };
         let word = value as u32;
-        // Without a sign, a negative result counts as larger than any word.
+        // In an unsigned comparison, a negative result counts as larger than any word.
         let (first, second) = if self.signed[0] {
             (i64::from(word.cast_signed()) as u64 ^ 1 << 63, i64::from(c.cast_signed()) as u64 ^ 1 << 63)
         } else {
@@ -92,7 +92,7 @@ impl Video {
         }
     }
 
-    /// Operations on all halves or bytes at once.
+    /// Computes all halves or bytes at once.
     fn parts(&self, a: u32, b: u32, c: u32) -> u32 {
         let words = u64::from(a) | u64::from(b) << 32;
         let mask = u32::MAX >> (32 - self.bits);

@@ -1,6 +1,6 @@
 //! `bar` and `barrier`: threads of a block wait for each other.
 //!
-//! A thread is counted when it arrives; the block completes barriers between turns of its warps (`Block::complete_barriers`).
+//! A thread counts when it arrives. The block completes barriers between rounds of its warps (`Block::complete_barriers`).
 
 use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier};
 use crate::engine::fault::FaultKind;
@@ -9,17 +9,17 @@ use crate::engine::registers::{Registers, WARP_LANES, lanes_of};
 use crate::engine::warp::Wait;
 use crate::slot::NO_SLOT;
 
-/// `Inst::imm`: what a barrier instruction does besides waiting.
+/// `Inst::imm`: the effects of a barrier instruction besides waiting.
 pub(crate) mod kind {
     /// Waits for the other threads.
     pub(crate) const SYNC: u64 = 0;
     /// Counts without waiting.
     pub(crate) const ARRIVE: u64 = 1;
-    /// Waits, and tells whether all predicates are true.
+    /// Waits, and returns whether all predicates are true.
     pub(crate) const AND: u64 = 2;
-    /// Waits, and tells whether any predicate is true.
+    /// Waits, and returns whether any predicate is true.
     pub(crate) const OR: u64 = 3;
-    /// Waits, and counts the true predicates.
+    /// Waits, and returns the number of true predicates.
     pub(crate) const POPC: u64 = 4;
     /// Flag: the predicate is negated.
     pub(crate) const NEGATE: u64 = 8;
@@ -48,12 +48,12 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Wait
 }
 
-/// Whether an instruction is one that lanes wait at for a barrier.
+/// Returns whether lanes wait at an instruction for a barrier.
 pub(crate) fn is_barrier(inst: &Inst) -> bool {
     std::ptr::fn_addr_eq(inst.exec, barrier as Exec)
 }
 
-/// Gives lanes that wait at `inst` the result of the complete barrier.
+/// Gives lanes that wait at `inst` the result of the completed barrier.
 pub(crate) fn deliver(registers: &mut Registers, inst: &Inst, lanes: u32, barrier: Barrier) {
     if inst.d == NO_SLOT {
         return;

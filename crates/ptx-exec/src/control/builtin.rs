@@ -1,7 +1,7 @@
-//! Functions that the driver provides: a call of one is a single instruction that finds its arguments where a call would
-//! have put them, in the caller's local memory.
+//! Functions of the driver. A call of one is a single instruction, which finds its arguments where a call would put them, in the
+//! caller's local memory.
 //!
-//! A name that no text defines and that is not in [`find`] is an unresolved symbol when the program is loaded.
+//! A name that no text defines and that is not in [`find`] is an unresolved symbol at load.
 
 use crate::control::call_args::parameter;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
@@ -9,7 +9,7 @@ use crate::engine::registers::lanes_of;
 use crate::memory::heap;
 use crate::{device_runtime, print};
 
-/// The code that stands for a call of `name`.
+/// Returns the code that implements a call of `name`.
 pub(crate) fn find(name: &str) -> Option<Exec> {
     match name {
         "vprintf" => Some(print::vprintf),
@@ -22,7 +22,7 @@ pub(crate) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// `call cudaGraphSetConditional, (handle, value)`: of lanes that say different things, the last is heard.
+/// `call cudaGraphSetConditional, (handle, value)`: if lanes have different values, the last one counts.
 fn set_condition(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let (handle, value) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));

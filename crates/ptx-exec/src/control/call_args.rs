@@ -5,12 +5,12 @@ use crate::engine::machine::{Inst, Machine};
 use crate::memory::word::Word;
 use crate::types::Space;
 
-/// Reads parameter `index` of the call, which lies in the caller's local memory.
+/// Reads parameter `index` of the call from the caller's local memory.
 pub(crate) fn parameter<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> T {
     field(machine, inst, index, 0, lane)
 }
 
-/// Reads the part of parameter `index` that is `at` bytes in.
+/// Reads the part of parameter `index` at byte `at`.
 pub(crate) fn field<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usize, at: u32, lane: usize) -> T {
     let frame = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
     let site = machine.env.code.call_sites.get(inst.imm as usize);
@@ -18,7 +18,7 @@ pub(crate) fn field<T: Word>(machine: &mut Machine<'_>, inst: &Inst, index: usiz
     machine.read(Space::Local, lane, u64::from(frame + offset + at)).unwrap_or_else(|_| T::cut(0))
 }
 
-/// Writes the first result of the call, where the caller asks for one, into the caller's local memory.
+/// Writes the first result of the call to the caller's local memory, if the caller uses it.
 pub(crate) fn set_result<T: Word>(
     machine: &mut Machine<'_>,
     inst: &Inst,

@@ -1,12 +1,12 @@
-//! Clusters: blocks that run on one thread, wait for each other and reach each other's shared memory.
+//! Clusters: blocks that run on one thread, wait for each other and access each other's shared memory.
 //!
-//! The blocks of a cluster take turns, a round of warps each, so every one of them makes progress while another waits for
-//! it. An address of shared memory has the number of its block in the cluster above bit [`BLOCK_RANK_SHIFT`], as on a GPU: so
-//! an address that a block gives away means the same memory everywhere in the cluster. Programs that never look beyond
-//! their own block keep plain offsets, which are constants.
+//! The blocks of a cluster take turns of one round of warps each, so every block makes progress while another waits for it. As on
+//! a GPU, an address of shared memory has the number of its block in the cluster above bit [`BLOCK_RANK_SHIFT`]. So an address
+//! means the same memory everywhere in the cluster. Programs that use only their own block have plain offsets, which are
+//! constants.
 //!
-//! A warp remembers which of its lanes have arrived at the barrier of the cluster (`Warp::arrived`). It is complete when
-//! every thread that has not exited has arrived; nothing else needs to be counted.
+//! A warp remembers which of its lanes have arrived at the barrier of the cluster (`Warp::arrived`). The barrier is complete when
+//! every thread that has not exited has arrived, and needs no other counter.
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::order::{BLOCK_RANK_SHIFT, address_in_block};
@@ -20,7 +20,7 @@ pub(crate) fn arrive(machine: &mut Machine<'_>, _: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `barrier.cluster.wait`: for lanes that have arrived at a barrier that is not complete yet.
+/// `barrier.cluster.wait`: waits with lanes that have arrived at an incomplete barrier.
 pub(crate) fn wait(machine: &mut Machine<'_>, _: &Inst) -> Flow {
     let waiting = machine.mask & machine.warp.arrived;
     if waiting == 0 {
@@ -39,7 +39,7 @@ pub(crate) fn wait(machine: &mut Machine<'_>, _: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Whether an instruction is one that lanes wait at for their cluster.
+/// Returns whether lanes wait at an instruction for their cluster.
 pub(crate) fn is_wait(inst: &Inst) -> bool {
     std::ptr::fn_addr_eq(inst.exec, wait as Exec)
 }
@@ -65,7 +65,7 @@ pub(crate) fn map_generic(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `getctarank d, a`: the block that an address, generic or not, belongs to.
+/// `getctarank d, a`: the block of an address, generic or not.
 pub(crate) fn rank_of<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let offset = |address: u64| window::offset_in(window::SHARED_ADDRESS, address).unwrap_or(address);
     let out = machine.registers.row::<T>(inst.a).map(|address| (offset(address.wide()) >> BLOCK_RANK_SHIFT) as u32);
@@ -73,7 +73,7 @@ pub(crate) fn rank_of<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `isspacep.shared::cta`: whether a generic address is one of the block's own shared memory.
+/// `isspacep.shared::cta`: whether a generic address is in the block's own shared memory.
 pub(crate) fn is_own(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let own = machine.block.shared.first() >> BLOCK_RANK_SHIFT;
     let addresses = machine.registers.row::<u64>(inst.a);

@@ -11,21 +11,20 @@
 //! The partners of a lane are the lanes of its member mask that take part, so several groups of one warp (tiles) may run
 //! one instruction together, each with its own mask.
 //!
-//! Each names the lanes that must take part. Lanes that are not there yet are waited for: those that reach the same
-//! instruction join; those that reach another instruction of the same kind are brought together when no lane of the
-//! warp can run any more (`meet_across`).
+//! Each instruction names the lanes that must take part, and waits for them. Lanes that reach the same instruction join. Lanes
+//! that reach another instruction of the same kind are joined when no lane of the warp can run any more (`meet_across`).
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, Registers, Row, WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait};
 use crate::slot::{CONSTANT_BIT, NO_SLOT, Slot};
 
-/// The slot of the member mask: the low half of `imm`; `NO_SLOT` for the forms without `.sync`.
+/// Returns the slot of the member mask, the low half of `imm`; `NO_SLOT` for the forms without `.sync`.
 fn members_slot(inst: &Inst) -> Slot {
     inst.imm as u32
 }
 
-/// The member masks; without `.sync`, the lanes that are here.
+/// Returns the member masks; without `.sync`, the active lanes.
 fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; WARP_LANES] {
     match members_slot(inst) {
         NO_SLOT => [machine.mask; WARP_LANES],
@@ -33,8 +32,7 @@ fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; WARP_LANES] {
     }
 }
 
-/// Makes the lanes whose partners are all here the running ones and parks the others until their partners come. Returns
-/// whether any lane can go ahead.
+/// Activates the lanes whose partners have all come, and parks the others. Returns whether any lane can run.
 fn assemble(machine: &mut Machine<'_>, inst: &Inst) -> bool {
     let members = members(machine, inst);
     let alive = machine.warp.alive;
@@ -66,7 +64,7 @@ pub(crate) fn warp_barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if assemble(machine, inst) { Flow::Next } else { Flow::Wait }
 }
 
-/// Which lane a `shfl` reads, and whether it is in range.
+/// Returns the lane that a `shfl` reads, and whether it is in range.
 fn source(mode: u8, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (b, clamp, segment) = (b & 31, c & 31, (c >> 8) & 31);
     let last = (lane & segment) | (clamp & !segment);
@@ -97,7 +95,7 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
     }
     let (registers, mask) = (&machine.registers, machine.mask);
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));
-    // PTX leaves undefined what a lane reads from one that does not take part; a GPU gives 0.
+    // In PTX, reading from a lane that does not take part is undefined; a GPU returns 0.
     let values: [u32; WARP_LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
     let mut out = [0_u32; WARP_LANES];
     let mut in_range = 0;
@@ -115,7 +113,7 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
     Flow::Next
 }
 
-/// What `vote` asks of the predicates of its members.
+/// Questions of `vote` about the predicates of its members.
 pub(crate) mod question {
     /// Whether all are true.
     pub(crate) const ALL: u8 = 0;
@@ -125,7 +123,7 @@ pub(crate) mod question {
     pub(crate) const UNIFORM: u8 = 2;
 }
 
-/// Lanes of `mask` that take part together with `lane`.
+/// Returns the lanes of `mask` that take part together with `lane`.
 fn partners(members: &[u32; WARP_LANES], lane: usize, mask: u32) -> u32 {
     members[lane] & mask
 }
@@ -185,7 +183,7 @@ pub(crate) fn elect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `match.any.sync d, a, members`: who has the same value.
+/// `match.any.sync d, a, members`: the members with the same value.
 pub(crate) fn match_any<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !assemble(machine, inst) {
         return Flow::Wait;
@@ -220,9 +218,9 @@ pub(crate) fn match_all<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow 
     Flow::Next
 }
 
-/// How `redux` joins two values.
+/// Joins two values for `redux`.
 pub(crate) trait Reduction {
-    /// The joined value.
+    /// Returns the joined value.
     fn join(a: u32, b: u32) -> u32;
 }
 
@@ -279,13 +277,13 @@ pub(crate) fn reduce<O: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
     Flow::Next
 }
 
-/// Rows of the frame in which lanes from different places meet: two for `a`, which may have 64 bits, then one each for `b`, `c`,
+/// Rows of the frame in which lanes of different positions meet: two for `a`, which may have 64 bits, then one each for `b`, `c`,
 /// the members, `d` and `x`.
 const MEETING_ROWS: usize = 7;
 
 impl Machine<'_> {
-    /// No lane of the warp can run: looks for lanes that wait in different places for each other, with the same operation,
-    /// and runs it for all of them. Returns whether that helped.
+    /// Called when no lane of the warp can run. Finds lanes at different positions that wait for each other with the same
+    /// operation, and runs it for all of them. Returns whether it found any.
     pub(crate) fn meet_across(&mut self) -> bool {
         let waiting: Vec<usize> =
             (0..self.warp.splits.len()).filter(|at| self.warp.splits[*at].wait == Wait::Lanes).collect();
@@ -299,13 +297,13 @@ impl Machine<'_> {
         false
     }
 
-    /// The instruction that a split stands at.
+    /// Returns the current instruction of a split.
     fn inst_of(&self, split: usize) -> Option<Inst> {
         let pc = self.warp.splits.get(split)?.pc;
         self.env.code.insts.get(pc as usize).copied()
     }
 
-    /// Whether a split waits at the same operation with the same kinds of destinations as `model`.
+    /// Returns whether a split waits at the same operation as `model`, with the same kinds of destinations.
     fn same_operation(&self, split: usize, model: &Inst) -> bool {
         self.inst_of(split).is_some_and(|inst| {
             std::ptr::fn_addr_eq(inst.exec, model.exec)
@@ -314,7 +312,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Runs one operation for the lanes of several splits, in a frame made up for it.
+    /// Runs one operation for the lanes of several splits, in a temporary frame.
     fn meet(&mut self, model: &Inst, party: &[usize]) -> bool {
         let mut rows = [Row::ZERO; MEETING_ROWS];
         let mut all_lanes = 0;
@@ -359,7 +357,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs the operation if all lanes that it needs have come.
+    /// Runs the operation if all necessary lanes have come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all_lanes: u32) -> bool {
         let row_slot = |slot: Slot, row: u32| if slot == NO_SLOT { NO_SLOT } else { row * WARP_LANES as u32 };
         let mut inst = *model;
@@ -381,7 +379,7 @@ impl Machine<'_> {
         flow == Flow::Next
     }
 
-    /// Copies the results back into the frames that the lanes came from.
+    /// Copies the results back into the frames of the lanes.
     fn carry_out(&mut self, rows: &[Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
         let mut registers = Registers::new(self.warp.rows_of(split.frame, &code.functions), &code.constants);
@@ -405,22 +403,22 @@ fn carry_row(row: &mut Row, values: &[u32; WARP_LANES], lanes: u32) {
     }
 }
 
-/// Whether `exec` is one of those given.
+/// Returns whether `exec` is in the list.
 fn is_one_of(exec: Exec, those: &[Exec]) -> bool {
     those.iter().any(|one| std::ptr::fn_addr_eq(exec, *one))
 }
 
-/// Whether the operand has 64 bits.
+/// Returns whether the operand has 64 bits.
 fn operates_on_wide(exec: Exec) -> bool {
     is_one_of(exec, &[match_any::<u64>, match_all::<u64>])
 }
 
-/// Whether the result of a vote is a word.
+/// Returns whether the result of a vote is a word.
 fn is_ballot(exec: Exec) -> bool {
     is_one_of(exec, &[ballot])
 }
 
-/// Whether the operand is a predicate.
+/// Returns whether the operand is a predicate.
 fn reads_predicate(exec: Exec) -> bool {
     is_one_of(exec, &[ballot, vote::<{ question::ALL }>, vote::<{ question::ANY }>, vote::<{ question::UNIFORM }>])
 }

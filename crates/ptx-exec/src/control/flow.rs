@@ -1,7 +1,6 @@
 //! Control flow: branches, calls, returns, exits.
 //!
-//! Each of these may send some lanes one way and the rest another. The rest is parked; which set runs on is the
-//! scheduler's choice.
+//! Each of these may send some lanes one way and the rest another. The rest is parked; the scheduler decides which set runs on.
 
 use crate::code::{CallSite, LocalArea};
 use crate::engine::fault::FaultKind;
@@ -22,7 +21,7 @@ const MAX_STACK_ROWS: usize = 1 << 17;
 /// Bytes between the addresses of two functions.
 pub(crate) const FUNCTION_STEP: u64 = 16;
 
-/// `bra`: the lanes that the guard lets through go to `x`.
+/// `bra`: lanes with a true guard go to `x`.
 pub(crate) fn branch(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let masked_out = machine.lanes & !machine.mask;
     if masked_out != 0 {
@@ -88,12 +87,12 @@ pub(crate) fn fence(machine: &mut Machine<'_>, _: &Inst) -> Flow {
     Flow::Next
 }
 
-/// What has no effect here: `prefetch`, `discard`, `griddepcontrol`.
+/// Instructions without an effect here: `prefetch`, `discard`, `griddepcontrol`.
 pub(crate) fn nothing(_: &mut Machine<'_>, _: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `call` of function `x`, arguments by call site `imm`.
+/// `call` of function `x`, with the arguments of call site `imm`.
 pub(crate) fn call(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.park_masked_lanes();
     let lanes = machine.mask;
@@ -101,7 +100,7 @@ pub(crate) fn call(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.enter_function(inst.x, inst.imm as u32, lanes)
 }
 
-/// `call` of the function whose address is in `a`; lanes with different functions go separate ways.
+/// `call` of the function with address `a`. Lanes with different functions diverge.
 pub(crate) fn call_indirect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let targets = *machine.registers.row::<u64>(inst.a);
     let Some(first) = lanes_of(machine.mask).next() else { return Flow::Next };
@@ -162,7 +161,7 @@ fn copy_areas(warp: &mut Warp, from: u32, sources: &[LocalArea], to: u32, target
 }
 
 impl Machine<'_> {
-    /// Runs on with `split` when no lanes run any more, else puts it among the others.
+    /// Continues with `split` if no lanes run any more, else parks it.
     fn resume_or_park(&mut self, split: Split) {
         if self.lanes == 0 && self.warp.splits.is_empty() {
             (self.pc, self.frame, self.lanes) = (split.pc, split.frame, split.lanes);
@@ -173,7 +172,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Starts `function` for `lanes`, which come from the current instruction of the current frame.
+    /// Starts `function` for `lanes`, as a call from the current instruction of the current frame.
     fn enter_function(&mut self, function: u32, site: u32, lanes: u32) -> Flow {
         let code = self.env.code;
         let Some(callee) = code.functions.get(function as usize) else {
@@ -197,7 +196,7 @@ impl Machine<'_> {
     }
 }
 
-/// `mov` of the address of a local variable: `imm` bytes into the frame, from the start of local memory.
+/// `mov` of the address of a local variable: the offset from the start of local memory, `imm` bytes into the frame.
 pub(crate) fn local_address(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let base = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
     machine.registers.set(inst.d, machine.mask, &[u64::from(base) + inst.imm; WARP_LANES]);

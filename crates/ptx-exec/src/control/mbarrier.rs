@@ -1,7 +1,7 @@
-//! `mbarrier`: barriers that are 64-bit words of shared memory, counting arrivals and bytes.
+//! `mbarrier`: barriers that are 64-bit words of shared memory, which count arrivals and bytes.
 //!
-//! Everything that a barrier knows is in its word, so it needs no other state, and any thread that reaches the word can
-//! work on it. PTX leaves the layout open; it is the same here for the object and for the states that `arrive` returns:
+//! The word holds the whole state of a barrier, so any thread that can access the word can work on it. PTX leaves the layout
+//! open. Here it is the same for the object and for the states that `arrive` returns:
 //!
 //! | bits | field |
 //! |---|---|
@@ -32,17 +32,17 @@ const ODD_PHASE_BIT: u64 = 1 << 63;
 
 /// Flags of an arrival, in `Inst::imm` above the offset of the address.
 pub(crate) mod how {
-    /// The barrier waits for one arrival less from the next phase on.
+    /// The barrier expects one arrival less from the next phase on.
     pub(crate) const DROP: u64 = 1;
-    /// The operand counts bytes that are to come, not arrivals.
+    /// The operand counts expected bytes, not arrivals.
     pub(crate) const EXPECT: u64 = 2;
-    /// The phase is named by its parity, not by a state.
+    /// The operand names the phase by its parity, not by a state.
     pub(crate) const PARITY: u64 = 4;
-    /// A lane that finds the phase incomplete lets others run.
+    /// A lane that finds an incomplete phase yields to others.
     pub(crate) const PATIENT: u64 = 8;
 }
 
-/// A barrier, taken apart.
+/// The fields of a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Barrier {
     expected: u64,
@@ -52,7 +52,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// From its word.
+    /// Decodes a word.
     fn read(word: u64) -> Self {
         let signed = ((word >> (2 * COUNT_BITS)) << (64 - BYTES_BITS)).cast_signed();
         Self {
@@ -63,14 +63,14 @@ impl Barrier {
         }
     }
 
-    /// As a word. Counts that leave their range, which PTX leaves undefined, wrap.
+    /// Encodes the word. Counts out of range wrap; PTX leaves them undefined.
     fn word(self) -> u64 {
         let bytes = self.bytes.cast_unsigned() & ((1 << BYTES_BITS) - 1);
         let counts = (self.expected & MAX_ARRIVALS) | (self.pending & MAX_ARRIVALS) << COUNT_BITS;
         counts | bytes << (2 * COUNT_BITS) | if self.odd { ODD_PHASE_BIT } else { 0 }
     }
 
-    /// Counts arrivals and bytes; what was the last of both ends the phase.
+    /// Counts arrivals and bytes. The last of both ends the phase.
     fn count(mut self, arrivals: u64, bytes: i64) -> Self {
         self.pending = self.pending.wrapping_sub(arrivals) & MAX_ARRIVALS;
         self.bytes -= bytes;
@@ -81,14 +81,14 @@ impl Barrier {
         }
     }
 
-    /// Counts an arrival that is not to come again.
+    /// Counts an arrival that later phases do not expect.
     fn drop_out(mut self, arrivals: u64, bytes: i64) -> Self {
         self.expected = self.expected.wrapping_sub(arrivals) & MAX_ARRIVALS;
         self.count(arrivals, bytes)
     }
 }
 
-/// Address of the barrier for `lane`: `a` plus the low half of `imm`, signed.
+/// Returns the address of the barrier for `lane`: `a` plus the low half of `imm`, signed.
 fn address(machine: &Machine<'_>, inst: &Inst, lane: usize) -> u64 {
     let offset = inst.imm as u32;
     if inst.x & NARROW_POINTER != 0 {
@@ -99,7 +99,7 @@ fn address(machine: &Machine<'_>, inst: &Inst, lane: usize) -> u64 {
     }
 }
 
-/// Changes the barrier of each lane, one after the other, as `change` says; it gets the operand `b` of the lane.
+/// Applies `change` to the barrier of each lane, one after the other, with operand `b` of the lane.
 fn each(machine: &mut Machine<'_>, inst: &Inst, change: impl Fn(Barrier, u64) -> Barrier) -> Flow {
     machine.spinning = true;
     let space = Space::decode(inst.x & 3);
@@ -115,7 +115,7 @@ fn each(machine: &mut Machine<'_>, inst: &Inst, change: impl Fn(Barrier, u64) ->
     Flow::Next
 }
 
-/// `mbarrier.init [a], b`; the barrier is in its first, even phase.
+/// `mbarrier.init [a], b`: the barrier starts in its first, even phase.
 pub(crate) fn init(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |_, count| Barrier { expected: count, pending: count, bytes: 0, odd: false })
 }
@@ -125,12 +125,12 @@ pub(crate) fn invalidate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |_, _| Barrier { expected: 0, pending: 0, bytes: 0, odd: false })
 }
 
-/// `mbarrier.expect_tx [a], b`: bytes that the phase waits for besides.
+/// `mbarrier.expect_tx [a], b`: adds expected bytes to the phase.
 pub(crate) fn expect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |barrier, bytes| Barrier { bytes: barrier.bytes + bytes.cast_signed(), ..barrier })
 }
 
-/// `mbarrier.complete_tx [a], b`: bytes that have come.
+/// `mbarrier.complete_tx [a], b`: counts bytes that have arrived.
 pub(crate) fn complete(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |barrier, bytes| barrier.count(0, bytes.cast_signed()))
 }
@@ -144,9 +144,9 @@ pub(crate) fn arrive(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// `mbarrier.test_wait`, `mbarrier.try_wait`: whether the phase named by `b` is complete.
+/// `mbarrier.test_wait`, `mbarrier.try_wait`: returns whether the phase that `b` names is complete.
 ///
-/// An incomplete phase gives false at once. PTX allows a try to end at any time, so it only lets others run first.
+/// An incomplete phase gives false at once. PTX allows a try to end at any time, so it only yields to others first.
 pub(crate) fn test(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let (flags, space) = (inst.imm >> 32, Space::decode(inst.x & 3));
     let (mask, mut complete) = (machine.mask, 0_u32);
@@ -174,12 +174,13 @@ pub(crate) fn test(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Wait
 }
 
-/// `cp.async.mbarrier.arrive` without `.noinc`: copies are done, so one arrival is added and made; only the address counts.
+/// `cp.async.mbarrier.arrive` without `.noinc`: adds one expected arrival and makes it, since copies are already done. Only the
+/// address matters.
 pub(crate) fn touch(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each(machine, inst, |barrier, _| barrier)
 }
 
-/// `mbarrier.pending_count d, a`: arrivals that the phase of a state still waited for.
+/// `mbarrier.pending_count d, a`: the arrivals that were still missing in the phase of a state.
 pub(crate) fn pending_count(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let counts = machine.registers.row::<u64>(inst.a).map(|state| Barrier::read(state).pending as u32);
     machine.registers.set(inst.d, machine.mask, &counts);
@@ -187,7 +188,7 @@ pub(crate) fn pending_count(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 }
 
 impl Machine<'_> {
-    /// Tells the barrier at `address`, an offset into the shared memory of the cluster, that `bytes` bytes have come.
+    /// Counts `bytes` arrived bytes at the barrier at `address`, an offset into the shared memory of the cluster.
     pub(crate) fn complete_bytes(&mut self, lane: usize, address: u64, bytes: u64) -> Result<(), FaultKind> {
         let change = |word| Barrier::read(word).count(0, bytes.cast_signed()).word();
         self.update::<u64>(Space::Shared, lane, address, change).map(drop)

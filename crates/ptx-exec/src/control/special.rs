@@ -64,17 +64,17 @@ const SPECIAL_REGISTERS: &[(&str, &str, Width)] = &[
     ("%current_graph_exec", "", Width::Double),
 ];
 
-/// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
+/// Bytes of shared memory that the system reserves in each block, after the program's own.
 pub const RESERVED_SHARED_BYTES: u32 = 1024;
 
-/// Nanoseconds of host time are counted as this many clock ticks.
+/// Clock ticks per nanosecond of host time.
 const TICKS_PER_NANOSECOND: u64 = 2;
 
-/// The number of registers that are always 0: the fourth components, performance counters that nothing is counted by, and
-/// registers of the environment that the driver does not set.
+/// Number of registers that are always 0: fourth components, performance counters without a counter, and environment registers
+/// that the driver does not set.
 const ZERO: u64 = u64::MAX;
 
-/// The number and width of a special register, if it is one.
+/// Returns number and width of a special register, if the name is one.
 pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
     let number = |name: &str, member: &str| {
         SPECIAL_REGISTERS.iter().position(|(known, component, _)| (*known, *component) == (name, member))
@@ -89,7 +89,7 @@ pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
     }
 }
 
-/// The width of `%envreg0` to `%envreg31`, `%pm0` to `%pm7` and `%pm0_64` to `%pm7_64`.
+/// Returns the width of `%envreg0` to `%envreg31`, `%pm0` to `%pm7` and `%pm0_64` to `%pm7_64`.
 fn unset(name: &str) -> Option<Width> {
     let is_below = |number: &str, end: u32| (0..end).any(|known| known.to_string() == number);
     if let Some(number) = name.strip_prefix("%envreg") {
@@ -102,16 +102,16 @@ fn unset(name: &str) -> Option<Width> {
     }
 }
 
-/// Beginnings of the names of special registers that are not in `SPECIAL_REGISTERS`.
+/// Prefixes of special registers that are not in `SPECIAL_REGISTERS`.
 const UNNUMBERED_PREFIXES: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset"];
 
-/// Whether PTX has a special register of that name.
+/// Returns whether PTX has a special register of that name.
 pub(crate) fn exists(name: &str) -> bool {
     SPECIAL_REGISTERS.iter().any(|(known, ..)| *known == name)
         || UNNUMBERED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Code that reads a register of that width.
+/// Returns the code that reads a register of that width.
 pub(crate) fn code(width: Width) -> Exec {
     match width {
         Width::Word => read_word,
@@ -120,7 +120,7 @@ pub(crate) fn code(width: Width) -> Exec {
     }
 }
 
-/// Component `axis` of each lane's `%tid`.
+/// Returns component `axis` of each lane's `%tid`.
 fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; WARP_LANES] {
     let [x, y, _] = machine.env.block;
     let first = machine.warp.index * 32;
@@ -134,7 +134,7 @@ fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; WARP_LANES] {
     })
 }
 
-/// Ticks that the grid has run for.
+/// Returns the ticks since the grid's start, without pauses.
 fn clock(machine: &Machine<'_>) -> u64 {
     let elapsed = (machine.env.time_before + machine.env.started.elapsed()).as_nanos();
     u64::try_from(elapsed).unwrap_or(u64::MAX).wrapping_mul(TICKS_PER_NANOSECOND)
@@ -146,7 +146,7 @@ fn timer() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The bits of `one(lane)` for each lane.
+/// Returns the bits of `mask_of(1 << lane)` for each lane.
 fn masks(mask_of: impl Fn(u32) -> u32) -> [u32; WARP_LANES] {
     std::array::from_fn(|lane| mask_of(1 << lane))
 }
@@ -176,7 +176,7 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         24 => splat(env.dynamic_shared),
         25 => splat(env.shared_bytes),
         27 => splat(1),
-        // The upper and lower half of where a cooperative launch keeps its barrier.
+        // Upper and lower half of the address at which a cooperative launch has its barrier.
         28 => splat((env.workspace_address() >> 32) as u32),
         29 => splat(env.workspace_address() as u32),
         33..=52 => splat(cluster_word(machine, inst.imm)),
@@ -186,7 +186,7 @@ fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Registers of the cluster, and of the shared memory that is the system's.
+/// Returns registers of the cluster, and of the system's shared memory.
 fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
     let (env, index) = (machine.env, machine.block.index);
     let axis = |values: [u32; 3]| values[(number % 3) as usize];
@@ -207,7 +207,7 @@ fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
     }
 }
 
-/// Reads a predicate: whether the launch is one of clusters is the only one there is.
+/// Reads a predicate. The only one tells whether the launch has clusters.
 fn read_predicate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let bits = if machine.env.clustered { u32::MAX } else { 0 };
     machine.registers.set_bits(inst.d, machine.mask, bits);
@@ -220,14 +220,14 @@ fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         30 => machine.env.grid_id,
         31 => clock(machine),
         32 => timer(),
-        // No graph was launched by device code.
+        // Device code launches no graphs.
         _ => 0,
     };
     machine.registers.set(inst.d, machine.mask, &[value; WARP_LANES]);
     Flow::Next
 }
 
-/// `mov` of the address of dynamic shared memory, `imm` bytes in; known only at launch.
+/// `mov` of the address `imm` bytes into dynamic shared memory, which is known only at launch.
 pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let start = machine.block.shared.first() as u32 + machine.env.dynamic_shared_at;
     let address = start.wrapping_add(inst.imm as u32);

@@ -1,7 +1,7 @@
-//! `alloca stacksave stackrestore`: local memory that a function takes while it runs.
+//! `alloca stacksave stackrestore`: local memory that a function allocates while it runs.
 //!
-//! It lies behind the frames, the same rows for all lanes, and goes with the frame of the function that took it. So only the
-//! function that was called last can take any: lanes that wait in a function they called meanwhile would lose it.
+//! It lies after the frames, in the same rows for all lanes, and ends with the frame of its function. So only the function that
+//! was called last can allocate: lanes that wait in a function they called would lose it.
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -13,7 +13,7 @@ const MAX_LOCAL_BYTES: u64 = 512 * 1024;
 /// Bytes of a row of local memory, for each lane.
 const LANE_ROW_BYTES: u64 = 8;
 
-/// `alloca d, a`: the address of `a` bytes, a multiple of `imm`; `x` says whether size and address have 64 bits.
+/// `alloca d, a`: the address of `a` bytes, a multiple of `imm`; `x` tells whether size and address have 64 bits.
 pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let wide = inst.x != 0;
     let sizes = lanes_of(machine.mask).map(|lane| {
@@ -46,14 +46,14 @@ fn set_address(machine: &mut Machine<'_>, inst: &Inst, address: u64) {
     }
 }
 
-/// `stacksave d`: where the local memory ends.
+/// `stacksave d`: the end of the local memory.
 pub(crate) fn save(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let end = machine.warp.local.len() as u64 * LANE_ROW_BYTES;
     set_address(machine, inst, end);
     Flow::Next
 }
 
-/// `stackrestore a`: gives back what was taken since; kept until the function ends while other lanes may still use it.
+/// `stackrestore a`: frees later allocations. While other lanes may still use them, they stay until the function ends.
 pub(crate) fn restore(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let lane = lanes_of(machine.mask).next().unwrap_or(0);
     let end = if inst.x != 0 {

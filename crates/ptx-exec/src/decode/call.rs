@@ -1,8 +1,8 @@
 //! `call`: arguments and results are areas of local memory, copied between the frames.
 //!
-//! A `.param` variable of the caller and the parameter of the callee have the same layout, as the PTX calling convention
-//! wants; so a call copies rows and looks at no types. The areas of each call are kept in a `CallSite`, because `ret` needs
-//! them again to bring the results back.
+//! By the PTX calling convention, a `.param` variable of the caller and the parameter of the callee have the same layout. So a
+//! call copies rows and ignores types. A `CallSite` stores the areas of each call, because `ret` needs them again to return the
+//! results.
 
 use super::draft::Draft;
 use super::modifiers::Modifiers;
@@ -61,13 +61,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Keeps a call site and returns its number.
+    /// Stores a call site and returns its number.
     fn site(&mut self, site: CallSite) -> u64 {
         self.shared.call_sites.push(site);
         self.shared.call_sites.len() as u64 - 1
     }
 
-    /// A call of a function known by name: defined in a text, or provided by the driver.
+    /// Decodes a call of a named function, which a text defines or the driver provides.
     fn direct(&mut self, callee: &'a str, site: CallSite) -> Result<(), LoadError> {
         match self.shared.linked.find(self.module, callee) {
             Some(Symbol::Function(index)) => {
@@ -91,7 +91,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A call through a register. The prototype is checked here, the target when the call is made.
+    /// Decodes a call through a register. Checks the prototype here; the call checks the target.
     fn indirect(&mut self, callee: &'a str, prototype: Option<&Operand<'a>>, site: CallSite) -> Result<(), LoadError> {
         if let Some(Operand::Name(name)) = prototype {
             let Some(Binding::Prototype(signature)) = self.binding(name).cloned() else {
@@ -108,7 +108,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// Functions that the driver provides on a GPU and this interpreter does not.
+/// Returns whether a GPU's driver provides this function, while the interpreter does not.
 fn is_device_runtime(name: &str) -> bool {
     name == "cudaGraphSetConditional"
         || name.starts_with("__cudaCDP2")

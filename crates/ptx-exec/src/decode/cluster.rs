@@ -1,4 +1,4 @@
-//! What blocks of a cluster do with each other: `mapa`, `getctarank`, `barrier.cluster`, and stores that a barrier counts.
+//! Instructions between blocks of a cluster: `mapa`, `getctarank`, `barrier.cluster`, and stores that a barrier counts.
 
 use super::draft::{Draft, Ref};
 use super::modifiers::Modifiers;
@@ -55,7 +55,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// The address of the block's shared memory `offset` bytes in: a constant, unless addresses say whose they are.
+    /// Returns the address `offset` bytes into the block's shared memory: a constant, unless addresses contain the block's rank.
     pub(crate) fn shared_offset(&mut self, offset: u64, width: Width) -> Ref {
         if !self.shared.ranked {
             return self.constant(if width == Width::Word { offset & 0xffff_ffff } else { offset }, width);
@@ -66,7 +66,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         register
     }
 
-    /// Splits the barrier off the operands of `st.async` and `red.async`; it counts the bytes that they store.
+    /// Splits the barrier off the operands of `st.async` and `red.async`. The barrier counts the stored bytes.
     pub(crate) fn counting_barrier<'i>(
         &self,
         i: &'i Instruction<'a>,
@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((operands, Some(barrier)))
     }
 
-    /// Tells a barrier, if there is one, that `bytes` bytes have come.
+    /// Counts `bytes` arrived bytes at a barrier, if there is one.
     pub(crate) fn count_bytes(&mut self, barrier: Option<&Operand<'a>>, bytes: u64) -> Result<(), LoadError> {
         let Some(barrier) = barrier else { return Ok(()) };
         let bytes = self.constant(bytes, Width::Word);
@@ -92,7 +92,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// Whether a body may name shared memory of other blocks.
+/// Returns whether a body may name shared memory of other blocks.
 pub(crate) fn looks_beyond(body: &[Statement<'_>]) -> bool {
     body.iter().any(|statement| match statement {
         Statement::Instruction(instruction) => {

@@ -61,7 +61,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((operands, Some(members)))
     }
 
-    /// Adds a draft; without members it is for the lanes that are there.
+    /// Adds a draft. Without members, the active lanes take part.
     fn push_collective(&mut self, draft: Draft, members: Option<Ref>) {
         let draft = match members {
             Some(members) => draft.member(members),

@@ -1,10 +1,10 @@
-//! The role that a float instruction can have in a contraction.
+//! The role of a float instruction in a contraction.
 
 use crate::decode::modifiers::Modifiers;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// The role that an instruction can have in a contraction.
+/// The role of an instruction in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContractionRole {
     /// It computes a product.
@@ -18,13 +18,13 @@ pub(crate) enum ContractionRole {
         /// Whether the result is clamped to 0..1.
         saturates: bool,
     },
-    /// The other value with its sign changed.
+    /// A value with its sign changed.
     Negation(ContractionKind),
-    /// The other value as it is.
+    /// An unchanged value.
     Copy,
 }
 
-/// What product and sum have in common.
+/// The common properties of product and sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContractionKind {
     /// The type of operands and result.
@@ -33,7 +33,7 @@ pub(crate) struct ContractionKind {
     pub(crate) flushes: bool,
 }
 
-/// The role of a float instruction, by its words.
+/// Returns the role of a float instruction, by its modifiers.
 pub(crate) fn role_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionRole> {
     let has = |word: &str| i.modifiers.contains(&word);
     if Modifiers::new(&i.modifiers).one_of(&["rn", "rz", "rm", "rp"]).is_some() {
@@ -44,7 +44,7 @@ pub(crate) fn role_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionRole> {
         "mul" if !saturates => Some(ContractionRole::Product(kind)),
         "add" => Some(ContractionRole::Sum { kind, subtracts: false, saturates }),
         "sub" => Some(ContractionRole::Sum { kind, subtracts: true, saturates }),
-        // ptxas computes the negation of two `bf16` by an instruction of its own.
+        // ptxas negates two `bf16` with a special instruction.
         "neg" if ty != Ty::Bf16x2 => Some(ContractionRole::Negation(kind)),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Branches, ends, fences, and barriers of the block.
+//! Branches, exits, fences, and barriers of the block.
 
 use super::draft::{Draft, OperandRole};
 use super::modifiers::Modifiers;
@@ -13,7 +13,7 @@ use katydid_ptx::ast::{Instruction, Operand};
 /// Bytes of a tensor map.
 const TENSOR_MAP_BYTES: u64 = 128;
 
-/// The largest number of an event of `pmevent`, and the largest mask of them.
+/// The largest event number of `pmevent`, and the largest mask of events.
 const LARGEST_EVENT: u64 = 15;
 const LARGEST_EVENT_MASK: u64 = 0xffff;
 
@@ -43,7 +43,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `pmevent 3`, `pmevent.mask 0xff`: nothing counts them.
+    /// Decodes `pmevent 3`, `pmevent.mask 0xff`. No counter counts the events.
     fn event(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let largest = if m.take("mask") { LARGEST_EVENT_MASK } else { LARGEST_EVENT };
         match i.operands.as_slice() {
@@ -52,19 +52,19 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// An instruction after which control goes on.
+    /// Adds an instruction that falls through.
     fn plain(&mut self, draft: Draft) -> Result<(), LoadError> {
         self.push(draft);
         Ok(())
     }
 
-    /// An instruction after which control does not go on, for the lanes that run it.
+    /// Adds an instruction that ends the lanes that run it.
     fn end(&mut self, draft: Draft) -> Result<(), LoadError> {
         let draft = if self.guard == NO_SLOT { draft.ends() } else { draft };
         self.plain(draft)
     }
 
-    /// `bra label`; whether it is conditional is the guard's business.
+    /// Decodes `bra label`; the guard makes it conditional.
     fn branch(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let [Operand::Name(name)] = i.operands.as_slice() else { return Err(self.invalid("branch without a label")) };
         let Some(Binding::Label(label)) = self.binding(name).cloned() else {
@@ -90,7 +90,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.end(draft)
     }
 
-    /// `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.async`: all are the strongest fence, as there is one path to memory.
+    /// Decodes `membar.gl`, `fence.acq_rel.gpu`, `fence.proxy.async`. All are the strongest fence, since there is only one path
+    /// to memory.
     fn fence(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         const SCOPE_NAMES: &[&str] = &["cta", "cluster", "gl", "gpu", "sys"];
         const PROXIES: &[&str] = &["alias", "async", "async::generic", "tensormap::generic"];

@@ -1,5 +1,5 @@
-//! Where decoding a function stands: names and their scopes, registers, drafts so far, and what all families of instructions
-//! need of them.
+//! The state of decoding a function: names and their scopes, registers, drafts so far, and helpers for all families of
+//! instructions.
 
 use super::contraction_role::ContractionRole;
 use super::draft::{Draft, OperandRole, Ref, Registers};
@@ -13,7 +13,7 @@ use crate::types::Width;
 use katydid_ptx::ast::{Function, Instruction, Operand};
 use std::collections::HashMap;
 
-/// What a name stands for inside a function.
+/// Meaning of a name inside a function.
 #[derive(Debug, Clone)]
 pub(crate) enum Binding {
     /// A register that is declared alone.
@@ -30,7 +30,7 @@ pub(crate) enum Binding {
     Label(u32),
     /// Both halves of a `.b128` register.
     Wide([Ref; 2]),
-    /// A vector register, and how many components it has.
+    /// A vector register, and its number of components.
     Vector(usize),
     /// The shape of an indirect call.
     Prototype(Signature),
@@ -43,9 +43,9 @@ pub(crate) enum Binding {
 pub(crate) struct RegisterRange<'a> {
     /// The part of the name before the number.
     pub(crate) prefix: &'a str,
-    /// How many there are.
+    /// Number of registers.
     pub(crate) count: u32,
-    /// How wide they are.
+    /// Width of the registers.
     pub(crate) width: Width,
     /// Whether they have 8 bits.
     pub(crate) is_byte: bool,
@@ -53,7 +53,7 @@ pub(crate) struct RegisterRange<'a> {
     pub(crate) depth: usize,
 }
 
-/// How many parameters and results an indirect callee has.
+/// Numbers of parameters and results of an indirect callee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     /// Number of parameters.
@@ -63,7 +63,7 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// The signature of a `.callprototype`; its parameters must have a layout.
+    /// Returns the signature of a `.callprototype`. Its parameters must have a layout.
     pub(crate) fn of(prototype: &Function<'_>) -> Result<Self, LoadError> {
         for variable in prototype.params.iter().chain(&prototype.returns) {
             layout_of(variable)?;
@@ -72,26 +72,26 @@ impl Signature {
     }
 }
 
-/// A register and the area that stands for it in calls.
+/// A register and the area that holds it in calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CarriedRegister {
     /// The virtual register.
     pub(crate) register: Ref,
     /// Width of the register.
     pub(crate) width: Width,
-    /// The area of local memory that stands for it.
+    /// Its area of local memory.
     pub(crate) area: LocalArea,
 }
 
-/// Where decoding a function stands.
+/// The state of decoding a function.
 pub(crate) struct FunctionDecoder<'p, 'a> {
-    /// What all functions of the program share.
+    /// State that all functions of the program share.
     pub(crate) shared: &'p mut ProgramContext<'a>,
-    /// The text it is from.
+    /// Index of its text.
     pub(crate) module: usize,
     /// Whether it is a kernel.
     pub(crate) entry: bool,
-    /// Whether instructions of one architecture may stand in the text.
+    /// Whether the text may have instructions of one architecture only.
     pub(crate) is_specific: bool,
     /// Whether shuffles and votes must name their lanes.
     pub(crate) needs_members: bool,
@@ -107,13 +107,13 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) drafts: Vec<Draft>,
     /// References of vector operands, label numbers of jump tables.
     pub(crate) lists: Vec<Ref>,
-    /// Position of each label, once it has been met.
+    /// Position of each label, once decoded.
     pub(crate) labels: Vec<Option<u32>>,
     /// Bytes of the frame's local memory.
     pub(crate) local_bytes: u32,
     /// Bytes of static shared memory (kernels).
     pub(crate) shared_bytes: u32,
-    /// Offsets of shared variables of the text that were met.
+    /// Offsets of the text's shared variables in use.
     pub(crate) shared_places: HashMap<usize, u32>,
     /// Parameters in local memory.
     pub(crate) params: Vec<LocalArea>,
@@ -129,11 +129,11 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) guard: Ref,
 }
 
-/// Largest frame of local memory that is accepted, in bytes.
+/// Largest accepted frame of local memory, in bytes.
 const MAX_LOCAL_FRAME_BYTES: u32 = 512 * 1024;
 
 impl<'p, 'a> FunctionDecoder<'p, 'a> {
-    /// A decoder for a function of text `module`, with static shared memory starting at `shared_start`.
+    /// Returns a decoder for a function of text `module`, with static shared memory starting at `shared_start`.
     pub(crate) fn new(shared: &'p mut ProgramContext<'a>, module: usize, entry: bool, shared_start: u32) -> Self {
         Self {
             shared,
@@ -160,7 +160,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         }
     }
 
-    /// Reserves local memory; everything starts at a multiple of 8 so that whole rows can be copied.
+    /// Reserves local memory at a multiple of 8, so that whole rows can be copied.
     pub(crate) fn reserve_local(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
         let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
         let end = offset.saturating_add(size).next_multiple_of(8);
@@ -181,14 +181,14 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         Ok(offset)
     }
 
-    /// Gives `name` a meaning in the innermost scope.
+    /// Binds `name` in the innermost scope.
     pub(crate) fn bind(&mut self, name: &'a str, binding: Binding) {
         if let Some(scope) = self.scopes.last_mut() {
             scope.insert(name, binding);
         }
     }
 
-    /// What `name` means here, if it was declared in this function.
+    /// Returns the binding of `name`, if this function declares it.
     pub(crate) fn binding(&self, name: &str) -> Option<&Binding> {
         self.scopes.iter().rev().find_map(|scope| scope.get(name))
     }
@@ -200,7 +200,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         self.drafts.push(draft);
     }
 
-    /// Says what the instruction that was added last can be in a contraction.
+    /// Sets the role of the last added instruction in a contraction.
     pub(crate) fn set_role(&mut self, role: Option<ContractionRole>) {
         if let Some(draft) = self.drafts.last_mut() {
             draft.role = role;
@@ -220,19 +220,19 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         self.push(draft);
     }
 
-    /// A register that the text does not name.
+    /// Returns a new register that the text does not name.
     pub(crate) fn temporary(&mut self, width: Width) -> Ref {
         self.registers.fresh(width)
     }
 
-    /// Adds references to the function's list and returns where they are.
+    /// Adds references to the function's list, and returns their range.
     pub(crate) fn list(&mut self, references: &[Ref]) -> std::ops::Range<u32> {
         let start = self.lists.len() as u32;
         self.lists.extend_from_slice(references);
         start..self.lists.len() as u32
     }
 
-    /// A draft over a vector of registers.
+    /// Returns a draft over a vector of registers.
     pub(crate) fn with_list(&mut self, mut draft: Draft, references: &[Ref], role: OperandRole) -> Draft {
         draft.list = self.list(references);
         draft.list_role = role;
@@ -242,7 +242,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
         draft
     }
 
-    /// The operands, of which there must be `N`.
+    /// Returns the operands, which must be `N`.
     pub(crate) fn operands<'i, const N: usize>(
         &self,
         instruction: &'i Instruction<'a>,
@@ -254,17 +254,17 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             .map_err(|_| self.invalid(format!("{} takes {N} operands, not {count}", instruction.full_name())))
     }
 
-    /// The refusal of an instruction.
+    /// Returns the refusal of an instruction.
     pub(crate) fn unsupported(&self, instruction: &Instruction<'_>) -> LoadError {
         LoadError::Unsupported { line: instruction.line, name: instruction.full_name() }
     }
 
-    /// The refusal of something else.
+    /// Returns the refusal of something else.
     pub(crate) fn unsupported_name(&self, name: &str, line: u32) -> LoadError {
         LoadError::Unsupported { line, name: name.to_owned() }
     }
 
-    /// An error of the text at the current instruction.
+    /// Returns an error of the text at the current instruction.
     pub(crate) fn invalid(&self, message: impl Into<String>) -> LoadError {
         LoadError::InvalidPtx { line: self.line, message: message.into() }
     }

@@ -11,12 +11,12 @@ use std::ops::Range;
 /// A virtual register, a constant slot (with `CONSTANT_BIT`), or `NO_SLOT`.
 pub(crate) type Ref = u32;
 
-/// Whether a reference is a virtual register.
+/// Returns whether a reference is a virtual register.
 pub(crate) fn is_register(reference: Ref) -> bool {
     reference & CONSTANT_BIT == 0
 }
 
-/// What an operand field of an `Inst` holds.
+/// Contents of an operand field of an `Inst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperandRole {
     /// A number, not a reference.
@@ -33,34 +33,34 @@ pub(crate) const OPERAND_FIELDS: usize = 6;
 /// A draft of an instruction.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft {
-    /// With references where the roles say so.
+    /// The instruction, with references where the roles require them.
     pub(crate) inst: Inst,
     /// Roles of `d a b c x` and the low half of `imm`.
     pub(crate) roles: [OperandRole; OPERAND_FIELDS],
     /// Entries of the function's list that this instruction reads or writes.
     pub(crate) list: Range<u32>,
-    /// Whether those are written.
+    /// Whether the list is written.
     pub(crate) list_role: OperandRole,
-    /// How many entries at the start of the list are written whatever `list_role` says.
+    /// Number of entries at the start of the list that are written, whatever `list_role` is.
     pub(crate) list_results: u32,
-    /// Whether `x` is where the list starts.
+    /// Whether `x` holds the start of the list.
     pub(crate) list_in_x: bool,
     /// Label in `x`.
     pub(crate) target: Option<u32>,
     /// Labels in `list`.
     pub(crate) table: bool,
-    /// Control never goes on to the next instruction.
+    /// Whether control never reaches the next instruction.
     pub(crate) ends: bool,
-    /// Destinations must not share a slot with sources: not all sources are read before the first write.
+    /// Whether destinations must not share a slot with sources, since a write may come before a read.
     pub(crate) distinct_slots: bool,
-    /// What it does with memory that several threads have.
+    /// Its access to memory that threads share.
     pub(crate) access: Option<Watched>,
-    /// What it can be in a contraction.
+    /// Its role in a contraction.
     pub(crate) role: Option<ContractionRole>,
 }
 
 impl Draft {
-    /// An instruction without operands.
+    /// Returns an instruction without operands.
     pub(crate) fn new(exec: Exec) -> Self {
         let inst =
             Inst { exec, guard: NO_SLOT, d: NO_SLOT, a: NO_SLOT, b: NO_SLOT, c: NO_SLOT, x: NO_SLOT, imm: 0, line: 0 };
@@ -134,36 +134,36 @@ impl Draft {
         self
     }
 
-    /// Keeps destinations away from sources.
+    /// Keeps destinations separate from sources.
     pub(crate) fn distinct_slots(mut self) -> Self {
         self.distinct_slots = true;
         self
     }
 
-    /// Says what it does with memory.
+    /// Sets its access to memory.
     pub(crate) fn touches(self, access: Access) -> Self {
         self.watched(Watched::Memory(access))
     }
 
-    /// Says what it has to do with races.
+    /// Sets its effect on the race search.
     pub(crate) fn watched(mut self, watched: Watched) -> Self {
         self.access = Some(watched);
         self
     }
 
-    /// Says that control ends here.
+    /// Marks that control ends here.
     pub(crate) fn ends(mut self) -> Self {
         self.ends = true;
         self
     }
 
-    /// Jumps to a label.
+    /// Sets the label that it jumps to.
     pub(crate) fn to(mut self, label: u32) -> Self {
         self.target = Some(label);
         self
     }
 
-    /// The references of the operand fields with their roles.
+    /// Returns the references of the operand fields with their roles.
     pub(crate) fn fields(&self) -> [(Ref, OperandRole); OPERAND_FIELDS] {
         let Inst { d, a, b, c, x, imm, .. } = self.inst;
         let [rd, ra, rb, rc, rx, ri] = self.roles;
@@ -187,20 +187,20 @@ impl Draft {
 /// The virtual registers of a function.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
-    /// Width of each.
+    /// Width of each register.
     pub(crate) widths: Vec<Width>,
     /// Registers that the text declares with 8 bits.
     bytes: HashSet<Ref>,
 }
 
 impl Registers {
-    /// A new one.
+    /// Returns a new register.
     pub(crate) fn fresh(&mut self, width: Width) -> Ref {
         self.widths.push(width);
         self.widths.len() as Ref - 1
     }
 
-    /// A new one that the text declares, perhaps with 8 bits.
+    /// Returns a new register for a declaration of the text, which may have 8 bits.
     pub(crate) fn declared(&mut self, width: Width, is_byte: bool) -> Ref {
         let register = self.fresh(width);
         if is_byte {
@@ -209,7 +209,7 @@ impl Registers {
         register
     }
 
-    /// Whether it was declared with 8 bits.
+    /// Returns whether it was declared with 8 bits.
     pub(crate) fn is_byte(&self, register: Ref) -> bool {
         self.bytes.contains(&register)
     }

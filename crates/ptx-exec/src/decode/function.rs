@@ -28,7 +28,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             arguments.into_iter().for_each(|argument| self.fill(argument));
         }
         self.statements(function.body.as_deref().unwrap_or_default())?;
-        // Falling off the end is a return.
+        // The end of the body is a return.
         let line = self.drafts.last().map_or(function.line, |draft| draft.inst.line);
         (self.line, self.guard) = (line, NO_SLOT);
         self.spill_results();
@@ -47,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Makes room for parameters in the frame, in order; those in registers are `carried` too.
+    /// Reserves parameters in the frame, in order; those in registers go to `carried` too.
     fn bind_params(
         &mut self,
         params: &[Variable<'a>],
@@ -66,7 +66,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(areas)
     }
 
-    /// Makes room for a parameter or call argument and binds its name.
+    /// Reserves a parameter or call argument, and binds its name.
     fn param_area(&mut self, param: &Variable<'a>) -> Result<LocalArea, LoadError> {
         if param.space != Space::Param {
             return Err(self.unsupported_name("parameters in registers", param.line));
@@ -78,7 +78,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(area)
     }
 
-    /// One scope of statements. Labels are declared first, since branches may go forward.
+    /// Decodes one scope of statements. Declares labels first, since branches may go forward.
     fn statements(&mut self, statements: &[Statement<'a>]) -> Result<(), LoadError> {
         self.declare_labels(statements);
         for statement in statements {
@@ -104,7 +104,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Labels may be used before they stand, and belong to the braces they stand in.
+    /// Declares labels: their uses may precede them, and they belong to the enclosing braces.
     fn declare_labels(&mut self, statements: &[Statement<'a>]) {
         for statement in statements {
             if let Statement::Label(name, _) = statement {
@@ -124,7 +124,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Records where a label stands: at the next instruction.
+    /// Sets the position of a label to the next instruction.
     fn define_label(&mut self, name: &str) {
         let position = self.drafts.len() as u32;
         if let Some(Binding::Label(label)) = self.binding(name).cloned()
@@ -134,7 +134,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A declaration inside the body.
+    /// Decodes a declaration inside the body.
     fn declare(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         match variable.space {
             Space::Reg => self.declare_registers(variable),
@@ -146,12 +146,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             }
             Space::Param => self.param_area(variable).map(|_| ()),
             Space::Shared if self.entry => self.declare_shared(variable),
-            // Placed with the variables of the text.
+            // These have memory with the variables of the text.
             Space::Global | Space::Const | Space::Shared => Ok(()),
         }
     }
 
-    /// A shared variable of a kernel, which no other kernel uses.
+    /// Decodes a shared variable of a kernel, which no other kernel uses.
     fn declare_shared(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let layout = layout_of(variable)?;
         let offset = self.reserve_shared(layout)?;
@@ -173,7 +173,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let width =
             width.ok_or_else(|| self.unsupported_name(&format!("register type .{}", variable.ty), variable.line))?;
         match variable.count {
-            // Ranges are bound lazily, by name and number: thousands are declared, few are used at once.
+            // Ranges are bound lazily, by name and number: a text declares thousands and uses few at once.
             Some(count) => {
                 let depth = self.scopes.len();
                 self.ranges.push(RegisterRange { prefix: variable.name, count, width, is_byte, depth });
@@ -186,7 +186,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// One instruction with its guard.
+    /// Decodes one instruction with its guard.
     fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         self.line = instruction.line;
         self.guard = NO_SLOT;
@@ -200,7 +200,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// One instruction under the guard that is known: family, and the check that every modifier was understood.
+    /// Decodes one instruction under the current guard: dispatches it, and checks that every modifier was understood.
     fn instruction_unguarded(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         if hints::has_policy(instruction) {
             let plain = self.without_policy(instruction)?;
@@ -214,13 +214,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if modifiers.all_consumed() { Ok(()) } else { Err(self.unsupported(instruction)) }
     }
 
-    /// The predicate of a guard, with its negation.
+    /// Returns the predicate of a guard, with its negation.
     fn guard_register(&mut self, guard: &Guard<'a>) -> Result<Ref, LoadError> {
         let register = self.source(&Operand::Name(guard.register), Ty::Pred)?;
         Ok(if guard.negated { register | NEGATED_BIT } else { register })
     }
 
-    /// Hands the instruction to the family of its opcode.
+    /// Dispatches the instruction to the family of its opcode.
     fn family(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         match i.opcode {
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "neg" | "abs" | "mul24"

@@ -11,7 +11,7 @@ use crate::slot::{CONSTANT_BIT, NEGATED_BIT, NO_SLOT};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Memory that only has addresses.
+/// Memory that has only addresses.
 struct Addresses(u64);
 
 impl GlobalMemory for Addresses {
@@ -24,7 +24,7 @@ impl GlobalMemory for Addresses {
     fn write(&mut self, _: u64, _: &[u8]) {}
 }
 
-/// A slot: `c3` is row 3 of the constants, `.7` word 7 of the frame.
+/// Formats a slot: `c3` is row 3 of the constants, `.7` word 7 of the frame.
 fn slot(slot: u32) -> String {
     match slot {
         NO_SLOT => "-".to_owned(),

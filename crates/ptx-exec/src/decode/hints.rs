@@ -1,6 +1,6 @@
 //! Hints: cache policies, `createpolicy`, `setmaxnreg`. They change no result here, so their operands are checked and dropped.
 //!
-//! A policy is a number that only the cache understands; those that `createpolicy.fractional` makes are an H200's:
+//! Only the cache understands a policy. Those of `createpolicy.fractional` are an H200's:
 //!
 //! | bits | what |
 //! |---|---|
@@ -19,10 +19,10 @@ use crate::decode::decoder::FunctionDecoder;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// The modifier that says that a policy is the last operand.
+/// The modifier whose last operand is a policy.
 const CACHE_HINT_MODIFIER: &str = "L2::cache_hint";
 
-/// The bits of a policy for `fraction` of the accesses.
+/// Returns the bits of a policy for `fraction` of the accesses.
 fn policy(priority: &str, fraction: f32) -> u64 {
     let priority = match priority {
         "L2::evict_first" => 1,
@@ -33,13 +33,13 @@ fn policy(priority: &str, fraction: f32) -> u64 {
     1 << 60 | priority << 57 | cache_policy::fraction(fraction)
 }
 
-/// Whether a load, store or atomic ends with a policy.
+/// Returns whether a load, store or atomic ends with a policy.
 pub(crate) fn has_policy(i: &Instruction<'_>) -> bool {
     matches!(i.opcode, "ld" | "st" | "atom" | "red") && i.modifiers.contains(&CACHE_HINT_MODIFIER)
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// The instruction without its policy.
+    /// Returns the instruction without its policy.
     pub(crate) fn without_policy(&mut self, i: &Instruction<'a>) -> Result<Instruction<'a>, LoadError> {
         let mut plain = i.clone();
         let policy = plain.operands.pop().ok_or_else(|| self.invalid("no cache policy"))?;
@@ -79,7 +79,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// A policy whose fraction is in a register.
+    /// Adds code for a policy whose fraction is in a register.
     fn register_policy(&mut self, priority: &str, name: &'a str) -> Result<Ref, LoadError> {
         let fraction = self.source(&Operand::Name(name), Ty::F32)?;
         let least = self.constant(policy(priority, 0.0), Width::Double);
@@ -89,7 +89,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(all)
     }
 
-    /// `setmaxnreg.inc.sync.aligned.u32 160`: registers are not scarce here.
+    /// Checks `setmaxnreg.inc.sync.aligned.u32 160`: registers are not scarce here.
     pub(crate) fn set_registers(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let is_known_form = m.one_of(&["inc", "dec"]).is_some() && m.take("sync") && m.take("aligned");
         let [Operand::Int(24..=256)] = i.operands.as_slice() else {

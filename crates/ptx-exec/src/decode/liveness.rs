@@ -1,16 +1,16 @@
-//! When each virtual register holds a value that is still wanted.
+//! Liveness: the interval in which each virtual register is in use.
 //!
-//! Compilers write nearly every value into a register of its own: a kernel may name ten thousand and need a hundred at a
-//! time. With a row of 128 bytes for each, the difference decides whether a warp fits the cache.
+//! Compilers write nearly every value into its own register: a kernel may name ten thousand and need a hundred at a time. With a
+//! row of 128 bytes for each, this decides whether a warp fits the cache.
 //!
-//! Positions are twice the index of an instruction: sources are read at `2 i`, destinations written at `2 i + 1`. A register
-//! gets one interval from its first to its last position; values that cross branches are followed over the flow graph. A
-//! guarded write keeps the old value of the other lanes, so it does not begin an interval.
+//! Positions are twice the index of an instruction: sources are read at `2 i`, destinations written at `2 i + 1`. A register gets
+//! one interval from its first to its last position. Values that cross branches are followed over the flow graph. A guarded write
+//! keeps the old value of the other lanes, so it does not begin an interval.
 
 use super::draft::{Draft, OperandRole, Ref, is_register};
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 
-/// From first to last position, both included.
+/// An interval from the first to the last position, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     /// The first position.
@@ -28,13 +28,13 @@ impl Interval {
         self.end = self.end.max(position);
     }
 
-    /// Whether the register is never used.
+    /// Returns whether the register is never used.
     pub(crate) fn is_empty(self) -> bool {
         self.start > self.end
     }
 }
 
-/// A stretch of code without branches in the middle.
+/// A basic block: code without branches in the middle.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
     /// Index of the first draft.
@@ -44,7 +44,7 @@ pub(crate) struct Block {
     successors: Vec<usize>,
 }
 
-/// Bits of the registers that cross blocks.
+/// A bit for each register that crosses blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Set(Vec<u64>);
 
@@ -69,7 +69,7 @@ impl Set {
     }
 }
 
-/// Calls `visit` with each register of a draft and whether it is written; sources first.
+/// Calls `visit` with each register of a draft, sources first, and whether it is written.
 pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(usize, bool)) {
     let list = lists.get(draft.list.start as usize..draft.list.end as usize).unwrap_or_default();
     if draft.inst.guard != NO_SLOT {
@@ -86,14 +86,14 @@ pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(u
     }
 }
 
-/// The interval of each of `count` registers.
+/// Returns the interval of each of `count` registers.
 pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>], count: usize) -> Vec<Interval> {
     let mut intervals = vec![Interval::EMPTY; count];
     for (index, draft) in drafts.iter().enumerate() {
         let position = index as u32 * 2;
         let is_guarded = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, written| {
-            // Sources of instructions that write before they have read all live to the end of the instruction.
+            // If an instruction writes before it has read all its sources, they live to its end.
             let late = written || draft.distinct_slots;
             intervals[register].include(position + u32::from(late));
             if written && is_guarded {
@@ -108,7 +108,7 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
     intervals
 }
 
-/// Cuts the code at labels and after everything that branches.
+/// Splits the code at labels and after every branch.
 pub(crate) fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) -> Vec<Block> {
     let position =
         |label: u32| labels.get(label as usize).copied().flatten().map_or(drafts.len(), |position| position as usize);
@@ -143,7 +143,7 @@ pub(crate) fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) ->
     blocks
 }
 
-/// Registers that are read in a block before it writes them, and those it writes for all lanes.
+/// Returns the registers that a block reads before it writes them, and those that it writes for all lanes.
 fn reads_and_writes(block: &Block, drafts: &[Draft], lists: &[Ref]) -> (Vec<usize>, Vec<usize>) {
     let mut written = std::collections::HashSet::new();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -161,7 +161,7 @@ fn reads_and_writes(block: &Block, drafts: &[Draft], lists: &[Ref]) -> (Vec<usiz
     (reads, writes)
 }
 
-/// Solves the flow equations for registers that cross blocks and extends their intervals.
+/// Solves the flow equations for registers that cross blocks, and extends their intervals.
 fn extend_over_blocks(blocks: &[Block], drafts: &[Draft], lists: &[Ref], intervals: &mut [Interval]) {
     let summaries: Vec<_> = blocks.iter().map(|block| reads_and_writes(block, drafts, lists)).collect();
     let mut crossing: Vec<usize> = summaries.iter().flat_map(|(reads, _)| reads.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! Instructions on memory, textures, tensors and matrices.
+//! Instructions for memory, textures, tensors and matrices.
 
 pub(crate) mod async_copy;
 pub(crate) mod atomic;

@@ -1,4 +1,4 @@
-//! The dotted words of an instruction: each must be taken by a decoder, or the instruction is refused.
+//! The modifiers of an instruction. A decoder must take each of them, or the instruction is refused.
 
 use crate::alu::round::mode;
 use crate::types::Ty;
@@ -10,12 +10,12 @@ pub(crate) struct Modifiers<'a> {
 }
 
 impl<'a> Modifiers<'a> {
-    /// All modifiers of an instruction.
+    /// Returns all modifiers of an instruction.
     pub(crate) fn new(words: &[&'a str]) -> Self {
         Self { words: words.to_vec() }
     }
 
-    /// Takes `word` if it is there.
+    /// Takes `word` if it is present.
     pub(crate) fn take(&mut self, word: &str) -> bool {
         self.take_if(|found| found == word).is_some()
     }
@@ -36,7 +36,7 @@ impl<'a> Modifiers<'a> {
         self.take_if(|word| Ty::parse(word).is_some()).and_then(Ty::parse)
     }
 
-    /// Takes a float rounding; nearest when there is none.
+    /// Takes a float rounding; nearest if there is none.
     pub(crate) fn rounding(&mut self) -> u8 {
         match self.one_of(&["rn", "rz", "rm", "rp"]) {
             Some("rz") => mode::ZERO,
@@ -56,8 +56,8 @@ impl<'a> Modifiers<'a> {
         })
     }
 
-    /// Takes everything that says how memory is ordered or cached without changing what a correct program sees here:
-    /// caching hints, eviction priorities, and the scope. Returns whether the order words ask for a fence before and after.
+    /// Takes modifiers that affect only memory order or caching, not the results of a correct program: caching hints, eviction
+    /// priorities, and the scope. Returns whether the order modifiers need a fence before and after.
     pub(crate) fn memory_order(&mut self) -> MemoryOrdering {
         let mut order = MemoryOrdering::default();
         while let Some(word) = self.take_if(is_memory_word) {
@@ -68,29 +68,29 @@ impl<'a> Modifiers<'a> {
         order
     }
 
-    /// Whether all have been taken.
+    /// Returns whether all have been taken.
     pub(crate) fn all_consumed(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Whether `word` is among those left.
+    /// Returns whether `word` is among the remaining ones.
     pub(crate) fn has(&self, word: &str) -> bool {
         self.words.contains(&word)
     }
 }
 
-/// What the memory model words of an instruction ask for.
+/// Requirements of an instruction's memory model modifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MemoryOrdering {
-    /// Nothing after it may come before it.
+    /// Whether no later access may move before it.
     pub(crate) acquire: bool,
-    /// Nothing before it may come after it.
+    /// Whether no earlier access may move after it.
     pub(crate) release: bool,
-    /// It may be one side of a wait loop.
+    /// Whether it may be one side of a wait loop.
     pub(crate) strong: bool,
 }
 
-/// Orders, scopes and cache hints: all that says how, and nothing of what.
+/// Returns whether a modifier is an order, a scope or a cache hint, which never change the operation.
 fn is_memory_word(word: &str) -> bool {
     matches!(
         word,

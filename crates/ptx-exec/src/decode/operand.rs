@@ -1,8 +1,8 @@
-//! Operands to references: registers, constants, special registers, addresses of variables.
+//! Converts operands to references: registers, constants, special registers, addresses of variables.
 //!
-//! A constant becomes a row of constants, once for each value and width in the program. A special register, and an address
-//! that is known only at launch (dynamic shared memory, local memory of a function), becomes an instruction of its own
-//! that fills a temporary.
+//! A constant becomes a row of constants, once for each value and width in the program. A special register becomes a separate
+//! instruction that fills a temporary. So does an address that is known only at launch (dynamic shared memory, local memory of a
+//! function).
 
 use super::draft::{Draft, Ref};
 use crate::api::LoadError;
@@ -17,7 +17,7 @@ use crate::window;
 use katydid_ptx::ast::{Linkage, Operand, Space};
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// The register called `name`, declared alone or as one of a range.
+    /// Returns the register called `name`, declared alone or in a range.
     pub(crate) fn register(&mut self, name: &'a str) -> Option<(Ref, Width)> {
         if let Some(Binding::Register(register)) = self.binding(name) {
             let register = *register;
@@ -31,10 +31,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Some((register, width))
     }
 
-    /// The innermost range that `name` is one of.
+    /// Returns the innermost range that contains `name`.
     fn range_of(&self, name: &str) -> Option<RegisterRange<'a>> {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
-        // A prefix may end in digits itself (`%rd1` of range `%rd` or of range `%r`, never both in one scope).
+        // A prefix may itself end in digits (`%rd1` of range `%rd` or of range `%r`, never both in one scope).
         (0..digits).find_map(|split| {
             let (prefix, number) = name.split_at_checked(name.len() - digits + split)?;
             let number: u32 = number.parse().ok()?;
@@ -43,12 +43,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         })
     }
 
-    /// Width of a virtual register.
+    /// Returns the width of a virtual register.
     pub(crate) fn width_of(&self, register: Ref) -> Width {
         self.registers.widths.get(register as usize).copied().unwrap_or(Width::Word)
     }
 
-    /// A destination register of type `ty`; `NO_SLOT` for `_`.
+    /// Returns a destination register of type `ty`; a temporary for `_`.
     pub(crate) fn destination(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<Ref, LoadError> {
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
         match operand {
@@ -62,7 +62,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A destination of any width, with that width.
+    /// Returns a destination of any width, with that width.
     pub(crate) fn any_destination(&mut self, operand: &Operand<'a>, default: Width) -> Result<(Ref, Width), LoadError> {
         match operand {
             Operand::Discard => Ok((self.temporary(default), default)),
@@ -71,7 +71,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A source of type `ty`.
+    /// Returns a source of type `ty`.
     pub(crate) fn source(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<Ref, LoadError> {
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
         let (reference, source_width) = self.any_source(operand, ty)?;
@@ -81,7 +81,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Err(self.invalid(format!("{operand:?} has the wrong width for .{ty:?}")))
     }
 
-    /// A source of type `ty` that may be held in a wider register.
+    /// Returns a source of type `ty` that may be in a wider register.
     pub(crate) fn any_source(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<(Ref, Width), LoadError> {
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
         let constant = match operand {
@@ -98,12 +98,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((self.constant(constant, width), width))
     }
 
-    /// A constant as a reference.
+    /// Returns a constant as a reference.
     pub(crate) fn constant(&mut self, value: u64, width: Width) -> Ref {
         self.shared.constants.slot(value, width)
     }
 
-    /// A register, a special register, or the address of a variable.
+    /// Returns a register, a special register, or the address of a variable.
     fn named_source(&mut self, name: &'a str, offset: i64, ty: Ty) -> Result<(Ref, Width), LoadError> {
         if let Some(register) = self.register(name) {
             return if offset == 0 {
@@ -119,7 +119,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((self.address(name, offset, width)?, width))
     }
 
-    /// Reads a special register into a temporary: they are sources like any other, but have no slot.
+    /// Reads a special register into a temporary: it is a source like any other, but has no slot.
     pub(crate) fn special(&mut self, name: &str, member: &str) -> Result<(Ref, Width), LoadError> {
         let Some((number, width)) = special::lookup(name, member) else {
             if !special::exists(name) {
@@ -135,14 +135,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((register, width))
     }
 
-    /// Adds a draft that runs whatever the guard says, as it only prepares an operand.
+    /// Adds a draft that ignores the guard, since it only prepares an operand.
     pub(crate) fn push_unguarded(&mut self, draft: Draft) {
         let guard = std::mem::replace(&mut self.guard, NO_SLOT);
         self.push(draft);
         self.guard = guard;
     }
 
-    /// The address of a variable or function in its own address space.
+    /// Returns the address of a variable or function in its own address space.
     pub(crate) fn address(&mut self, name: &'a str, offset: i64, width: Width) -> Result<Ref, LoadError> {
         let plus = |base: u64| base.wrapping_add(offset.cast_unsigned());
         let cut = |value: u64| if width == Width::Word { value & 0xffff_ffff } else { value };
@@ -160,7 +160,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// An address in local memory: known now in a kernel, whose frame is the first; else `imm` bytes into the frame.
+    /// Returns an address in local memory. A kernel's frame is the first, so the address is a constant; else it is `imm` bytes
+    /// into the frame.
     fn local_address(&mut self, address: u64, width: Width) -> Result<Ref, LoadError> {
         if self.entry {
             let address = if width == Width::Word { address & 0xffff_ffff } else { address };
@@ -174,7 +175,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(register)
     }
 
-    /// The address of something declared at module level. 32 bits hold addresses of shared memory only.
+    /// Returns the address of a module-level declaration. Only addresses of shared memory fit 32 bits.
     fn symbol_address(&mut self, name: &'a str, offset: i64, width: Width) -> Result<Ref, LoadError> {
         let address = match self.shared.linked.find(self.module, name) {
             Some(Symbol::Function(index)) => function_address(index),
@@ -193,7 +194,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(self.constant(address, width))
     }
 
-    /// The address of a shared variable of the text.
+    /// Returns the address of a shared variable of the text.
     fn shared_address(&mut self, index: usize, offset: i64, width: Width) -> Result<Ref, LoadError> {
         let variable = self.shared.linked.variables[index].variable;
         if variable.space != Space::Shared {
@@ -220,7 +221,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(self.shared_offset(u64::from(base).wrapping_add(offset.cast_unsigned()), width))
     }
 
-    /// The only operand list of a pair `d|p`, or the operand and nothing.
+    /// Returns both operands of a pair `d|p`, or the operand alone.
     pub(crate) fn pair<'o>(&self, operand: &'o Operand<'a>) -> (&'o Operand<'a>, Option<&'o Operand<'a>>) {
         match operand {
             Operand::Pair(both) => (&both.0, Some(&both.1)),
@@ -228,7 +229,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A predicate source with its negation.
+    /// Returns a predicate source with its negation.
     pub(crate) fn predicate(&mut self, operand: &Operand<'a>) -> Result<(Ref, bool), LoadError> {
         match operand {
             Operand::Not(name) => Ok((self.source(&Operand::Name(name), Ty::Pred)?, true)),
@@ -237,7 +238,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// A predicate source; a negated one is turned around first.
+    /// Returns a predicate source. A negated one is inverted first.
     pub(crate) fn plain_predicate(&mut self, operand: &Operand<'a>) -> Result<Ref, LoadError> {
         let (register, negated) = self.predicate(operand)?;
         if !negated {
@@ -249,7 +250,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// An integer literal as the bits of a type.
+/// Returns an integer literal as the bits of a type.
 fn integer_constant(value: u64, ty: Ty) -> u64 {
     match ty {
         Ty::F32 => u64::from((value.cast_signed() as f32).to_bits()),

@@ -16,14 +16,14 @@ use crate::slot::{NEGATED_BIT, NO_SLOT};
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
 use std::collections::HashMap;
 
-/// How one of the texts of a program is compiled.
+/// Compilation options of one text of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TextOptions {
-    /// Products and sums are contracted.
+    /// Whether products and sums are contracted.
     pub(crate) contracts: bool,
-    /// Its target ends in `a`: instructions of one architecture may stand in it.
+    /// Whether its target ends in `a`, so that it may have instructions of one architecture only.
     pub(crate) is_specific: bool,
-    /// Shuffles and votes name the lanes that take part.
+    /// Whether shuffles and votes must name the lanes that take part.
     pub(crate) needs_members: bool,
 }
 
@@ -33,12 +33,12 @@ impl Default for TextOptions {
     }
 }
 
-/// What a kernel's launch needs besides its code, by function.
+/// Needs of a function besides its code.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FunctionNeeds {
     /// Bytes of static shared memory.
     pub(crate) shared_bytes: u32,
-    /// 32-bit registers a thread.
+    /// 32-bit registers per thread.
     pub(crate) registers: u32,
     /// Alignment of dynamic shared memory.
     pub(crate) dynamic_align: u32,
@@ -46,13 +46,13 @@ pub(crate) struct FunctionNeeds {
 
 /// A decoded program.
 pub(crate) struct DecodedProgram {
-    /// The code; functions in the order of `LinkedProgram::functions`.
+    /// The code, with functions in the order of `LinkedProgram::functions`.
     pub(crate) code: Code,
-    /// What each function needs.
+    /// Needs of each function.
     pub(crate) needs: Vec<FunctionNeeds>,
 }
 
-/// Decodes every function; there are options for each text.
+/// Decodes every function, with the options of its text.
 pub(crate) fn decode<'a>(
     linked: &'a LinkedProgram<'a, 'a>,
     globals: &'a Globals,
@@ -78,7 +78,7 @@ pub(crate) fn decode<'a>(
     let mut needs = Vec::new();
     for linked_function in &linked.functions {
         let function = linked_function.function;
-        // A kernel that calls nothing and names none of them cannot reach the shared variables of functions.
+        // A kernel without calls that names no such variable cannot reach the shared variables of functions.
         let body = function.body.as_deref().unwrap_or_default();
         let reaches = has_call(body) || names_common(body, linked_function.module, &shared);
         let start = if !function.entry || reaches { common_bytes } else { 0 };
@@ -110,7 +110,7 @@ impl FunctionDecoder<'_, '_> {
     }
 }
 
-/// Appends a decoded function to the code: registers to slots, labels to program counters.
+/// Appends a decoded function to the code, with slots for registers and program counters for labels.
 fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> FunctionNeeds {
     let FunctionDecoder { drafts, lists, labels, registers, local_bytes, shared_bytes, params, returns, .. } = decoder;
     let intervals = liveness::intervals(&drafts, &lists, &labels, registers.widths.len());
@@ -146,7 +146,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> FunctionNeeds {
     FunctionNeeds { shared_bytes, registers: slots.pressure, dynamic_align: 16 }
 }
 
-/// Slots instead of registers, and the place of the list among those of all functions.
+/// Replaces registers by slots, and the list's position by that among the lists of all functions.
 fn assign_slots(draft: &mut Draft, slot_of: &impl Fn(Ref) -> u32, list_base: u32) {
     draft.map(slot_of);
     if draft.list_in_x {
@@ -158,7 +158,7 @@ fn assign_slots(draft: &mut Draft, slot_of: &impl Fn(Ref) -> u32, list_base: u32
     }
 }
 
-/// Gives the shared variables that `.func`s name their offsets: code of a function is the same for every caller.
+/// Assigns offsets to shared variables that a `.func` names: the code of a function is the same for every caller.
 fn common_shared(linked: &LinkedProgram<'_, '_>) -> Result<(HashMap<usize, u32>, u32), LoadError> {
     let mut offsets = HashMap::new();
     let mut bytes = 0_u32;
@@ -179,7 +179,7 @@ fn common_shared(linked: &LinkedProgram<'_, '_>) -> Result<(HashMap<usize, u32>,
     Ok((offsets, bytes))
 }
 
-/// Whether there is a call anywhere in a body.
+/// Returns whether a body contains a call.
 fn has_call(body: &[Statement<'_>]) -> bool {
     body.iter().any(|statement| match statement {
         Statement::Instruction(Instruction { opcode, .. }) => *opcode == "call",
@@ -188,7 +188,7 @@ fn has_call(body: &[Statement<'_>]) -> bool {
     })
 }
 
-/// Whether a body names a shared variable that functions use too: a function that was inlined here still exists.
+/// Returns whether a body names a shared variable that functions use too: a function that was inlined here still exists.
 fn names_common(body: &[Statement<'_>], module: usize, shared: &ProgramContext<'_>) -> bool {
     let mut names = Vec::new();
     names_in(body, &mut names);
@@ -198,7 +198,7 @@ fn names_common(body: &[Statement<'_>], module: usize, shared: &ProgramContext<'
     })
 }
 
-/// Every name that operands of a body mention.
+/// Collects every name in the operands of a body.
 fn names_in<'a>(body: &[Statement<'a>], names: &mut Vec<&'a str>) {
     for statement in body {
         match statement {
@@ -211,7 +211,7 @@ fn names_in<'a>(body: &[Statement<'a>], names: &mut Vec<&'a str>) {
     }
 }
 
-/// The names that one operand mentions.
+/// Collects the names in one operand.
 fn operand_names<'a>(operand: &Operand<'a>, names: &mut Vec<&'a str>) {
     match operand {
         Operand::Name(name) | Operand::Offset(name, _) | Operand::Address { base: Some(name), .. } => names.push(name),

@@ -1,4 +1,4 @@
-//! What all functions of a program share while they are decoded.
+//! State that all functions of a program share while they are decoded.
 
 use super::draft::Ref;
 use crate::alu::video::operation::Video;
@@ -11,7 +11,7 @@ use crate::slot::CONSTANT_BIT;
 use crate::types::Width;
 use std::collections::HashMap;
 
-/// Rows of constants, each value once.
+/// Rows of constants, one per value.
 #[derive(Debug, Default)]
 pub(crate) struct Constants {
     pub(super) rows: Vec<Row>,
@@ -19,7 +19,7 @@ pub(crate) struct Constants {
 }
 
 impl Constants {
-    /// The slot of a row that holds `value` in every lane.
+    /// Returns the slot of a row that holds `value` in every lane.
     pub(crate) fn slot(&mut self, value: u64, width: Width) -> Ref {
         if let Some(slot) = self.known.get(&(value, width)) {
             return *slot;
@@ -38,9 +38,9 @@ impl Constants {
     }
 }
 
-/// What all functions of a program share while they are decoded.
+/// State that all functions of a program share while they are decoded.
 pub(crate) struct ProgramContext<'a> {
-    /// What each name stands for.
+    /// The symbols of the program.
     pub(crate) linked: &'a LinkedProgram<'a, 'a>,
     /// Addresses of variables.
     pub(crate) globals: &'a Globals,
@@ -48,33 +48,33 @@ pub(crate) struct ProgramContext<'a> {
     pub(crate) constants: Constants,
     /// Call sites so far.
     pub(crate) call_sites: Vec<CallSite>,
-    /// Matrix instructions so far, each description once.
+    /// Descriptions of matrix instructions so far, each once.
     pub(crate) matrices: Vec<Matrix>,
-    /// Video instructions so far, likewise.
+    /// Descriptions of video instructions so far, each once.
     pub(crate) videos: Vec<Video>,
     /// Offsets of shared variables that functions use: the same in every kernel.
     pub(crate) common_shared: HashMap<usize, u32>,
     /// Alignment of dynamic shared memory.
     pub(crate) dynamic_align: u32,
-    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    /// Whether addresses of shared memory contain the rank of their block in the cluster.
     pub(crate) ranked: bool,
-    /// Whether the memory that is reserved for the system is used.
+    /// Whether the program uses the system's reserved memory.
     pub(crate) reserved: bool,
 }
 
 impl ProgramContext<'_> {
-    /// The index of a matrix instruction's description.
+    /// Returns the index of a matrix instruction's description.
     pub(crate) fn matrix(&mut self, matrix: Matrix) -> u64 {
         index_of(&mut self.matrices, matrix)
     }
 
-    /// The index of a video instruction's description.
+    /// Returns the index of a video instruction's description.
     pub(crate) fn video(&mut self, video: Video) -> u64 {
         index_of(&mut self.videos, video)
     }
 }
 
-/// Where `item` is in a list that holds each item once; there are few.
+/// Returns the index of `item` in a short list without duplicates, and adds it if necessary.
 fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> u64 {
     let position = list.iter().position(|listed| *listed == item);
     position.unwrap_or_else(|| {

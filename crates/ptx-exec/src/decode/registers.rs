@@ -1,7 +1,7 @@
 //! Parameters and arguments in registers: `.func (.reg .b32 r) f (.reg .b32 a)`, `call (r), f, (a, 3)`.
 //!
-//! A call copies areas of local memory. So a function with such parameters reads them into their registers when it starts and
-//! writes its results to their areas before it returns; a caller does the reverse, in areas made for the call.
+//! A call copies areas of local memory. So a function with such parameters reads them into their registers when it starts, and
+//! writes its results to their areas before it returns. A caller does the reverse, in areas that it makes for the call.
 
 use super::draft::Draft;
 use crate::api::LoadError;
@@ -14,13 +14,13 @@ use katydid_ptx::ast::{Operand, Variable};
 /// Bytes of the area of a register.
 const REGISTER_AREA_BYTES: u32 = 8;
 
-/// The type that is moved to and from an area.
+/// Returns the type that moves to and from an area.
 fn moved(width: Width) -> Ty {
     if width == Width::Double { Ty::B(64) } else { Ty::B(32) }
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Makes a register for a parameter and the area that it comes or goes in.
+    /// Makes a register for a parameter, and the area that carries it.
     pub(crate) fn register_parameter(&mut self, parameter: &Variable<'a>) -> Result<CarriedRegister, LoadError> {
         let width = Ty::parse(parameter.ty).and_then(Ty::width).filter(|width| *width != Width::Pred);
         let (Some(width), None) = (width, parameter.count) else {
@@ -32,7 +32,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(CarriedRegister { register, width, area })
     }
 
-    /// A new area for one register.
+    /// Reserves a new area for one register.
     pub(crate) fn area_of_register(&mut self, line: u32) -> Result<LocalArea, LoadError> {
         let offset = self.reserve_local(u64::from(REGISTER_AREA_BYTES), u64::from(REGISTER_AREA_BYTES), line)?;
         Ok(LocalArea { offset, size: REGISTER_AREA_BYTES })
@@ -65,7 +65,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// The area of an argument: that of a `.param` variable, or a new one that a register or constant is written to.
+    /// Returns the area of an argument: that of a `.param` variable, or a new one, into which it writes a register or constant.
     pub(crate) fn argument(&mut self, operand: &Operand<'a>) -> Result<LocalArea, LoadError> {
         if let Operand::Name(name) = operand
             && let Some(Binding::Param(area)) = self.binding(name)
@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(area)
     }
 
-    /// The area of a result, and the register that it is read into after the call.
+    /// Returns the area of a result, and the register that reads it after the call.
     pub(crate) fn result(&mut self, operand: &Operand<'a>) -> Result<(LocalArea, Option<CarriedRegister>), LoadError> {
         let name = match operand {
             Operand::Name(name) => name,

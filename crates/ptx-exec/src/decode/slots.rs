@@ -1,7 +1,7 @@
-//! Places for registers: those whose intervals do not overlap share a slot.
+//! Slot allocation: registers whose intervals do not overlap share a slot.
 //!
-//! A frame is predicates first (32 to a row), then rows of words, then pairs of rows. The three never mix, so two operands
-//! of an instruction overlap wholly or not at all, which is what the lane loops rely on.
+//! A frame has predicates first (32 to a row), then rows of words, then pairs of rows. The three never mix, so two operands of an
+//! instruction overlap entirely or not at all, as the lane loops require.
 
 use super::liveness::Interval;
 use crate::engine::registers::WARP_LANES;
@@ -9,14 +9,14 @@ use crate::types::Width;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Where each register of a function is.
+/// The slots of a function's registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegisterSlots {
     /// Word offset in the frame, by register.
     pub(crate) slots: Vec<u32>,
     /// Rows of the frame.
     pub(crate) rows: u32,
-    /// 32-bit registers that a thread needs at once.
+    /// 32-bit registers that a thread needs at the same time.
     pub(crate) pressure: u32,
 }
 
@@ -25,12 +25,12 @@ pub(crate) struct RegisterSlots {
 struct SlotPool {
     free: BinaryHeap<Reverse<u32>>,
     used: u32,
-    /// End of the interval and slot of each register that holds one now.
+    /// End of the interval and slot of each register in use.
     active: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
 impl SlotPool {
-    /// A slot for an interval; intervals come in order of their start.
+    /// Returns a slot for an interval. Intervals come in order of their start.
     fn take(&mut self, interval: Interval) -> u32 {
         while let Some(Reverse((end, slot))) = self.active.peek().copied() {
             if end >= interval.start {
@@ -51,7 +51,7 @@ impl SlotPool {
     }
 }
 
-/// Gives every register that is used a slot.
+/// Allocates a slot for every register in use.
 pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterSlots {
     let mut order: Vec<usize> = (0..widths.len()).filter(|register| !intervals[*register].is_empty()).collect();
     order.sort_by_key(|register| intervals[*register].start);

@@ -12,7 +12,7 @@ use katydid_ptx::ast::{Instruction, Operand, Variable};
 const MAX_VECTOR_BITS: u32 = 128;
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// `.reg .v4 .f32 v, w<3>;`
+    /// Declares `.reg .v4 .f32 v, w<3>;`.
     pub(crate) fn declare_vectors(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let ty = Ty::parse(variable.ty).filter(|ty| ty.bits().saturating_mul(variable.vector) <= MAX_VECTOR_BITS);
         let width = ty.and_then(Ty::width).filter(|width| *width != Width::Pred);
@@ -32,7 +32,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// The instruction with components in place of vector registers; `None` if it names none.
+    /// Returns the instruction with components in place of vector registers; `None` if it names none.
     pub(crate) fn without_vectors(&self, i: &Instruction<'a>) -> Option<Instruction<'a>> {
         if self.shared.linked.vector_names.is_empty() {
             return None;
@@ -41,7 +41,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (operands != i.operands).then(|| Instruction { operands, ..i.clone() })
     }
 
-    /// The components of the vector register called `name`.
+    /// Returns the components of the vector register called `name`.
     fn components(&self, name: &str) -> Option<Vec<Operand<'a>>> {
         let Some(Binding::Vector(count)) = self.binding(name) else { return None };
         let linked = self.shared.linked;
@@ -49,7 +49,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Some(vector.components.iter().take(*count).map(|component| Operand::Name(component)).collect())
     }
 
-    /// An operand with components in place of vector registers.
+    /// Returns an operand with components in place of vector registers.
     fn in_components(&self, operand: &Operand<'a>) -> Operand<'a> {
         let all = |list: &[Operand<'a>]| list.iter().map(|operand| self.in_components(operand)).collect();
         let replaced = match operand {

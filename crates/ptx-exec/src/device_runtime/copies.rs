@@ -1,4 +1,4 @@
-//! Copies and fills that device code puts into a stream: rows of rows of bytes between addresses of device memory.
+//! Copies and fills in streams of device code: slices of rows of bytes between device addresses.
 
 use super::error;
 use super::streams::is_launchable;
@@ -20,12 +20,12 @@ mod parms {
     pub(super) const DESTINATION: u64 = 64;
     pub(super) const EXTENT: u64 = 128;
     pub(super) const KIND: u64 = 152;
-    /// In each side: position and pointer behind the array.
+    /// In each side: offsets of position and pointer after the array.
     pub(super) const POSITION: u64 = 8;
     pub(super) const POINTER: u64 = 32;
 }
 
-/// Functions by what follows `__cudaCDP2` in their names.
+/// Returns a function by the name after `__cudaCDP2`.
 pub(super) fn find(name: &str) -> Option<Exec> {
     match name {
         "MemcpyAsync" => Some(copy),
@@ -38,7 +38,7 @@ pub(super) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// Keeps a job for the end of the grid.
+/// Queues a job for the end of the grid.
 fn keep(machine: &Machine<'_>, job: DeferredWork, stream: u64) -> u32 {
     let mut runtime = machine.runtime();
     if !is_launchable(&runtime, stream) {
@@ -49,7 +49,7 @@ fn keep(machine: &Machine<'_>, job: DeferredWork, stream: u64) -> u32 {
     error::CUDA_SUCCESS
 }
 
-/// A row of memory alone.
+/// Returns an area of a single row.
 fn line(address: u64) -> RowArea {
     RowArea { address, pitch: 0, slice: 0 }
 }
@@ -150,25 +150,25 @@ fn fill_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// Does a copy; the kind of the fault says which address is not there.
+/// Executes a copy. The kind of the fault names the invalid address.
 pub(crate) fn run_copy(host: &dyn Host, to: RowArea, from: RowArea, extent: [u64; 3]) -> Result<(), FaultKind> {
     rows(extent, |row, slice, width| {
         stretch::copy(host, row_address(to, row, slice), row_address(from, row, slice), width)
     })
 }
 
-/// Does a fill.
+/// Executes a fill.
 pub(crate) fn run_fill(host: &dyn Host, to: RowArea, byte: u8, extent: [u64; 3]) -> Result<(), FaultKind> {
     rows(extent, |row, slice, width| stretch::fill(host, row_address(to, row, slice), byte, width))
 }
 
-/// The first byte of a row.
+/// Returns the first byte of a row.
 fn row_address(area: RowArea, row: u64, slice: u64) -> u64 {
     let skipped = slice.wrapping_mul(area.slice).wrapping_add(row.wrapping_mul(area.pitch));
     area.address.wrapping_add(skipped)
 }
 
-/// Calls `one` for every row; none has any bytes if the extent is empty.
+/// Calls `copy_row` for every row; does nothing if the extent is empty.
 fn rows(extent: [u64; 3], mut copy_row: impl FnMut(u64, u64, u64) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
     let [width, height, depth] = extent;
     if width == 0 {

@@ -1,4 +1,4 @@
-//! The last error of each thread, and what errors are called.
+//! The last error of each thread, and the names of errors.
 
 use super::error;
 use crate::control::call_args::{parameter, set_result};
@@ -8,7 +8,7 @@ use crate::engine::registers::lanes_of;
 use crate::host::DeviceHeap;
 use crate::types::Space;
 
-/// Name and text of each code that device code can meet, as the runtime library gives them.
+/// Name and text of each code that device code can encounter, as in the runtime library.
 const RUNTIME_ERROR_TEXTS: &[(u32, &str, &str)] = &[
     (error::CUDA_SUCCESS, "cudaSuccess", "no error"),
     (error::INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"),
@@ -26,7 +26,7 @@ const RUNTIME_ERROR_TEXTS: &[(u32, &str, &str)] = &[
     (error::INVALID_RESOURCE_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"),
 ];
 
-/// Functions by what follows `__cudaCDP2` in their names.
+/// Returns a function by the name after `__cudaCDP2`.
 pub(super) fn find(name: &str) -> Option<Exec> {
     match name {
         "GetLastError" => Some(take_last),
@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// Gives each lane its last error, and forgets it if `take`.
+/// Returns each lane's last error, and clears it if `take`.
 fn last(machine: &mut Machine<'_>, inst: &Inst, take: bool) -> Flow {
     for lane in lanes_of(machine.mask) {
         let last_error = machine.warp.errors.get_mut(lane);
@@ -69,7 +69,7 @@ fn text_of(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     texts(machine, inst, false)
 }
 
-/// Gives each lane the address of a name or a text.
+/// Returns the address of a name or a text to each lane.
 fn texts(machine: &mut Machine<'_>, inst: &Inst, names: bool) -> Flow {
     for lane in lanes_of(machine.mask) {
         let code: u32 = parameter(machine, inst, 0, lane);
@@ -81,7 +81,7 @@ fn texts(machine: &mut Machine<'_>, inst: &Inst, names: bool) -> Flow {
     Flow::Next
 }
 
-/// The address of a text, which is put into memory when it is first asked for; null when there is no room for it.
+/// Returns the address of a text, which is written to memory at first use; null if there is no room for it.
 fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Result<u64, FaultKind> {
     let unknown = (u32::MAX >> 1, "unrecognized error code", "unrecognized error code");
     let (code, called, text) = *RUNTIME_ERROR_TEXTS.iter().find(|(known, ..)| *known == code).unwrap_or(&unknown);
@@ -94,7 +94,7 @@ fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Res
     for (at, byte) in (0..).zip(text.bytes().chain([0])) {
         machine.write::<u8>(Space::Generic, lane, address + at, byte)?;
     }
-    // Another thread may have been as fast: the first one stays.
+    // If another thread was faster, its text stays.
     let text_address = *machine.runtime().texts.entry(key).or_insert(address);
     if text_address != address {
         machine.env.host.free(DeviceHeap::Runtime, address);

@@ -1,9 +1,9 @@
-//! What a grid has asked of the device runtime: plain data.
+//! Requests of a grid to the device runtime, as plain data.
 
 use crate::host::{DeviceHeap, Host};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Something to do when the grid that asked for it is done.
+/// Work for the end of the grid that requested it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DeferredWork {
     /// Run another kernel of the program.
@@ -28,25 +28,25 @@ pub(crate) enum DeferredWork {
     },
 }
 
-/// What a grid has asked of the runtime: plain data.
+/// Requests of a grid to the runtime, as plain data.
 #[derive(Debug, Default)]
 pub(crate) struct Runtime {
-    /// Parameter buffers that have not been launched, by address, and the launches that they are for.
+    /// Parameter buffers that have not been launched, by address, with their launches.
     pub(crate) buffers: BTreeMap<u64, Child>,
-    /// Jobs in the order they were asked for.
+    /// Jobs, in the order of their requests.
     pub(crate) jobs: VecDeque<DeferredWork>,
-    /// Jobs after those and all that follows from them.
+    /// Jobs that run after all others and their children.
     pub(crate) tails: VecDeque<DeferredWork>,
-    /// Streams and events that exist.
+    /// Live streams and events.
     pub(crate) handles: BTreeSet<u64>,
-    /// The last handle given.
+    /// The last handle.
     pub(crate) last_handle: u64,
-    /// Where texts of errors are, by code, with the lowest bit for names.
+    /// Addresses of error texts, by code; the lowest bit marks names.
     pub(crate) texts: BTreeMap<u32, u64>,
 }
 
 impl Runtime {
-    /// Forgets everything but the jobs, and frees what device code cannot use any more.
+    /// Drops everything but the jobs, and frees memory that device code cannot use any more.
     pub(crate) fn finish(&mut self, host: &dyn Host) -> Level {
         let mut old = std::mem::take(self);
         for address in old.buffers.keys().chain(old.texts.values()) {
@@ -56,17 +56,17 @@ impl Runtime {
     }
 }
 
-/// Jobs that a finished grid has left behind.
+/// Jobs that a finished grid has left.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
-    /// To be done first.
+    /// Jobs to run first.
     pub(crate) jobs: VecDeque<DeferredWork>,
-    /// To be done then.
+    /// Jobs to run after those.
     pub(crate) tails: VecDeque<DeferredWork>,
 }
 
 impl Level {
-    /// The next job.
+    /// Returns the next job.
     pub(crate) fn next(&mut self) -> Option<DeferredWork> {
         self.jobs.pop_front().or_else(|| self.tails.pop_front())
     }

@@ -1,4 +1,4 @@
-//! Launches: device code gets a buffer, writes the parameters into it, and launches it into a stream.
+//! Launches: device code gets a buffer, writes parameters into it, and launches it into a stream.
 
 use super::error;
 use super::streams::{TAIL_LAUNCH_STREAM, is_launchable};
@@ -18,7 +18,7 @@ use crate::window;
 /// Alignment of parameter buffers.
 const PARAM_ALIGN_BYTES: u64 = 64;
 
-/// Largest parameter buffer, in bytes: what a kernel may have.
+/// Largest parameter buffer of a kernel, in bytes.
 const MAX_PARAMS: u64 = 32764;
 
 /// Most blocks along each axis.
@@ -27,10 +27,10 @@ const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 /// Largest block along each axis.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// `CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`, and its value where the host has none.
+/// `CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`, and its value if the host has none.
 const PENDING_LIMIT: (u32, u64) = (4, 2048);
 
-/// Functions by what follows `__cudaCDP2` in their names.
+/// Returns a function by the name after `__cudaCDP2`.
 pub(super) fn find(name: &str) -> Option<Exec> {
     match name {
         "GetParameterBuffer" => Some(get_plain_buffer),
@@ -41,12 +41,12 @@ pub(super) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// A `dim3` parameter.
+/// Reads a `dim3` parameter.
 fn dimensions(machine: &mut Machine<'_>, inst: &Inst, index: usize, lane: usize) -> [u32; 3] {
     [0, 4, 8].map(|at| field(machine, inst, index, at, lane))
 }
 
-/// The launch that parameters `index` to `index + 3` describe, or why there is none.
+/// Returns the launch that the parameters at `indices` describe, or why it is invalid.
 fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: usize) -> Result<Child, u32> {
     let address: u64 = parameter(machine, inst, indices[0], lane);
     let (grid, block) = (dimensions(machine, inst, indices[1], lane), dimensions(machine, inst, indices[2], lane));
@@ -69,7 +69,7 @@ fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: 
     Ok(Child { function, grid, block, dynamic_shared, params: Vec::new() })
 }
 
-/// Memory for parameters; null, and an error for the lane, when there is none.
+/// Allocates memory for parameters. Without room, returns null and sets an error for the lane.
 fn buffer(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -102,7 +102,7 @@ fn get_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `void *GetParameterBuffer(size_t alignment, size_t size)`: what it is for is said at the launch.
+/// `void *GetParameterBuffer(size_t alignment, size_t size)`: the launch names the kernel later.
 fn get_plain_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let (align, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
@@ -115,7 +115,7 @@ fn get_plain_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Bytes of the parameters of a kernel.
+/// Returns the bytes of the parameters of a kernel.
 fn params_of(machine: &Machine<'_>, child: &Child) -> u32 {
     let info = machine.env.code.kernels.iter().find(|info| info.function == child.function);
     info.map_or(0, |info| info.param_bytes)
@@ -147,7 +147,7 @@ fn launch_plain(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// Takes the parameters out of their buffer and keeps the launch.
+/// Takes the parameters out of their buffer and queues the launch.
 fn submit(
     machine: &mut Machine<'_>,
     lane: usize,
@@ -178,7 +178,7 @@ fn submit(
 }
 
 impl Child {
-    /// As a launch of a kernel of the program of `parent`.
+    /// Converts it to a launch of a kernel of the program of `parent`.
     pub(crate) fn launch(self, parent: &Kernel) -> Option<crate::api::Launch> {
         let Self { function, grid, block, dynamic_shared, params } = self;
         let kernel = Kernel::of(&parent.code, function)?;

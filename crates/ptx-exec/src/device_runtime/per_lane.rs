@@ -1,4 +1,4 @@
-//! Runs a function of the runtime for each lane, and keeps the errors.
+//! Runs a function of the runtime for each lane, and stores the errors.
 
 use super::error;
 use super::jobs::Runtime;
@@ -8,7 +8,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{WARP_LANES, lanes_of};
 use std::sync::{MutexGuard, PoisonError};
 
-/// Runs a function of the runtime for each lane; it returns an error code, which the lane gets and keeps.
+/// Runs a function of the runtime for each lane. Its error code becomes the lane's result and last error.
 pub(super) fn for_each(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -27,12 +27,12 @@ pub(super) fn for_each(
 }
 
 impl Machine<'_> {
-    /// What the grid has asked of the runtime so far, locked.
+    /// Locks the grid's requests so far.
     pub(super) fn runtime(&self) -> MutexGuard<'_, Runtime> {
         self.env.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the error of a lane until it is asked for.
+    /// Stores the error of a lane until a query.
     pub(super) fn note_error(&mut self, lane: usize, code: u32) {
         if code != error::CUDA_SUCCESS {
             self.warp.errors.resize(WARP_LANES, error::CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-//! What device code may ask: devices, limits, kernels, occupancy, the version; and memory of the heap.
+//! Queries of device code: devices, limits, kernels, occupancy, the version; and memory of the heap.
 
 use super::error;
 use crate::code::KernelInfo;
@@ -11,13 +11,13 @@ use crate::types::Space;
 use crate::window;
 use std::sync::Arc;
 
-/// What `cudaMalloc` aligns to.
+/// Alignment of `cudaMalloc`.
 const CUDA_MALLOC_ALIGN_BYTES: u64 = 16;
 
-/// Largest `cudaLimit` there is a name for.
+/// Largest `cudaLimit` with a name.
 const LAST_LIMIT: u32 = 6;
 
-/// Functions by what follows `__cudaCDP2` in their names.
+/// Returns a function by the name after `__cudaCDP2`.
 pub(super) fn find(name: &str) -> Option<Exec> {
     match name {
         "GetDevice" => Some(device),
@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// Writes the answer to a question, as 32 bits, where parameter 0 points to.
+/// Writes the 32-bit answer to a question to the address in parameter 0.
 fn answer(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -85,7 +85,7 @@ fn limit(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// Writes a number where parameter 0 points to.
+/// Writes a number to the address in parameter 0.
 fn fixed(machine: &mut Machine<'_>, inst: &Inst, value: u32) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let target = parameter(machine, inst, 0, lane);
@@ -103,14 +103,14 @@ fn shared_config(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     fixed(machine, inst, 1)
 }
 
-/// `RuntimeGetVersion(int *version)`: that of the toolkit whose PTX the kernel is.
+/// `RuntimeGetVersion(int *version)`: the toolkit of the kernel's PTX.
 fn version(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let function = machine.env.function;
     let ptx = machine.env.code.kernels.iter().find(|info| info.function == function).map_or(0, |info| info.ptx_version);
     fixed(machine, inst, toolkit_of(ptx))
 }
 
-/// The version of the first toolkit that writes a version of PTX: 9.0 is 13.0, 8.8 is 12.9, 8.4 is 12.4.
+/// Returns the first toolkit that writes a version of PTX: 9.0 is 13.0, 8.8 is 12.9, 8.4 is 12.4.
 fn toolkit_of(ptx: u32) -> u32 {
     match ptx {
         90.. => 13_000 + (ptx - 90) * 10,
@@ -119,7 +119,7 @@ fn toolkit_of(ptx: u32) -> u32 {
     }
 }
 
-/// The kernel at an address.
+/// Returns the kernel at an address.
 fn kernel_at(machine: &Machine<'_>, address: u64) -> Option<Arc<KernelInfo>> {
     let offset = window::offset_in(window::FUNCTION_ADDRESS, address).filter(|offset| offset % FUNCTION_STEP == 0)?;
     let function = (offset / FUNCTION_STEP) as u32;

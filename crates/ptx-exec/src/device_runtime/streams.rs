@@ -1,4 +1,4 @@
-//! Streams and events of device code: handles that exist or do not. What they would order is in order anyway.
+//! Streams and events of device code: handles that only exist or not, since all work is in order anyway.
 
 use super::error;
 use crate::control::call_args::parameter;
@@ -13,22 +13,22 @@ pub(super) const TAIL_LAUNCH_STREAM: u64 = 3;
 /// `cudaStreamFireAndForget`
 const FIRE_AND_FORGET_STREAM: u64 = 4;
 
-/// The named streams that device code may launch into: the default one in its three spellings, and the two above.
+/// The named streams for launches of device code: the default one in its three spellings, and the two above.
 const NAMED_STREAMS: std::ops::RangeInclusive<u64> = 0..=FIRE_AND_FORGET_STREAM;
 
-/// Handles of created streams and events are above the named ones, and tell their kind by the lowest bit.
+/// Smallest handle of created streams and events, above the named ones. The lowest bit tells their kind.
 const FIRST_CREATED_HANDLE: u64 = 0x100;
 
-/// The lowest bit of an event.
+/// Lowest bit of an event's handle.
 const EVENT_BIT: u64 = 1;
 
-/// `cudaStreamNonBlocking`, which device code must ask for.
+/// `cudaStreamNonBlocking`, mandatory for device code.
 const STREAM_NON_BLOCKING: u32 = 1;
 
-/// `cudaEventDisableTiming`, likewise.
+/// `cudaEventDisableTiming`, mandatory for device code.
 const EVENT_DISABLE_TIMING: u32 = 2;
 
-/// Functions by what follows `__cudaCDP2` in their names.
+/// Returns a function by the name after `__cudaCDP2`.
 pub(super) fn find(name: &str) -> Option<Exec> {
     match name {
         "StreamCreateWithFlags" => Some(create_stream),
@@ -41,17 +41,17 @@ pub(super) fn find(name: &str) -> Option<Exec> {
     }
 }
 
-/// Whether work can be put into a stream.
+/// Returns whether a stream accepts work.
 pub(super) fn is_launchable(runtime: &Runtime, stream: u64) -> bool {
     NAMED_STREAMS.contains(&stream) || (stream & EVENT_BIT == 0 && runtime.handles.contains(&stream))
 }
 
-/// Whether events can be used with a stream: not with those whose work is ordered by nothing, or behind everything.
+/// Returns whether a stream accepts events. Streams whose work has no order, or comes after everything, do not.
 fn takes_events(runtime: &Runtime, stream: u64) -> bool {
     is_launchable(runtime, stream) && ![TAIL_LAUNCH_STREAM, FIRE_AND_FORGET_STREAM].contains(&stream)
 }
 
-/// A new handle at the address in parameter 0, if the flags in parameter 1 are those that device code must give.
+/// Writes a new handle to the address in parameter 0, if parameter 1 has the mandatory flags.
 fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (target, flags): (u64, u32) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
@@ -69,7 +69,7 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
     })
 }
 
-/// Ends the handle in parameter 0, if it is one of that kind.
+/// Ends the handle in parameter 0, if it has that kind.
 fn destroy(machine: &mut Machine<'_>, inst: &Inst, kind: u64) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let handle: u64 = parameter(machine, inst, 0, lane);
@@ -88,7 +88,7 @@ fn create_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     create(machine, inst, EVENT_BIT, EVENT_DISABLE_TIMING)
 }
 
-/// `StreamDestroy(cudaStream_t stream)`: what is in it stays.
+/// `StreamDestroy(cudaStream_t stream)`: pending work stays.
 fn destroy_stream(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     destroy(machine, inst, 0)
 }
@@ -98,7 +98,7 @@ fn destroy_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     destroy(machine, inst, EVENT_BIT)
 }
 
-/// Checks a stream and an event, whose parameters have these indices.
+/// Checks a stream and an event, in parameters with these indices.
 fn check(machine: &mut Machine<'_>, inst: &Inst, [stream, event]: [usize; 2]) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (stream, event): (u64, u64) =

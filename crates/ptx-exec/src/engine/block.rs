@@ -3,7 +3,7 @@
 use crate::engine::warp::Warp;
 use crate::memory::shared_memory::SharedMemory;
 
-/// Barriers of a block.
+/// Number of barriers of a block.
 pub(crate) const BARRIERS_PER_BLOCK: usize = 16;
 
 /// The state of one of the barriers of a block.
@@ -11,13 +11,13 @@ pub(crate) const BARRIERS_PER_BLOCK: usize = 16;
 pub(crate) struct Barrier {
     /// Threads that have arrived.
     pub(crate) arrived: u32,
-    /// Threads it waits for; 0 for all of the block that have not exited.
+    /// Expected threads; 0 for all threads of the block that have not exited.
     pub(crate) expected: u32,
-    /// How many of them had a true predicate (`bar.red`).
+    /// Number of them with a true predicate (`bar.red`).
     pub(crate) votes: u32,
 }
 
-/// A block: plain data, so that it can be put aside between any two instructions.
+/// A block: plain data, so that it can be suspended between any two instructions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Block {
     /// Its index in the grid.
@@ -30,18 +30,18 @@ pub(crate) struct Block {
     pub(crate) barriers: [Barrier; BARRIERS_PER_BLOCK],
     /// The warp that runs next.
     pub(crate) next_warp: usize,
-    /// Counts its barriers; of no meaning beyond a launch.
+    /// Number of barriers so far; meaningless beyond a launch.
     pub(crate) epoch: u32,
 }
 
 impl Block {
-    /// Bytes of memory that it holds, about.
+    /// Returns its approximate memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let warps = self.warps.iter().map(|warp| warp.rows.capacity() * 128 + warp.local.capacity() * 256);
         self.shared.bytes() as usize + warps.sum::<usize>()
     }
 
-    /// Threads that have not exited.
+    /// Returns the number of threads that have not exited.
     pub(crate) fn alive(&self) -> u32 {
         self.warps.iter().map(|warp| warp.alive.count_ones()).sum()
     }

@@ -1,16 +1,16 @@
-//! What device code did wrong: one fault stops its kernel, and the process goes on.
+//! Faults of device code: one fault stops its kernel, and the process goes on.
 
 use std::fmt;
 
-/// The first fault of a launch, as precise as the interpreter knows it.
+/// The first fault of a launch, as precise as possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel}, line {line} of its PTX, block {block:?}, thread {thread:?}: {kind}")]
 pub struct Fault {
-    /// What the code did wrong.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Name of the kernel that was launched.
+    /// Name of the launched kernel.
     pub kernel: String,
-    /// Line of the PTX text, from 1; 0 when the fault has no place.
+    /// Line of the PTX text, from 1; 0 when the fault has no line.
     pub line: u32,
     /// Index of the block in the grid.
     pub block: [u32; 3],
@@ -18,17 +18,17 @@ pub struct Fault {
     pub thread: [u32; 3],
 }
 
-/// Kinds of faults, named after the `CUresult` each becomes.
+/// Kinds of faults, each with its `CUresult`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
     /// `CUDA_ERROR_ILLEGAL_ADDRESS` (700): an access outside every allocation.
     IllegalAddress(u64),
-    /// `CUDA_ERROR_MISALIGNED_ADDRESS` (716): an address that is no multiple of the access size.
+    /// `CUDA_ERROR_MISALIGNED_ADDRESS` (716): the address is not a multiple of the access size.
     MisalignedAddress(u64),
-    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): an indirect call of something that is no function.
+    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): the target of an indirect call is not a function.
     InvalidPc(u64),
-    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): a copy of a tensor by what is no map of tiles of its rank.
+    /// `CUDA_ERROR_ILLEGAL_INSTRUCTION` (715): a tensor copy without a valid map of its rank.
     BadTensorMap(u64),
     /// `CUDA_ERROR_ASSERT` (710): `__assertfail` was called.
     Assert,
@@ -36,7 +36,7 @@ pub enum FaultKind {
     Trap,
     /// Calls are nested deeper than a thread's stack (`CUDA_ERROR_ILLEGAL_ADDRESS`, 700).
     StackOverflow,
-    /// No warp of the block can go on: its barriers wait for each other (`CUDA_ERROR_LAUNCH_TIMEOUT`, 702).
+    /// No warp of the block can run: its barriers wait for each other (`CUDA_ERROR_LAUNCH_TIMEOUT`, 702).
     Deadlock,
     /// The launch itself is impossible: block, shared memory or parameter sizes (`CUDA_ERROR_INVALID_VALUE`, 1).
     BadLaunch,

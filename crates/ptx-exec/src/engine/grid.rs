@@ -1,15 +1,13 @@
-//! A launch in progress: blocks spread over threads, and what is left of them between two runs.
+//! A launch in progress: blocks spread over threads, and their state between two runs.
 //!
-//! Blocks start in order of their index, so a block that waits for an earlier one (a chained scan) waits for a block that
-//! runs. A thread runs its block, or the blocks of a cluster, to the end, and reuses its memory for the next one. Some
-//! blocks take turns instead: those that seem to wait (atomics, volatile accesses, fences), and those that run for long. As
-//! many take turns as a device holds at once, so blocks may wait for each other as on a GPU. A cooperative launch starts
-//! all blocks at once.
+//! Blocks start in order of their index, so a block that waits for an earlier one (a chained scan) waits for a block that runs. A
+//! thread runs its block, or the blocks of a cluster, to the end, and reuses its memory for the next one. Two kinds of block take
+//! turns instead: those that seem to wait (atomics, volatile accesses, fences), and those that run for long. As many take turns
+//! as a device holds at once, so blocks may wait for each other as on a GPU. A cooperative launch starts all blocks at once.
 //!
-//! The state between two runs is plain data, which `state` writes down: the blocks in the queue and the index of the next
-//! block. Kernels that kernels have launched are part of it. They run when the grid that launched them is done. The grid as
-//! a whole ends when the last of them has ended. The first fault of any thread stops the others at their next slice, and so
-//! does a `Switch`.
+//! The state between two runs is plain data, which `state` serializes: the blocks in the queue and the index of the next block.
+//! It includes kernels that kernels have launched. They run when the grid that launched them is done. The grid as a whole ends
+//! with the last of them. The first fault of any thread stops the others at their next slice, and so does a `Switch`.
 
 use crate::api::{Launch, Progress, RunLimits};
 use crate::control::special::RESERVED_SHARED_BYTES;
@@ -29,22 +27,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Warp instructions between two looks at what else there is to do.
+/// Warp instructions between two checks for other work.
 const GRID_SLICE_INSTRUCTIONS: u64 = 1 << 12;
 
-/// Warp instructions between two looks at what else there is to do, where races are looked for.
+/// Warp instructions between two checks for other work, during a race search.
 const WATCHED_SLICE_INSTRUCTIONS: u64 = 256;
 
-/// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
+/// Warp instructions that a block may run while others are ready, unless it seems to wait for them.
 const MAX_BUSY_BLOCK_INSTRUCTIONS: u64 = 1 << 17;
 
-/// Blocks that a multiprocessor holds, where the host does not say.
+/// Blocks that a multiprocessor holds, if the host does not know.
 const DEFAULT_RESIDENT_BLOCKS: u64 = 32;
 
-/// Most memory of all blocks that have started, in bytes, beyond which none starts before another has ended.
+/// Memory of all started blocks, in bytes, above which no block starts before another has ended.
 const MAX_STARTED_BYTES: u64 = 1 << 30;
 
-/// Most memory of a block, in bytes, that a thread keeps for its next launch.
+/// Largest memory of a block that a thread keeps for its next launch, in bytes.
 const MAX_SPARE_BLOCK_BYTES: usize = 4 << 20;
 
 /// Most blocks of a cooperative launch: what a large GPU holds at once.
@@ -60,21 +58,21 @@ pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;
 #[derive(Debug)]
 pub struct Grid {
     pub(crate) launch: Launch,
-    /// Blocks that have started and are not done.
+    /// Blocks that have started and not ended.
     pub(crate) started: VecDeque<Block>,
     /// Linear index of the next block to start.
     pub(crate) next: u64,
-    /// What the blocks of a cooperative launch wait for each other with; device code reads and writes it.
+    /// Memory by which the blocks of a cooperative launch wait for each other; device code accesses it.
     pub(crate) workspace: Vec<AtomicU64>,
-    /// How long it has run, without pauses: the clock of device code.
+    /// Time that it has run, without pauses: the clock of device code.
     pub(crate) ran: Duration,
     /// Warp instructions run so far.
     pub(crate) executed: u64,
-    /// A number that no other grid of this process has.
+    /// Id that no other grid of this process has.
     pub(crate) id: u64,
-    /// What it has asked of the device runtime.
+    /// Its requests to the device runtime.
     pub(crate) runtime: Mutex<Runtime>,
-    /// What the grids before it have left to do, those that were launched last at the end.
+    /// Remaining jobs of the grids that launched it, the latest ones at the end.
     pub(crate) levels: Vec<Level>,
 }
 
@@ -83,24 +81,24 @@ pub struct Grid {
 struct Waiting {
     /// Blocks that have started.
     started: VecDeque<Block>,
-    /// Blocks that are done: their memory is used again.
+    /// Blocks that have ended, whose memory is reused.
     done: Vec<Block>,
 }
 
-/// What the threads of one run share.
+/// State that the threads of one run share.
 struct Run<'a> {
     env: &'a Env<'a>,
     queue: Mutex<Waiting>,
     next: AtomicU64,
     /// Blocks that have ended.
     ended: AtomicU64,
-    /// How many blocks may have started and not ended.
+    /// Most blocks that may have started and not ended.
     resident: u64,
     /// Clusters that have been taken from the queue.
     dequeued: AtomicUsize,
     executed: AtomicU64,
     fault: Mutex<Option<Fault>>,
-    /// Set when a fault was found, by any thread.
+    /// Set when any thread finds a fault.
     stop: AtomicBool,
     switch: &'a Switch,
     cooperative: bool,
@@ -108,7 +106,7 @@ struct Run<'a> {
 }
 
 impl Grid {
-    /// Prepares a launch; faults with `BadLaunch` when it cannot be.
+    /// Prepares a launch. Fails with `BadLaunch` if the launch is impossible.
     pub fn new(mut launch: Launch) -> Result<Self, Fault> {
         launch.cluster = launch.cluster.or(launch.kernel.required_cluster);
         let kernel = &launch.kernel;
@@ -141,8 +139,8 @@ impl Grid {
         }
     }
 
-    /// Runs until done, with all that it launches; or until the budget is used up, a kernel that was launched is next,
-    /// `switch` asks for something else, or a fault. After a fault the grid is of no more use.
+    /// Runs until the grid and all its launches are done. Pauses earlier if the budget is used up, a launched kernel is next, or
+    /// `switch` asks for it. A fault ends the grid, which is unusable afterwards.
     pub fn run(&mut self, host: &dyn Host, limits: RunLimits, switch: &Switch) -> Result<Progress, Fault> {
         if self.run_launch(host, limits, switch)? == Progress::Paused {
             return Ok(Progress::Paused);
@@ -152,7 +150,7 @@ impl Grid {
         Ok(if self.start_next(host)? { Progress::Paused } else { Progress::Done })
     }
 
-    /// Does what is left to do up to the next launch, whose turn it is then; returns whether there is one.
+    /// Runs the remaining jobs up to the next launch, and makes that the current one. Returns whether there is one.
     fn start_next(&mut self, host: &dyn Host) -> Result<bool, Fault> {
         while let Some(level) = self.levels.last_mut() {
             let done = match level.next() {
@@ -175,7 +173,7 @@ impl Grid {
         Ok(false)
     }
 
-    /// Runs the launch whose turn it is.
+    /// Runs the current launch.
     fn run_launch(&mut self, host: &dyn Host, limits: RunLimits, switch: &Switch) -> Result<Progress, Fault> {
         let blocks = self.blocks();
         let Self { launch, started, next, workspace, ran, executed, runtime, id, levels: _ } = self;
@@ -202,7 +200,7 @@ impl Grid {
             cooperative: launch.cooperative,
             kernel: &launch.kernel.name,
         };
-        // Races are looked for in one order, which can be repeated.
+        // A race search uses a single order, which can be repeated.
         let threads = if host.race_seed().is_some() { 1 } else { limits.threads };
         run.all_threads(RunLimits { threads, ..limits }, blocks);
         *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner).started;
@@ -217,35 +215,35 @@ impl Grid {
         }
     }
 
-    /// How many warp instructions it has run since it was made.
+    /// Returns the warp instructions that it has run.
     pub fn executed(&self) -> u64 {
         self.executed
     }
 
-    /// How many blocks it has.
+    /// Returns the number of its blocks.
     pub(crate) fn blocks(&self) -> u64 {
         count_of(self.launch.grid).unwrap_or(0)
     }
 }
 
 impl Launch {
-    /// Offset of dynamic shared memory.
+    /// Returns the offset of dynamic shared memory.
     fn dynamic_at(&self) -> u32 {
         self.kernel.static_shared.next_multiple_of(self.kernel.dynamic_align)
     }
 
-    /// Bytes of shared memory of a block, with those that are reserved for the system.
+    /// Returns the bytes of shared memory of a block, including the system's reserved ones.
     pub(crate) fn shared_bytes(&self) -> u32 {
         let own = self.dynamic_at() + self.dynamic_shared;
         if self.kernel.code.reserved { own.next_multiple_of(16) + RESERVED_SHARED_BYTES } else { own }
     }
 
-    /// The order in which its blocks start.
+    /// Returns the order in which its blocks start.
     pub(crate) fn order(&self) -> BlockOrder {
         BlockOrder { grid: self.grid, cluster: self.cluster.unwrap_or([1; 3]) }
     }
 
-    /// Whether its clusters are what the kernel asks for and divide the grid.
+    /// Returns whether its clusters satisfy the kernel and divide the grid.
     fn clusters_fit(&self) -> bool {
         let Some(cluster) = self.cluster else { return !self.kernel.needs_cluster };
         let size = count_of(cluster).unwrap_or(u64::MAX);
@@ -256,7 +254,7 @@ impl Launch {
     }
 }
 
-/// What the threads of a launch read.
+/// Returns the data that the threads of a launch read.
 fn environment<'a>(
     launch: &'a Launch,
     host: &'a dyn Host,
@@ -285,7 +283,7 @@ fn environment<'a>(
     }
 }
 
-/// How many blocks of a launch a device of `multiprocessors` holds at once: at least as many as threads run.
+/// Returns the number of blocks of a launch that a device of `multiprocessors` holds at once, at least one per thread.
 fn resident_blocks(launch: &Launch, host: &dyn Host, multiprocessors: usize) -> u64 {
     let threads = count_of(launch.block).and_then(|threads| u32::try_from(threads).ok()).unwrap_or(1);
     let each = host.answer(Question::Occupancy {
@@ -299,30 +297,30 @@ fn resident_blocks(launch: &Launch, host: &dyn Host, multiprocessors: usize) -> 
     each.unwrap_or(DEFAULT_RESIDENT_BLOCKS).max(least).saturating_mul(multiprocessors.max(1) as u64)
 }
 
-/// A number that no grid had before.
+/// Returns an id that no grid had before.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How many blocks a grid has (or threads a block), unless there are too many to count.
+/// Returns the number of blocks of a grid (or threads of a block), unless it overflows.
 fn count_of(grid: [u32; 3]) -> Option<u64> {
     let [x, y, z] = grid.map(u64::from);
     (x * y).checked_mul(z)
 }
 
 thread_local! {
-    /// The last block of this thread: the next launch uses its memory again.
+    /// The last block of this thread, whose memory the next launch reuses.
     static LAST: Cell<Option<Block>> = const { Cell::new(None) };
 }
 
-/// The fault of a launch as a whole.
+/// Returns the fault of a launch as a whole.
 fn launch_fault(kernel: &str, kind: FaultKind) -> Fault {
     Fault { kind, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
 }
 
 impl Run<'_> {
-    /// Runs on as many threads as there is work for, this one included.
+    /// Runs on as many threads as there is work for, including this one.
     fn all_threads(&self, limits: RunLimits, blocks: u64) {
         let queued = self.lock_queue().started.len() as u64;
         let left = queued + blocks.saturating_sub(self.next.load(Ordering::Relaxed));
@@ -330,7 +328,7 @@ impl Run<'_> {
         pool::together(threads as usize, &|| self.one_thread(limits.budget, blocks));
     }
 
-    /// The queue, whatever happened to a thread that held it.
+    /// Locks the queue, even if a thread panicked with the lock.
     fn lock_queue(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -347,7 +345,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes blocks and runs them in this machine until there are none, or the budget is used up.
+    /// Takes blocks and runs them on this machine until there are none, or the budget is used up.
     fn blocks(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) {
         let mut new = false;
         while *budget > 0 && self.goes_on() && self.take_block(machine, blocks, new) {
@@ -365,12 +363,12 @@ impl Run<'_> {
         }
     }
 
-    /// Whether neither a fault nor the switch keeps this thread from starting another slice.
+    /// Returns whether this thread may start another slice: there is no fault, and the switch allows it.
     fn goes_on(&self) -> bool {
         self.switch.request() == Request::Run && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether there is room for another block beside the one that the machine runs, and one that has not started.
+    /// Returns whether there is an unstarted block, and room for it besides the machine's own.
     fn has_capacity(&self, machine: &Machine<'_>, blocks: u64) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         if next >= blocks {
@@ -381,8 +379,8 @@ impl Run<'_> {
         next.saturating_sub(self.ended.load(Ordering::Relaxed)) < self.resident.min(MAX_STARTED_BYTES / each)
     }
 
-    /// Puts the next block, or cluster, into the machine, reusing the memory of one that is done: one that has started,
-    /// if there is any and no `new` one is wanted.
+    /// Puts the next block, or cluster, into the machine, and reuses the memory of a finished one. Prefers a started one, unless
+    /// a `new` one is requested.
     fn take_block(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
         if self.env.clustered {
             return self.take_cluster(machine, blocks, new);
@@ -392,7 +390,7 @@ impl Run<'_> {
         }
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         if next >= blocks {
-            // Another thread may have put a block aside meanwhile.
+            // Another thread may have queued a block meanwhile.
             return self.take_started(machine);
         }
         if machine.block.warps.is_empty()
@@ -404,7 +402,7 @@ impl Run<'_> {
         true
     }
 
-    /// Puts the block that has waited longest into the machine; what is there is done.
+    /// Puts the block that has waited longest into the machine, whose old block is done.
     fn take_started(&self, machine: &mut Machine<'_>) -> bool {
         let mut queue = self.lock_queue();
         let Some(block) = queue.started.pop_front() else { return false };
@@ -415,7 +413,7 @@ impl Run<'_> {
         true
     }
 
-    /// Puts a block of a cluster into the machine. The blocks of a cluster are together in the queue, and start together.
+    /// Puts a cluster into the machine. The blocks of a cluster are adjacent in the queue, and start together.
     fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
         let size = self.env.order.size();
         machine.cluster_turn = self.dequeued.fetch_add(1, Ordering::Relaxed);
@@ -444,7 +442,7 @@ impl Run<'_> {
         count > 0
     }
 
-    /// Puts what the machine ran last back into the queue.
+    /// Puts the machine's block or cluster back into the queue.
     fn requeue(&self, machine: &mut Machine<'_>) {
         if self.env.clustered {
             self.lock_queue().started.extend(machine.cluster.drain(..));
@@ -453,7 +451,7 @@ impl Run<'_> {
         }
     }
 
-    /// Runs a block to its end, or until it is the turn of others.
+    /// Runs a block to its end, or until others are due.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
         let longest_run = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
         let mut ran = 0;
@@ -478,7 +476,7 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps the first fault and stops the other threads.
+    /// Stores the first fault and stops the other threads.
     fn report(&self, machine: &Machine<'_>, kind: FaultKind) {
         let fault = Fault {
             kind,
@@ -492,7 +490,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs a launch to its end on `threads` threads; a pause that `switch` asks for is none here.
+/// Runs a launch to its end on `threads` threads. Ignores requests of `switch` for a pause.
 pub fn run(launch: &Launch, host: &dyn Host, threads: usize, switch: &Switch) -> Result<(), Fault> {
     let mut grid = Grid::new(launch.clone())?;
     while grid.run(host, RunLimits { threads, budget: u64::MAX }, switch)? == Progress::Paused {}

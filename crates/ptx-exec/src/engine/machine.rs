@@ -1,8 +1,8 @@
-//! The machine: one interpreter thread, with the program and the launch that it runs.
+//! The machine: one interpreter thread, with its program and launch.
 //!
-//! Instruction, program and machine are one module because they are one type: an instruction is a function over the
-//! machine, the machine runs a launch of a program, and a program is a list of instructions. What the machine can do is in
-//! the modules above: `scheduler` runs a warp, `rounds` the warps of a block, and each family of instructions is a module.
+//! Instruction, program and machine are one module because their types depend on each other. An instruction is a function over
+//! the machine, the machine runs a launch of a program, and a program is a list of instructions. The modules above implement the
+//! machine: `scheduler` runs a warp, `rounds` runs the warps of a block, and each family of instructions is a module.
 
 use crate::alu::video::operation::Video;
 use crate::code::{CallSite, FunctionCode, KernelInfo};
@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What running an instruction came to.
+/// Result of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Go on with the next instruction.
@@ -32,17 +32,17 @@ pub(crate) enum Flow {
     Jump,
     /// The running lanes wait: the scheduler picks others.
     Wait,
-    /// `Machine::fault` says what happened.
+    /// The instruction faulted; `Machine::fault` has the fault.
     Fault,
 }
 
 /// Runs one instruction for the lanes in `Machine::mask`.
 ///
-/// Unsafe to call because some were compiled for CPU features beyond the baseline: only the decoder makes these
-/// pointers, and it picks what the CPU has.
+/// Unsafe to call because some were compiled for CPU features beyond the baseline: only the decoder makes these pointers, and it
+/// selects those that the CPU supports.
 pub(crate) type Exec = unsafe fn(&mut Machine<'_>, &Inst) -> Flow;
 
-/// A decoded instruction: what to run, and the slots of its operands.
+/// A decoded instruction: its code, and the slots of its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Inst {
     /// The function that runs it.
@@ -57,9 +57,9 @@ pub(crate) struct Inst {
     pub(crate) b: Slot,
     /// Slot of the third source.
     pub(crate) c: Slot,
-    /// Second destination, index into `Code::lists`, branch target: as `exec` reads it.
+    /// Second destination, index into `Code::lists`, or branch target, depending on `exec`.
     pub(crate) x: u32,
-    /// Address offset, modifiers: as `exec` reads it.
+    /// Address offset or modifiers, depending on `exec`.
     pub(crate) imm: u64,
     /// Line in the PTX text.
     pub(crate) line: u32,
@@ -77,38 +77,38 @@ impl fmt::Debug for Inst {
 pub(crate) struct Code {
     /// Instructions of all functions, one function after the other; program counters index it.
     pub(crate) insts: Vec<Inst>,
-    /// Rows that slots with `CONSTANT_BIT` refer to.
+    /// Rows for slots with `CONSTANT_BIT`.
     pub(crate) constants: Vec<Row>,
     /// Operand lists of vector instructions, jump tables, argument lists.
     pub(crate) lists: Vec<Slot>,
-    /// What a call needs to know of each function.
+    /// Properties of each function for calls.
     pub(crate) functions: Vec<FunctionCode>,
     /// Layouts of indirect calls.
     pub(crate) call_sites: Vec<CallSite>,
     /// Its kernels, in the order of the texts.
     pub(crate) kernels: Vec<Arc<KernelInfo>>,
-    /// Whether addresses of shared memory say which block of the cluster they belong to.
+    /// Whether addresses of shared memory contain the rank of their block in the cluster.
     pub(crate) ranked: bool,
-    /// Whether blocks need the shared memory that is reserved for the system.
+    /// Whether blocks need the system's reserved shared memory.
     pub(crate) reserved: bool,
     /// A hash of the texts.
     pub(crate) source: u64,
-    /// What matrix instructions do.
+    /// Descriptions of matrix instructions.
     pub(crate) matrices: Vec<Matrix>,
-    /// What video instructions do.
+    /// Descriptions of video instructions.
     pub(crate) videos: Vec<Video>,
-    /// What instructions do with memory, by program counter.
+    /// Effects of instructions on memory, by program counter.
     pub(crate) accesses: Vec<(u32, Watched)>,
 }
 
 impl Code {
-    /// An entry of `lists`; instructions only refer to entries that exist.
+    /// Returns an entry of `lists`. Instructions only refer to entries that exist.
     #[inline(always)]
     pub(crate) fn list(&self, index: u32) -> u32 {
         self.lists.get(index as usize).copied().unwrap_or(0)
     }
 
-    /// Whether the function exists and takes what the call site passes.
+    /// Returns whether the function exists and accepts the parameters of the call site.
     pub(crate) fn accepts(&self, function: u32, site: u32) -> bool {
         let (Some(function), Some(site)) = (self.functions.get(function as usize), self.call_sites.get(site as usize))
         else {
@@ -121,7 +121,7 @@ impl Code {
 /// Bytes of the workspace of a cooperative launch.
 pub(crate) const WORKSPACE_BYTES: u64 = 256;
 
-/// A launch as its threads see it.
+/// A launch, as its threads see it.
 pub(crate) struct Env<'a> {
     /// The program that is launched.
     pub(crate) code: &'a Code,
@@ -131,7 +131,7 @@ pub(crate) struct Env<'a> {
     pub(crate) params: &'a [u8],
     /// Blocks in the grid and in its clusters.
     pub(crate) order: BlockOrder,
-    /// Whether the launch is one of clusters.
+    /// Whether the launch has clusters.
     pub(crate) clustered: bool,
     /// Threads in a block.
     pub(crate) block: [u32; 3],
@@ -139,44 +139,44 @@ pub(crate) struct Env<'a> {
     pub(crate) dynamic_shared_at: u32,
     /// Size of dynamic shared memory.
     pub(crate) dynamic_shared: u32,
-    /// Size of the shared memory of a block that its program asks for.
+    /// Bytes of shared memory of a block that its program requests.
     pub(crate) shared_bytes: u32,
-    /// Size of all, with what is reserved for the system behind it.
+    /// Bytes of all shared memory of a block, with the system's reserved part at the end.
     pub(crate) all_shared_bytes: u32,
     /// When the threads started, for clocks.
     pub(crate) started: Instant,
-    /// How long the grid had run before that.
+    /// Time that the grid had run before.
     pub(crate) time_before: Duration,
     /// The kernel's function.
     pub(crate) function: u32,
-    /// A number that no other grid has.
+    /// Id that no other grid has.
     pub(crate) grid_id: u64,
-    /// What the grid has asked of the device runtime.
+    /// The grid's requests to the device runtime.
     pub(crate) runtime: &'a Mutex<Runtime>,
-    /// Where in this process the words are that the blocks of a cooperative launch wait for each other with; 0 in any
-    /// other launch. Device code knows them by their window.
+    /// Address in this process of the words by which the blocks of a cooperative launch wait for each other; 0 in any other
+    /// launch. Device code accesses them through their window.
     pub(crate) workspace: u64,
 }
 
 impl Env<'_> {
-    /// Address of the workspace, as device code sees it.
+    /// Returns the address of the workspace for device code.
     pub(crate) fn workspace_address(&self) -> u64 {
         if self.workspace == 0 { 0 } else { window::WORKSPACE_ADDRESS }
     }
 
-    /// Where `size` bytes of the workspace are, if `address` lies in its window.
+    /// Returns the address of `size` bytes of the workspace, if `address` is in its window.
     pub(crate) fn workspace_at(&self, address: u64, size: u64) -> Option<u64> {
         let offset = window::offset_in(window::WORKSPACE_ADDRESS, address)?;
         let fits = self.workspace != 0 && offset + size <= WORKSPACE_BYTES;
         fits.then_some(self.workspace + offset)
     }
 
-    /// Threads in a block; `Grid::new` checked that it is at most 1024.
+    /// Returns the threads of a block; `Grid::new` checked that there are at most 1024.
     pub(crate) fn threads(&self) -> u32 {
         self.block.iter().product()
     }
 
-    /// Warps in a block.
+    /// Returns the warps of a block.
     pub(crate) fn warps(&self) -> u32 {
         self.threads().div_ceil(32)
     }
@@ -194,37 +194,36 @@ pub(crate) struct Machine<'a> {
     pub(crate) lanes: u32,
     /// Frame of the running split.
     pub(crate) frame: u32,
-    /// Where the running split meets another one.
+    /// Program counter at which the running split meets another one.
     pub(crate) join_at: u32,
-    /// What the running split waits for, when an instruction returned `Flow::Wait`.
+    /// What the running split waits for, if an instruction returned `Flow::Wait`.
     pub(crate) wait: Wait,
-    /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
+    /// Whether the running split may be waiting for other lanes: it uses atomics or volatile loads.
     pub(crate) spinning: bool,
-    /// Whether anything that has run since this was last asked could be waiting for others: the block may be waiting for
-    /// another one.
+    /// Whether any code since the last check may be waiting for others, so that the block may be waiting for another one.
     pub(crate) waited: bool,
-    /// The block of a cluster whose turn it is.
+    /// Number of the cluster whose turn it is.
     pub(crate) cluster_turn: usize,
-    /// What is known of accesses, where races are looked for.
+    /// The race detector, during a race search.
     pub(crate) races: Option<Box<RaceDetector>>,
-    /// The launch that runs.
+    /// The running launch.
     pub(crate) env: &'a Env<'a>,
-    /// The warp that runs; its place in `block` is empty meanwhile.
+    /// The running warp; its slot in `block` is empty meanwhile.
     pub(crate) warp: Warp,
-    /// The block it belongs to.
+    /// The block of that warp.
     pub(crate) block: Block,
-    /// All blocks of its cluster but for the one that runs, whose place is empty; nothing in a launch without clusters.
+    /// All other blocks of its cluster, with an empty slot for the running one; empty in a launch without clusters.
     pub(crate) cluster: Vec<Block>,
-    /// Memory that was touched before.
+    /// Memory ranges in use.
     pub(crate) ranges: Ranges,
-    /// Textures and surfaces that were met before.
+    /// Textures and surfaces in use.
     pub(crate) handles: HandleCache,
-    /// What happened, and to which lane, when an instruction returned `Flow::Fault`.
+    /// The fault and its lane, if an instruction returned `Flow::Fault`.
     pub(crate) fault: Option<(FaultKind, usize)>,
 }
 
 impl<'a> Machine<'a> {
-    /// A machine with an empty block.
+    /// Returns a machine with an empty block.
     pub(crate) fn new(env: &'a Env<'a>) -> Self {
         Self {
             registers: Registers::none(),
@@ -254,20 +253,20 @@ impl<'a> Machine<'a> {
         Flow::Fault
     }
 
-    /// Points the registers at the running frame; needed after any change of frames.
+    /// Maps the registers of the running frame; necessary after any change of frames.
     #[inline]
     pub(crate) fn map_frame(&mut self) {
         let code = self.env.code;
         self.registers = Registers::new(self.warp.rows_of(self.frame, &code.functions), &code.constants);
     }
 
-    /// Looks where the running split meets another one.
+    /// Finds where the running split meets another one.
     #[inline]
     pub(crate) fn find_join(&mut self) {
         self.join_at = if self.warp.splits.is_empty() { u32::MAX } else { self.warp.next_join(self.frame, self.pc) };
     }
 
-    /// Parks the lanes that the guard held back after the current instruction.
+    /// Parks the lanes with a false guard after the current instruction.
     pub(crate) fn park_masked_lanes(&mut self) {
         let masked_out = self.lanes & !self.mask;
         if masked_out != 0 {

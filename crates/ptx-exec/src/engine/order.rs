@@ -1,73 +1,73 @@
-//! The order in which the blocks of a grid start: x first, and in a launch of clusters one cluster after the other.
+//! The start order of the blocks of a grid: x first, and cluster by cluster in a launch with clusters.
 
 /// Blocks in a grid and in each of its clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockOrder {
     /// Blocks along each axis of the grid.
     pub(crate) grid: [u32; 3],
-    /// Blocks of a cluster, by which those of the grid can be divided; 1 each in a launch without clusters.
+    /// Blocks of a cluster, which divide those of the grid; 1 each in a launch without clusters.
     pub(crate) cluster: [u32; 3],
 }
 
 impl BlockOrder {
-    /// Blocks of a cluster.
+    /// Returns the blocks of a cluster.
     pub(crate) fn size(self) -> u32 {
         self.cluster.iter().product()
     }
 
-    /// Clusters along each axis.
+    /// Returns the clusters along each axis.
     pub(crate) fn clusters(self) -> [u32; 3] {
         std::array::from_fn(|axis| self.grid[axis] / self.cluster[axis].max(1))
     }
 
-    /// Index of the block that starts as number `number`.
+    /// Returns the index of the block that starts as number `number`.
     pub(crate) fn index(self, number: u64) -> [u32; 3] {
         let size = u64::from(self.size()).max(1);
         let (cluster, within) = (index_of(number / size, self.clusters()), index_of(number % size, self.cluster));
         std::array::from_fn(|axis| cluster[axis] * self.cluster[axis] + within[axis])
     }
 
-    /// The reverse of `index`.
+    /// Returns the number of a block by its index.
     pub(crate) fn number(self, index: [u32; 3]) -> u64 {
         let cluster = together(self.cluster_of(index), self.clusters());
         cluster * u64::from(self.size()) + u64::from(self.rank(index))
     }
 
-    /// Index of the cluster that a block is in.
+    /// Returns the index of a block's cluster.
     pub(crate) fn cluster_of(self, index: [u32; 3]) -> [u32; 3] {
         std::array::from_fn(|axis| index[axis] / self.cluster[axis].max(1))
     }
 
-    /// Index of a block in its cluster.
+    /// Returns the index of a block in its cluster.
     pub(crate) fn index_in_cluster(self, index: [u32; 3]) -> [u32; 3] {
         std::array::from_fn(|axis| index[axis] % self.cluster[axis].max(1))
     }
 
-    /// Number of a block in its cluster.
+    /// Returns the number of a block in its cluster.
     pub(crate) fn rank(self, index: [u32; 3]) -> u32 {
         together(self.index_in_cluster(index), self.cluster) as u32
     }
 }
 
-/// A number as an index, x first.
+/// Converts a number to an index, x first.
 fn index_of(number: u64, sizes: [u32; 3]) -> [u32; 3] {
     let (x, y) = (u64::from(sizes[0]).max(1), u64::from(sizes[1]).max(1));
     [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
 }
 
-/// The reverse of `index_of`.
+/// Converts an index to a number.
 fn together(index: [u32; 3], sizes: [u32; 3]) -> u64 {
     let ([x, y, z], [width, height, _]) = (index.map(u64::from), sizes.map(u64::from));
     (z * height + y) * width + x
 }
 
-/// Where the number of a block stands in an address of shared memory.
+/// Position of a block's rank in an address of shared memory.
 pub(crate) const BLOCK_RANK_SHIFT: u32 = 24;
 
-/// Most blocks of a cluster, for kernels that ask to go beyond the portable 8.
+/// Most blocks of a cluster, for kernels that exceed the portable 8.
 pub const MAX_CLUSTER_BLOCKS: u32 = 16;
 
-/// Offset `address` in block `rank` instead of where it was.
+/// Moves offset `address` to block `rank`.
 pub(crate) fn address_in_block(address: u64, rank: u32) -> u64 {
     (address & ((1 << BLOCK_RANK_SHIFT) - 1)) | u64::from(rank) << BLOCK_RANK_SHIFT
 }

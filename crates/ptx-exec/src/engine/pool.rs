@@ -1,8 +1,8 @@
-//! Threads that help with launches: made once, asleep on a condition variable while there is nothing to do.
+//! Helper threads for launches: created once, and asleep on a condition variable without work.
 //!
-//! The thread that runs a launch invites helpers and starts at once; it never waits for a helper that has not begun, only
-//! for those that have. So a launch that is over before any thread woke up costs no more than the invitation, and launches of
-//! several streams share the same helpers instead of bringing threads of their own.
+//! The thread that runs a launch invites helpers and starts at once. At the end, it waits only for helpers that have begun. So a
+//! launch that ends before any thread wakes up costs only the invitation. Launches of several streams share the same helpers
+//! instead of creating their own.
 
 #![expect(unsafe_code, reason = "lends borrowed work to threads that outlive it, and waits until they have let go")]
 
@@ -12,39 +12,39 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// What the helpers are invited to, and how many there are.
+/// Invitations of helpers, and the numbers of helpers.
 struct HelperPool {
-    /// One entry for each helper wanted; entries of work that is over are thrown away by the helper that finds them.
+    /// One entry per requested helper. A helper that finds an entry of finished work drops it.
     invitations: VecDeque<Arc<SharedTask>>,
-    /// Helpers that wait.
+    /// Number of idle helpers.
     idle: usize,
-    /// Helpers that exist.
+    /// Number of helpers.
     threads: usize,
 }
 
 static HELPER_POOL: Mutex<HelperPool> = Mutex::new(HelperPool { invitations: VecDeque::new(), idle: 0, threads: 0 });
-/// Told of each invitation.
+/// Signalled at each invitation.
 static HELPERS_INVITED: Condvar = Condvar::new();
 
-/// Work that several threads do together, and who does it now.
+/// Work that several threads do together, and their state.
 struct SharedTask {
-    /// Alive until `close` has returned; called only by helpers that `enter` let in.
+    /// Alive until `close` has returned. Only helpers that `enter` admitted call it.
     work: &'static (dyn Fn() + Sync),
     state: Mutex<TaskMembers>,
-    /// Told when the last helper has left.
+    /// Signalled when the last helper has left.
     all_left: Condvar,
 }
 
-/// Who is in a task.
+/// The members of a task.
 #[derive(Default)]
 struct TaskMembers {
     helpers: usize,
     closed: bool,
-    /// What a helper panicked with.
+    /// Panic of a helper.
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// Closes its task when it goes, however that comes about.
+/// Closes its task on drop, even after a panic.
 struct Closing<'a>(&'a SharedTask);
 
 impl Drop for Closing<'_> {
@@ -58,14 +58,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedTask {
-    /// Lets a helper in, unless the work is over.
+    /// Admits a helper, unless the work is over.
     fn enter(&self) -> bool {
         let mut state = lock(&self.state);
         state.helpers += usize::from(!state.closed);
         !state.closed
     }
 
-    /// A helper is done.
+    /// Notes that a helper is done.
     fn leave(&self, panic: Option<Box<dyn Any + Send>>) {
         let mut state = lock(&self.state);
         state.helpers -= 1;
@@ -75,7 +75,7 @@ impl SharedTask {
         }
     }
 
-    /// Lets no helper in any more and waits for those inside.
+    /// Admits no more helpers, and waits for those inside.
     fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -83,7 +83,7 @@ impl SharedTask {
     }
 }
 
-/// Runs `work` on this thread and on up to `threads - 1` helpers; returns when all that began have ended.
+/// Runs `work` on this thread and on up to `threads - 1` helpers. Returns when all that began have ended.
 pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
     if threads <= 1 {
         return work();
@@ -103,11 +103,11 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
     }
 }
 
-/// Asks for helpers, and makes those that are missing.
+/// Invites helpers, and creates missing ones.
 fn invite(task: &Arc<SharedTask>, helpers: usize) {
     prepare_threads(helpers);
     let mut pool = lock(&HELPER_POOL);
-    // What is over would only delay what is not.
+    // Finished tasks would only delay others.
     pool.invitations.retain(|task| !lock(&task.state).closed);
     pool.invitations.extend(std::iter::repeat_n(task, helpers).cloned());
     let sleepers = pool.idle.min(helpers);
@@ -117,15 +117,15 @@ fn invite(task: &Arc<SharedTask>, helpers: usize) {
     }
 }
 
-/// Makes sure that there are `helpers` threads to help with launches, as far as the system gives any. They inherit the
-/// signal mask of the calling thread and stay for the life of the process.
+/// Creates helper threads until there are `helpers` of them, as far as the system allows. They inherit the signal mask of the
+/// calling thread and live as long as the process.
 pub fn prepare_threads(helpers: usize) {
     while lock(&HELPER_POOL).threads < helpers {
         let mut pool = lock(&HELPER_POOL);
         if pool.threads >= helpers {
             return;
         }
-        // Without a helper the launch is slower, and that is all.
+        // Without a helper, the launch is only slower.
         if thread::Builder::new().name("softcuda-helper".to_owned()).spawn(serve).is_err() {
             return;
         }
@@ -133,7 +133,7 @@ pub fn prepare_threads(helpers: usize) {
     }
 }
 
-/// The life of a helper.
+/// Runs tasks for the life of the thread.
 fn serve() {
     loop {
         let task = next();
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn invited_helpers_work_at_the_same_time() {
         let (meeting, count) = (Barrier::new(3), AtomicUsize::new(0));
-        // Returns only when three threads are here at once.
+        // Returns only when three threads are here at the same time.
         together(3, &|| {
             meeting.wait();
             count.fetch_add(1, Ordering::Relaxed);

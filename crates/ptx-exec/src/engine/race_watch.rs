@@ -1,4 +1,4 @@
-//! Looks at each access while a launch runs, and reports the races.
+//! Feeds each access of a running launch to the race detector, and reports the races.
 
 use crate::control::cluster;
 use crate::engine::machine::{Exec, Inst, Machine};
@@ -19,14 +19,14 @@ struct LaneAccess {
     bytes: u32,
 }
 
-/// Whether an instruction is a barrier of a cluster.
+/// Returns whether an instruction is a barrier of a cluster.
 fn is_cluster_barrier(exec: Exec) -> bool {
     let those: [Exec; 2] = [cluster::arrive, cluster::wait];
     those.iter().any(|one| std::ptr::fn_addr_eq(exec, *one))
 }
 
 impl Machine<'_> {
-    /// Looks at what the next instruction, of the lanes in `mask`, is about to touch.
+    /// Checks the accesses of the next instruction, for the lanes in `mask`.
     #[cold]
     pub(crate) fn watch(&mut self, inst: &Inst, mask: u32) {
         let Some(mut races) = self.races.take() else { return };
@@ -45,7 +45,7 @@ impl Machine<'_> {
         self.races = Some(races);
     }
 
-    /// The instruction that has just run did what waiting for others looks like.
+    /// Notes that the last instruction may have published data to others.
     pub(crate) fn watch_published(&mut self) {
         let (block, warp) = (self.env.order.number(self.block.index), self.warp.index);
         if let Some(races) = &mut self.races {
@@ -53,7 +53,7 @@ impl Machine<'_> {
         }
     }
 
-    /// One lane of the next instruction.
+    /// Checks one lane of the next instruction.
     fn watch_lane(&self, races: &mut RaceDetector, inst: &Inst, watched: Watched, thread: (u64, u32, u32)) {
         let lane = thread.2 as usize;
         match watched {
@@ -84,7 +84,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The words that one lane touches.
+    /// Checks the words that one lane accesses.
     fn watch_bytes(&self, races: &mut RaceDetector, access: &LaneAccess, (block, warp, lane): (u64, u32, u32)) {
         let &LaneAccess { kind, strong, space, address, bytes } = access;
         let shared = match space {
@@ -95,7 +95,7 @@ impl Machine<'_> {
         if shared.is_none() && address >= window::SHARED_ADDRESS {
             return;
         }
-        // Addresses in a cluster say whose shared memory they are of; all others are of the block itself.
+        // In a cluster, addresses name the owner of their shared memory. All others are the block's own.
         let owner = if self.env.code.ranked { block / u64::from(self.env.order.size()).max(1) } else { block };
         let (space, start) = (shared.map(|_| owner), shared.unwrap_or(address));
         let end = start.saturating_add(bytes.into());
@@ -114,7 +114,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Tells the host.
+    /// Reports a race to the host.
     fn report_race(&self, address: u64, shared: bool, first: &AccessMark, second: &AccessMark) {
         let side = |mark: &AccessMark| {
             let linear = mark.warp * 32 + mark.lane;

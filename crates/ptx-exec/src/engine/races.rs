@@ -1,8 +1,8 @@
-//! Races: two threads that touch the same bytes, one of them writing, with nothing between that orders them.
+//! Races: two threads access the same bytes, at least one of them writes, and nothing orders the accesses.
 //!
-//! Looked for only where the host asks for it ([`crate::Host::race_seed`]), because it costs a look at every access. Warps
-//! then take turns after few instructions, in an order that the seed decides, and so do blocks: what depends on the order
-//! shows, and a run can be repeated.
+//! The search runs only if the host requests it ([`crate::Host::race_seed`]), because it checks every access. Warps and blocks
+//! then take turns after few instructions, in an order that the seed decides. So effects of the order show, and a run can be
+//! repeated.
 //!
 //! | two accesses are in order | how that is known |
 //! |---|---|
@@ -11,34 +11,34 @@
 //! | of one block, with a barrier between | `Block::epoch` |
 //! | when the first thread's warp has published something since, and the second one's has looked since | `clock` |
 //!
-//! Publishing and looking is what atomics, volatile and ordered accesses, fences, and barriers in memory or of a cluster do.
-//! That is coarser than the memory model: a race may go unseen, and what is reported is one. Atomics and volatile accesses
-//! do not race with each other, and stores of one instruction do not race with each other either: threads that all set the
-//! same flag are common. Accesses are kept by words of 4 bytes, with the last store and the last two loads of each.
+//! Atomics, volatile and ordered accesses, fences, and barriers in memory or of a cluster publish and look. That is coarser than
+//! the memory model: a race may go unseen, but every reported race is real. Atomics and volatile accesses do not race with each
+//! other. Neither do stores of one instruction: threads that all set the same flag are common. Accesses are stored by words of 4
+//! bytes, with the last store and the last two loads of each.
 //!
-//! A copy (`cp.async`) writes when it likes, until its thread has waited for the group that it is in: what others do before that
-//! is not in order with it, whatever stands between, and what the thread itself does is not either. The wait is when it
-//! wrote. A row of a matrix (`ldmatrix`, `stmatrix`) counts as touched by the lane that gives its address.
+//! A copy (`cp.async`) may write at any time until its thread has waited for its group. Until then it is not in order with
+//! accesses of other threads or of its own, whatever lies in between. The wait counts as the time of the write. A row of a matrix
+//! (`ldmatrix`, `stmatrix`) counts as accessed by the lane with its address.
 
 use crate::types::{Space, Width};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
-/// What an instruction does with memory.
+/// Effect of an instruction on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AccessKind {
     /// It only reads.
     Load,
     /// It only writes.
     Store,
-    /// It does both at once.
+    /// It reads and writes at once.
     Atomic,
-    /// It writes at some time from here on.
+    /// It writes at some later time.
     Copy,
 }
 
 impl AccessKind {
-    /// The word for it in a report.
+    /// Returns its word in a report.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Load => "load",
@@ -49,22 +49,22 @@ impl AccessKind {
     }
 }
 
-/// What an instruction has to do with races, as the decoder knows it.
+/// Relevance of an instruction for races, as the decoder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// It touches memory at the address in `Inst::a`, with `Inst::imm` added.
+    /// An access at the address in `Inst::a` plus `Inst::imm`.
     Memory(Access),
-    /// `cp.async`, whose two addresses are as in `memory::async_copy`.
+    /// `cp.async`, with its two addresses as in `memory::async_copy`.
     Copy {
-        /// Bytes of a lane.
+        /// Bytes per lane.
         bytes: u32,
         /// Whether the register of the destination has 32 bits.
         narrow: bool,
     },
     /// `cp.async.commit_group`
     Commit,
-    /// `cp.async.wait_group`: all groups but so many of the last ones; none: `cp.async.wait_all`, or an arrival that stands
-    /// for the end of all copies.
+    /// `cp.async.wait_group`: waits for all groups but the last ones of this number. `None` is `cp.async.wait_all`, or an arrival
+    /// that marks the end of all copies.
     Wait(Option<u32>),
     /// `ldmatrix` and `stmatrix`.
     Tiles(AccessKind),
@@ -74,17 +74,17 @@ pub(crate) enum Watched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(super) kind: AccessKind,
-    /// Atomic, volatile, or ordered.
+    /// Whether it is atomic, volatile, or ordered.
     pub(super) strong: bool,
     pub(super) space: Space,
     /// Whether the address register has 32 bits.
     pub(super) narrow: bool,
-    /// Bytes of a lane.
+    /// Bytes per lane.
     pub(super) bytes: u32,
 }
 
 impl Access {
-    /// An access of `bytes` bytes of a lane, at an address in a register of this width.
+    /// Returns an access of `bytes` bytes per lane, at an address in a register of this width.
     pub(crate) fn new(kind: AccessKind, strong: bool, space: Space, pointer: Width, bytes: u32) -> Self {
         Self { kind, strong, space, narrow: pointer == Width::Word, bytes }
     }
@@ -95,26 +95,26 @@ impl Access {
 pub struct RaceSide {
     /// Line of the PTX text.
     pub line: u32,
-    /// What the instruction does: `load`, `store`, `atomic` or `copy`.
+    /// Kind of the access: `load`, `store`, `atomic` or `copy`.
     pub kind: &'static str,
-    /// The block, and the thread in it.
+    /// Index of the block.
     pub block: [u32; 3],
     /// The thread in its block.
     pub thread: [u32; 3],
 }
 
-/// Two accesses that nothing orders. `Display` is one line for the user.
+/// Two accesses without an order. `Display` is one line for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Race {
     /// Name of the kernel.
     pub kernel: String,
-    /// Whether it is shared memory, where `address` counts from the start of the block's.
+    /// Whether it is shared memory, where `address` counts from the start of the block's memory.
     pub shared: bool,
-    /// The first byte that both touch.
+    /// The first byte that both access.
     pub address: u64,
-    /// Access that came first.
+    /// The earlier access.
     pub first: RaceSide,
-    /// Access that came second.
+    /// The later access.
     pub second: RaceSide,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Race {
     }
 }
 
-/// Who touched a word, and when.
+/// An access to a word, and its time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AccessMark {
     pub(super) pc: u32,
@@ -146,11 +146,11 @@ pub(super) struct AccessMark {
     pub(super) epochs: (u32, u32),
     /// The clock at that time.
     pub(super) time: u64,
-    /// Of a copy, which of its thread's groups it is in.
+    /// For a copy, the number of its group in its thread.
     pub(super) group: u32,
 }
 
-/// What a wait for copies tells of them.
+/// Effect of a wait for copies.
 #[derive(Debug, Clone, Copy)]
 struct CopyWait {
     /// Groups below this one have written.
@@ -159,18 +159,18 @@ struct CopyWait {
     time: u64,
 }
 
-/// The groups of copies of a thread.
+/// The groups of a thread's copies.
 #[derive(Debug, Default)]
 struct CopyGroups {
-    /// How many there are, and so the number of the one that copies are put in.
+    /// Number of committed groups, and so the number of the open one.
     committed: u32,
     /// The last waits, the oldest first.
     waits: VecDeque<CopyWait>,
-    /// Groups below this one were waited for before those.
+    /// Groups below this one were waited for before those waits.
     forgotten: u32,
 }
 
-/// Most waits of a thread that are kept.
+/// Most stored waits of a thread.
 const MAX_KEPT_WAITS: usize = 8;
 
 impl CopyGroups {
@@ -186,7 +186,7 @@ impl CopyGroups {
         self.waits.push_back(wait);
     }
 
-    /// A copy as of the time when its thread had waited for it; none: it has not. What is forgotten is as of its start.
+    /// Returns a copy as of its thread's wait; `None` before that. A copy whose wait is forgotten counts as of its start.
     fn landed(&self, copy: &AccessMark) -> Option<AccessMark> {
         if copy.group < self.forgotten {
             return Some(*copy);
@@ -203,20 +203,20 @@ struct ShadowWord {
     loads: [Option<AccessMark>; 2],
 }
 
-/// What is known of the accesses of a launch.
+/// The recorded accesses of a launch.
 #[derive(Debug)]
 pub(crate) struct RaceDetector {
-    /// By space (shared memory of which block or cluster, or none) and address, divided by 4.
+    /// Accesses by space (the owner of shared memory, or `None`) and address, divided by 4.
     words: HashMap<(Option<u64>, u64), ShadowWord>,
-    /// When each warp last published or looked: block and warp.
+    /// Time at which each warp, by block and warp, last published or looked.
     clocks: HashMap<(u64, u32), u64>,
     /// Groups of copies, by block, warp and lane.
     copies: HashMap<(u64, u32, u32), CopyGroups>,
-    /// Counts how often any warp has published.
+    /// Number of publications of all warps.
     pub(super) time: u64,
-    /// Pairs of instructions that were reported.
+    /// Reported pairs of instructions.
     reported: HashSet<(u32, u32)>,
-    /// What the lengths of turns are drawn from.
+    /// State of the random lengths of turns.
     random: u64,
 }
 
@@ -224,7 +224,7 @@ pub(crate) struct RaceDetector {
 const MAX_TURN_INSTRUCTIONS: u64 = 24;
 
 impl RaceDetector {
-    /// Nothing has been seen; `seed` decides the order of turns.
+    /// Returns a detector without accesses; `seed` decides the order of turns.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             words: HashMap::new(),
@@ -236,7 +236,7 @@ impl RaceDetector {
         }
     }
 
-    /// Draws how many instructions the next time slice of a warp has.
+    /// Draws the number of instructions in the next time slice of a warp.
     pub(crate) fn draw_slice(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -244,23 +244,23 @@ impl RaceDetector {
         (self.random % MAX_TURN_INSTRUCTIONS + 1) as u32
     }
 
-    /// A warp publishes what it did, and looks at what others have published.
+    /// Notes that a warp publishes its accesses, and looks at those of others.
     pub(super) fn publish(&mut self, block: u64, warp: u32) {
         self.time += 1;
         self.clocks.insert((block, warp), self.time);
     }
 
-    /// The group that a copy of a thread is put in.
+    /// Returns the group of a thread's next copy.
     pub(super) fn open_group(&self, thread: (u64, u32, u32)) -> u32 {
         self.copies.get(&thread).map_or(0, |groups| groups.committed)
     }
 
-    /// A thread ends a group of copies.
+    /// Ends a group of a thread's copies.
     pub(super) fn commit(&mut self, thread: (u64, u32, u32)) {
         self.copies.entry(thread).or_default().committed += 1;
     }
 
-    /// A thread waits for all its copies, or for all groups but the last `pending` ones.
+    /// Notes that a thread waits for all its copies, or for all groups but the last `pending` ones.
     pub(super) fn wait(&mut self, thread: (u64, u32, u32), pending: Option<u32>, epochs: (u32, u32)) {
         let time = self.time;
         let groups = self.copies.entry(thread).or_default();
@@ -268,7 +268,7 @@ impl RaceDetector {
         groups.wait(CopyWait { below, epochs, time });
     }
 
-    /// An access when it is over; none of a copy that may still write.
+    /// Returns an access once it is over; `None` for a copy that may still write.
     fn landed(&self, mark: &AccessMark) -> Option<AccessMark> {
         if mark.kind != AccessKind::Copy {
             return Some(*mark);
@@ -276,7 +276,7 @@ impl RaceDetector {
         self.copies.get(&(mark.block, mark.warp, mark.lane))?.landed(mark)
     }
 
-    /// Whether something orders an earlier access before a later one.
+    /// Returns whether something orders an earlier access before a later one.
     fn in_order(&self, first: &AccessMark, second: &AccessMark) -> bool {
         let Some(first) = self.landed(first) else { return false };
         if first.block == second.block {
@@ -290,7 +290,7 @@ impl RaceDetector {
         clock(&first) > first.time && clock(second) > first.time
     }
 
-    /// Notes an access of a word; the earlier one that it races with.
+    /// Notes an access of a word, and returns the earlier one that it races with.
     pub(super) fn touch(&mut self, word_id: (Option<u64>, u64), mark: AccessMark) -> Option<AccessMark> {
         let word = self.words.get(&word_id).copied().unwrap_or_default();
         let writes = mark.kind != AccessKind::Load;
@@ -304,7 +304,7 @@ impl RaceDetector {
         let race = earlier.copied().find(|first| races(&first));
         let word = self.words.entry(word_id).or_default();
         if writes {
-            // What was read before has been looked at: the store stands for it from here on.
+            // Earlier loads have been checked. From here on, the store stands for them.
             *word = ShadowWord { store: Some(mark), loads: [None; 2] };
         } else if word.loads[0]
             .is_none_or(|last| (last.block, last.warp, last.lane) == (mark.block, mark.warp, mark.lane))

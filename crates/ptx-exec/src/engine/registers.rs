@@ -1,7 +1,7 @@
-//! The rows of registers that the running warp sees: the one place where slots become memory.
+//! The register rows of the running warp: the only module where slots become memory.
 //!
-//! A row is a value for each of 32 lanes. Reads give references, writes take the mask of lanes to change. All checks were
-//! made by the decoder: a slot lies inside its frame or inside the constants, and constants are never destinations.
+//! A row is a value for each of 32 lanes. Reads return references; writes take the mask of lanes to change. The decoder made all
+//! checks: a slot lies inside its frame or inside the constants, and constants are never destinations.
 
 #![expect(unsafe_code, reason = "a bounds check for each operand would cost a third of the speed")]
 
@@ -19,11 +19,11 @@ pub(crate) const FULL_LANE_MASK: u32 = u32::MAX;
 pub(crate) struct Row(pub(crate) [u32; WARP_LANES]);
 
 impl Row {
-    /// All lanes zero.
+    /// A row with all lanes zero.
     pub(crate) const ZERO: Self = Self([0; WARP_LANES]);
 }
 
-/// What a lane of a row can be.
+/// Values of the lanes of a row.
 ///
 /// # Safety
 ///
@@ -31,11 +31,11 @@ impl Row {
 pub(crate) unsafe trait Raw: Copy + PartialEq {
     /// A row of it, as an array.
     const ZERO: Self;
-    /// The value, zero-extended.
+    /// Returns the value, zero-extended.
     fn wide(self) -> u64;
-    /// The low bits of `value`.
+    /// Returns the low bits of `value`.
     fn narrow(value: u64) -> Self;
-    /// `a` where `take`, else `b`, without a branch.
+    /// Returns `a` if `take`, else `b`, without a branch.
     fn select(take: bool, a: Self, b: Self) -> Self;
 }
 
@@ -81,26 +81,26 @@ unsafe impl Raw for u64 {
     }
 }
 
-/// Where the frame of the running function and the constants are.
+/// Addresses of the running function's frame and of the constants.
 #[derive(Debug)]
 pub(crate) struct Registers {
     bases: [*mut u32; 2],
 }
 
 impl Registers {
-    /// Registers of a frame: `frame` is its rows, `constants` those of the program.
+    /// Returns the registers of a frame: `frame` is its rows, `constants` those of the program.
     ///
-    /// The value is good until the memory of the frames changes: the machine makes a new one whenever it enters a frame.
+    /// The value is valid until the memory of the frames changes: the machine makes a new one whenever it enters a frame.
     pub(crate) fn new(frame: &mut [Row], constants: &[Row]) -> Self {
         Self { bases: [frame.as_mut_ptr().cast(), constants.as_ptr().cast_mut().cast()] }
     }
 
-    /// Registers that nothing may be read from yet.
+    /// Returns registers that must not be read yet.
     pub(crate) const fn none() -> Self {
         Self { bases: [std::ptr::null_mut(); 2] }
     }
 
-    /// Where a slot is. The top bit chooses between frame and constants without a branch.
+    /// Returns the address of a slot. The top bit selects frame or constants without a branch.
     #[inline(always)]
     fn at(&self, slot: Slot) -> *mut u32 {
         let base = self.bases[(slot >> 31) as usize];
@@ -109,7 +109,7 @@ impl Registers {
         unsafe { base.add((slot & !CONSTANT_BIT) as usize) }
     }
 
-    /// The row at `slot`.
+    /// Returns the row at `slot`.
     #[inline(always)]
     pub(crate) fn row<T: Raw>(&self, slot: Slot) -> &[T; WARP_LANES] {
         // SAFETY: rows are 128-byte aligned, those of 8-byte lanes take two adjacent ones (the decoder's `Width`), all
@@ -130,7 +130,7 @@ impl Registers {
         }
     }
 
-    /// Where the row at `slot` is: for moves between rows and memory that no value of Rust takes part in.
+    /// Returns the address of the row at `slot`, for copies between rows and memory without Rust values.
     #[inline(always)]
     pub(crate) fn address(&self, slot: Slot) -> *mut u8 {
         self.at(slot).cast()
@@ -145,7 +145,7 @@ impl Registers {
         row[lane] = value;
     }
 
-    /// A predicate: one bit a lane.
+    /// Returns a predicate: one bit per lane.
     #[inline(always)]
     pub(crate) fn bits(&self, slot: Slot) -> u32 {
         // SAFETY: as in `at`; a word is always aligned.
@@ -162,7 +162,7 @@ impl Registers {
     }
 }
 
-/// Takes the lanes in `mask` from `values`.
+/// Replaces the lanes in `mask` by those of `values`.
 #[inline(always)]
 fn blend<T: Raw>(row: &mut [T; WARP_LANES], values: &[T; WARP_LANES], mask: u32) {
     for lane in 0..WARP_LANES {
@@ -170,7 +170,7 @@ fn blend<T: Raw>(row: &mut [T; WARP_LANES], values: &[T; WARP_LANES], mask: u32)
     }
 }
 
-/// Lanes of a mask, lowest first.
+/// Returns the lanes of a mask, lowest first.
 pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
     let mut remaining = mask;
     std::iter::from_fn(move || {

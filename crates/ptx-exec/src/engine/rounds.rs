@@ -1,12 +1,11 @@
-//! Warps of a block and blocks of a cluster take turns.
+//! Turns of the warps of a block, and of the blocks of a cluster.
 //!
-//! A warp runs until all its lanes wait or its slice is used up; slices let warps spin for each other without barriers.
-//! Barriers count threads, not warps, so the lanes of a diverged warp may arrive one after the other. They are completed
-//! here, between two turns, because only here no warp runs. When a whole round finds no warp that can run and no
-//! barrier to complete, the block can never end, and that is a fault rather than a hang.
+//! A warp runs until all its lanes wait or its slice is used up; slices let warps spin for each other without barriers. Barriers
+//! count threads, not warps, so the lanes of a diverged warp may arrive one after the other. Barriers are completed here, between
+//! two turns, because only here no warp runs. If a whole round finds no warp that can run and no barrier to complete, the block
+//! can never end, and that is a fault rather than a hang.
 //!
-//! The blocks of a cluster take turns of a round of warps each, so every one of them makes progress while another waits for
-//! it.
+//! The blocks of a cluster take turns of one round of warps each, so every block makes progress while another waits for it.
 
 use crate::control::barrier::deliver;
 use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier, Block};
@@ -17,10 +16,10 @@ use crate::engine::registers::{Registers, lanes_of};
 use crate::engine::scheduler::WarpStop;
 use crate::engine::warp::{Wait, Warp};
 
-/// Warp instructions before another warp of the block is looked at.
+/// Warp instructions of a warp's turn.
 const WARP_SLICE_INSTRUCTIONS: u32 = 512;
 
-/// What a round over the warps of a block came to.
+/// Result of a round over the warps of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
     /// The budget is used up.
@@ -29,7 +28,7 @@ pub(crate) enum Round {
     Done,
     /// Some thread made progress, or can now.
     Moved,
-    /// Every thread waits, and not for this block.
+    /// Every thread waits, but not for this block.
     Stuck,
 }
 
@@ -43,7 +42,7 @@ pub(crate) enum BlockProgress {
 }
 
 impl Block {
-    /// Puts the block at the start of the kernel.
+    /// Resets the block to the start of the kernel.
     pub(crate) fn reset(&mut self, index: [u32; 3], env: &Env<'_>) {
         self.index = index;
         self.shared.resize(env.all_shared_bytes);
@@ -58,7 +57,7 @@ impl Block {
         }
     }
 
-    /// Completes every barrier that has all its threads; returns whether there was one.
+    /// Completes every barrier that has all its threads. Returns whether there was one.
     fn complete_barriers(&mut self, code: &Code) -> bool {
         let alive = self.alive();
         let mut any = false;
@@ -74,7 +73,7 @@ impl Block {
         any
     }
 
-    /// Lets the threads that wait at a barrier go on.
+    /// Releases the threads that wait at a barrier.
     fn release(&mut self, id: u8, barrier: Barrier, code: &Code) {
         self.epoch = self.epoch.wrapping_add(1);
         for warp in &mut self.warps {
@@ -94,14 +93,14 @@ impl Block {
 }
 
 impl Machine<'_> {
-    /// Runs the block for about `budget` warp instructions, and takes off what it ran.
+    /// Runs the block for about `budget` warp instructions, and subtracts those that it ran.
     pub(crate) fn run_block(&mut self, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
         loop {
             match self.round(budget)? {
                 Round::Paused => return Ok(BlockProgress::Paused),
                 Round::Done => return Ok(BlockProgress::Done),
                 round => {
-                    // The block is a cluster of its own.
+                    // The block alone is its cluster.
                     let released = complete_cluster_barrier(std::slice::from_mut(&mut self.block));
                     if round == Round::Stuck && !released {
                         return Err(self.deadlock());
@@ -116,7 +115,7 @@ impl Machine<'_> {
         let mut progress = false;
         for _ in 0..self.block.warps.len() {
             if *budget == 0 {
-                // Warps that use up the budget again and again must not keep others at a barrier that is complete.
+                // Warps that repeatedly use up the budget must not delay others at a complete barrier.
                 self.block.complete_barriers(self.env.code);
                 return Ok(Round::Paused);
             }
@@ -130,7 +129,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Gives the next warp its turn; returns whether it ran anything.
+    /// Gives the next warp its turn. Returns whether it ran anything.
     fn run_next_warp(&mut self, budget: &mut u64) -> Result<bool, FaultKind> {
         let index = self.block.next_warp;
         self.block.next_warp = (index + 1) % self.block.warps.len().max(1);
@@ -151,7 +150,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Every thread waits: names one of them as the place of the fault.
+    /// Names one of the waiting threads as the position of the fault.
     pub(crate) fn deadlock(&mut self) -> FaultKind {
         let waiting = self.block.warps.iter().find_map(|warp| warp.splits.first().map(|split| (warp.index, *split)));
         if let Some((warp, split)) = waiting {
@@ -162,7 +161,7 @@ impl Machine<'_> {
         FaultKind::Deadlock
     }
 
-    /// Index in the block of the thread that faulted.
+    /// Returns the index in the block of the thread that faulted.
     pub(crate) fn faulting_thread(&self) -> [u32; 3] {
         let warps = self.block.warps.len().max(1);
         let warp = (self.block.next_warp + warps - 1) % warps;
@@ -171,13 +170,13 @@ impl Machine<'_> {
         [linear % x, linear / x % y, linear / x / y]
     }
 
-    /// Line of the PTX text of the current instruction.
+    /// Returns the line of the current instruction in the PTX text.
     pub(crate) fn line(&self) -> u32 {
         self.env.code.insts.get(self.pc as usize).map_or(0, |inst| inst.line)
     }
 
-    /// Runs the cluster for about `budget` warp instructions, and takes off what it ran. After a fault the block that
-    /// faulted is in its place in the machine.
+    /// Runs the cluster for about `budget` warp instructions, and subtracts those that it ran. After a fault, the faulting block
+    /// is in its slot in the machine.
     pub(crate) fn run_cluster(&mut self, budget: &mut u64) -> Result<BlockProgress, FaultKind> {
         loop {
             let (mut moved, mut done) = (false, true);
@@ -207,14 +206,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Puts a block of the cluster into its place in the machine, or back.
+    /// Swaps a block of the cluster into the machine, or back.
     fn exchange(&mut self, rank: usize) {
         if let Some(block_slot) = self.cluster.get_mut(rank) {
             std::mem::swap(block_slot, &mut self.block);
         }
     }
 
-    /// No block can go on: names a thread of one that has not finished.
+    /// Names a thread of an unfinished block, when no block can run.
     fn cluster_deadlock(&mut self) -> FaultKind {
         if let Some(rank) = self.cluster.iter().position(|block| block.alive() > 0) {
             self.exchange(rank);
@@ -223,7 +222,7 @@ impl Machine<'_> {
     }
 }
 
-/// Lets the threads of some blocks go on if all of them have arrived; returns whether that was so.
+/// Releases the threads of some blocks if all of them have arrived. Returns whether they had.
 fn complete_cluster_barrier(blocks: &mut [Block]) -> bool {
     let warps = || blocks.iter().flat_map(|block| &block.warps);
     let have_all_arrived = warps().all(|warp| warp.alive & !warp.arrived == 0);

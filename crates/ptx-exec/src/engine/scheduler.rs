@@ -1,11 +1,11 @@
 //! Runs one warp after another on one thread: the loop around the instructions, and the change between splits.
 //!
-//! While all lanes are together nothing but the next instruction is looked at. Once they have diverged, two more things
-//! matter: after each instruction, whether the place of another split was reached (one comparison with `join_at`), and
-//! after each jump, which split is now the lowest.
+//! While all lanes are together, the loop only runs the next instruction. Once they have diverged, two more checks are necessary.
+//! After each instruction, the loop checks whether it has reached another split (one comparison with `join_at`). After each jump,
+//! it finds the split that is now the lowest.
 //!
-//! Running the lowest split first would starve a lane that holds a lock which the others spin for. So a split that has run
-//! for a while gives the others a turn: soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
+//! Running the lowest split first would starve a lane that holds a lock for which the others spin. So a split that has run for a
+//! while gives the others a turn. The turn comes soon if it uses atomics, volatile accesses or fences, the marks of waiting, and
 //! late if it only computes.
 
 use crate::engine::fault::FaultKind;
@@ -13,36 +13,36 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::warp::{Split, Wait};
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 
-/// Warp instructions between two looks at the other splits of a warp.
+/// Warp instructions between two checks for other splits of a warp.
 const SPLIT_SLICE_INSTRUCTIONS: u32 = 512;
 
-/// Warp instructions that a split may run while others wait, if it does nothing that looks like waiting for them.
+/// Warp instructions that a split may run while others wait, unless it seems to wait for them.
 const MAX_BUSY_SPLIT_INSTRUCTIONS: u32 = 32 * SPLIT_SLICE_INSTRUCTIONS;
 
 /// Why `run_warp` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WarpStop {
-    /// Its instructions are used up, or it asked to be put aside.
+    /// Its instructions are used up, or it yielded.
     Yielded,
     /// All its lanes wait or have exited.
     Blocked,
-    /// A thread failed; `Machine::fault` says how.
+    /// A thread faulted; `Machine::fault` has the fault.
     Fault,
 }
 
 /// Why a split stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopReason {
-    /// Another split may be due, or it has run for a chunk.
+    /// Another split may be due, or the chunk is used up.
     Changed,
-    /// It waits, as `Machine::wait` says.
+    /// It waits for `Machine::wait`.
     Wait,
-    /// It faulted, as `Machine::fault` says.
+    /// It faulted; `Machine::fault` has the fault.
     Fault,
 }
 
 impl Machine<'_> {
-    /// Runs `self.warp` for about `fuel` instructions; returns why it stopped, and how many it ran.
+    /// Runs `self.warp` for about `fuel` instructions. Returns why it stopped, and how many it ran.
     pub(crate) fn run_warp(&mut self, fuel: u32) -> (WarpStop, u32) {
         let mut used = 0;
         let mut take_turn = std::mem::take(&mut self.warp.slept);
@@ -81,8 +81,8 @@ impl Machine<'_> {
         if self.meet_across() { (WarpStop::Yielded, used) } else { (WarpStop::Blocked, used) }
     }
 
-    /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
-    /// because lanes that run ahead may miss the place where they would have joined the others.
+    /// Returns whether higher splits should run for a while. This is soon if the running one may be waiting for them, else late,
+    /// because lanes that run ahead may miss the point where they would have joined the others.
     fn needs_rotation(&mut self) -> bool {
         let limit = if self.spinning { SPLIT_SLICE_INSTRUCTIONS } else { MAX_BUSY_SPLIT_INSTRUCTIONS };
         let needs_rotation = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
@@ -92,7 +92,7 @@ impl Machine<'_> {
         needs_rotation
     }
 
-    /// Makes `split` the running one, together with all lanes at the same place.
+    /// Makes `split` the running one, together with all lanes at the same position.
     fn enter(&mut self, split: Split) {
         self.pc = split.pc;
         self.frame = split.frame;
@@ -101,7 +101,7 @@ impl Machine<'_> {
         self.find_join();
     }
 
-    /// Puts the running split, if it has lanes left, among the others.
+    /// Parks the running split, if it has lanes left.
     fn leave(&mut self, wait: Wait) {
         if self.lanes != 0 {
             let (pc, frame, lanes, last_slice) = (self.pc, self.frame, self.lanes, self.warp.slices);
@@ -110,7 +110,7 @@ impl Machine<'_> {
         self.lanes = 0;
     }
 
-    /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
+    /// Runs the entered split for up to `chunk` instructions. In its turn, it goes on even if another one is lower.
     fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (StopReason, u32) {
         let code = self.env.code;
         let (mut ran, mut pc) = (0, self.pc);
@@ -121,7 +121,7 @@ impl Machine<'_> {
             };
             ran += 1;
             let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
-            // By far the most frequent, and no instruction has changed the program counter.
+            // By far the most frequent case, in which the program counter is unchanged.
             if flow == Flow::Next {
                 pc += 1;
                 self.pc = pc;
@@ -148,7 +148,7 @@ impl Machine<'_> {
         (StopReason::Changed, ran)
     }
 
-    /// Executes an instruction as [`Self::step`] does, where races are looked for.
+    /// Executes an instruction as [`Self::step`] does, during a race search.
     #[inline(never)]
     fn watched_step(&mut self, inst: &Inst) -> Flow {
         let mut mask = self.lanes;
@@ -168,7 +168,7 @@ impl Machine<'_> {
         flow
     }
 
-    /// Runs one instruction for the lanes that its guard lets through.
+    /// Runs one instruction for the lanes with a true guard.
     #[inline(always)]
     #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
     fn step(&mut self, inst: &Inst) -> Flow {

@@ -1,49 +1,49 @@
-//! How another thread tells a running grid to pause or to end.
+//! The switch by which another thread pauses or ends a running grid.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a grid is asked to do.
+/// A request to a grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Request {
     /// Run, or go on running.
     Run,
-    /// Put everything aside, so that `Grid::run` returns `Paused`.
+    /// Suspend all blocks, so that `Grid::run` returns `Paused`.
     Pause,
     /// Stop with the fault `Cancelled`.
     Cancel,
 }
 
-/// Looked at by every interpreter thread after at most [`Switch::LATENCY`] warp instructions.
+/// Every interpreter thread checks it after at most [`Switch::LATENCY`] warp instructions.
 #[derive(Debug, Default)]
 pub struct Switch(AtomicU8);
 
 impl Switch {
-    /// Most warp instructions that a thread runs between two looks, but for the rest of a stretch of 512.
+    /// Most warp instructions of a thread between two checks, except for the rest of a chunk of 512.
     pub const LATENCY: u64 = 1 << 14;
 
-    /// A switch that lets grids run.
+    /// Returns a switch that lets grids run.
     pub const fn new() -> Self {
         Self(AtomicU8::new(0))
     }
 
-    /// Asks for a pause, until [`Self::resume`]. A cancelled grid stays cancelled.
+    /// Requests a pause, until [`Self::resume`]. A cancelled grid stays cancelled.
     pub fn pause(&self) {
         self.0.fetch_max(Request::Pause as u8, Ordering::AcqRel);
     }
 
-    /// Takes the request for a pause back.
+    /// Withdraws the request for a pause.
     pub fn resume(&self) {
         let (pause, run) = (Request::Pause as u8, Request::Run as u8);
-        // Failing means that no thread asked for a pause, or that the grid is cancelled: both stay as they are.
+        // A failure means that there is no request for a pause, or that the grid is cancelled: both stay as they are.
         let _ = self.0.compare_exchange(pause, run, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Ends every grid that looks at this switch, now and later.
+    /// Ends every grid that uses this switch, now and later.
     pub fn cancel(&self) {
         self.0.store(Request::Cancel as u8, Ordering::Release);
     }
 
-    /// Request that is pending.
+    /// Returns the pending request.
     pub fn request(&self) -> Request {
         match self.0.load(Ordering::Acquire) {
             0 => Request::Run,

@@ -1,9 +1,9 @@
-//! The state of a warp: registers, local memory, and which lanes are where.
+//! The state of a warp: registers, local memory, and the positions of lanes.
 //!
-//! Lanes of a warp that diverged are in *splits*, sets of lanes at the same program counter of the same frame. The split
-//! at the lowest program counter of the deepest frame runs; when it reaches the place of another one they become
-//! one again, which re-merges the two sides of an `if` and the lanes that leave a loop at different times. Everything
-//! here is plain data, so that a warp can be put aside at any instruction.
+//! Diverged lanes of a warp are in *splits*, sets of lanes at the same program counter of the same frame. The split at the lowest
+//! program counter of the deepest frame runs. When it reaches another one, they merge again. This rejoins the two sides of an
+//! `if`, and lanes that leave a loop at different times. Everything here is plain data, so that a warp can be suspended at any
+//! instruction.
 
 use crate::code::FunctionCode;
 use crate::engine::registers::{FULL_LANE_MASK, Row};
@@ -16,29 +16,29 @@ pub(crate) enum Wait {
     Ready,
     /// Until other lanes of the warp reach the same instruction (`*.sync`).
     Lanes,
-    /// Until a barrier of the block is complete; it has been counted there.
+    /// Until a barrier of the block is complete, where it has been counted.
     Barrier(u8),
     /// Until the barrier of the cluster is complete.
     Cluster,
 }
 
-/// Lanes that are at the same place.
+/// Lanes at the same position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Split {
     /// The next instruction.
     pub(crate) pc: u32,
     /// Index into `Warp::frames`.
     pub(crate) frame: u32,
-    /// Which lanes; never empty.
+    /// Its lanes, at least one.
     pub(crate) lanes: u32,
-    /// Whether they can run.
+    /// Whether they can run, or what they wait for.
     pub(crate) wait: Wait,
-    /// The time slice in which they ran last: who has waited longest runs next.
+    /// The time slice in which they ran last: the split that has waited longest runs next.
     pub(crate) last_slice: u32,
 }
 
 impl Split {
-    /// Whether lanes of the two can go on together.
+    /// Returns whether lanes at this position can join it.
     fn joins(&self, frame: u32, pc: u32) -> bool {
         self.frame == frame && self.pc == pc && !matches!(self.wait, Wait::Barrier(_) | Wait::Cluster)
     }
@@ -55,9 +55,9 @@ pub(crate) struct CallFrame {
     pub(crate) local: u32,
     /// The caller's frame.
     pub(crate) parent: u32,
-    /// Where the caller goes on.
+    /// Program counter at which the caller goes on.
     pub(crate) return_pc: u32,
-    /// Nesting; 0 for the kernel.
+    /// Nesting depth; 0 for the kernel.
     pub(crate) depth: u32,
     /// Lanes that have not returned yet.
     pub(crate) lanes: u32,
@@ -72,7 +72,7 @@ pub(crate) struct Warp {
     pub(crate) index: u32,
     /// Lanes that have not exited.
     pub(crate) alive: u32,
-    /// All lanes of `alive`, except those of the split that runs.
+    /// All lanes of `alive`, except those of the running split.
     pub(crate) splits: Vec<Split>,
     /// Activations; the kernel's is the first.
     pub(crate) frames: Vec<CallFrame>,
@@ -80,25 +80,25 @@ pub(crate) struct Warp {
     pub(crate) rows: Vec<Row>,
     /// Local memory of all frames.
     pub(crate) local: local_rows::Rows,
-    /// Lanes that have arrived at the barrier of the cluster, which is not complete.
+    /// Lanes that have arrived at the incomplete barrier of the cluster.
     pub(crate) arrived: u32,
-    /// The last error of the device runtime for each lane; empty while there was none.
+    /// The last error of the device runtime for each lane; empty before the first one.
     pub(crate) errors: Vec<u32>,
-    /// Counts the time slices that splits have had.
+    /// Number of time slices of its splits.
     pub(crate) slices: u32,
-    /// Whether the split that ran last went to sleep or had its share, so that another one is due first.
+    /// Whether the last split went to sleep or had its share, so that another one is due first.
     pub(crate) slept: bool,
-    /// Instructions since splits last took turns, and whether one of them may wait for another: what is lost of these
-    /// when a grid is taken to another process only delays the next turn.
+    /// Instructions since splits last took turns, and whether one of them may wait for another. A grid that moves to another
+    /// process loses them, which only delays the next turn.
     pub(crate) since_turn: u32,
     /// See `since_turn`.
     pub(crate) spinning: bool,
-    /// Counts the operations between its lanes; of no meaning beyond a launch.
+    /// Number of operations between its lanes so far; meaningless beyond a launch.
     pub(crate) epoch: u32,
 }
 
 impl Warp {
-    /// Puts the warp at the start of the kernel.
+    /// Resets the warp to the start of the kernel.
     ///
     /// The kernel is function `number`; a block has `threads` threads.
     pub(crate) fn reset(&mut self, index: u32, function: &FunctionCode, number: u32, threads: u32) {
@@ -136,13 +136,13 @@ impl Warp {
         self.frames.len() as u32 - 1
     }
 
-    /// The row after those of the last frame.
+    /// Returns the row after those of the last frame.
     pub(crate) fn next_base(&self, functions: &[FunctionCode]) -> u32 {
         let rows = |frame: &CallFrame| functions.get(frame.function as usize).map_or(0, |function| function.rows);
         self.frames.last().map_or(0, |frame| frame.base.saturating_add(rows(frame)))
     }
 
-    /// Takes lanes out of a frame; empty frames at the end are dropped.
+    /// Removes lanes from a frame, and drops empty frames at the end.
     pub(crate) fn leave_frame(&mut self, frame: u32, lanes: u32) {
         if let Some(frame) = self.frames.get_mut(frame as usize) {
             frame.lanes &= !lanes;
@@ -154,7 +154,7 @@ impl Warp {
         }
     }
 
-    /// The rows of a frame.
+    /// Returns the rows of a frame.
     pub(crate) fn rows_of(&mut self, frame: u32, functions: &[FunctionCode]) -> &mut [Row] {
         let Some(frame) = self.frames.get(frame as usize) else { return &mut [] };
         let rows = functions.get(frame.function as usize).map_or(0, |function| function.rows);
@@ -162,12 +162,12 @@ impl Warp {
         self.rows.get_mut(start..end).unwrap_or_default()
     }
 
-    /// Whether a split could run now.
+    /// Returns whether a split could run now.
     pub(crate) fn ready(&self) -> bool {
         self.splits.iter().any(|split| split.wait == Wait::Ready)
     }
 
-    /// Takes out the split to run: the one that has waited longest for its turn, or the deepest and then lowest one.
+    /// Takes out the split to run: by turns, the one that has waited longest; else the deepest and then lowest one.
     pub(crate) fn pick(&mut self, take_turns: bool) -> Option<Split> {
         let depth = |split: &Split| self.frames.get(split.frame as usize).map_or(0, |frame| frame.depth);
         let ready = self.splits.iter().enumerate().filter(|(_, split)| split.wait == Wait::Ready);
@@ -182,7 +182,7 @@ impl Warp {
         Some(split)
     }
 
-    /// Takes out all lanes that can go on at `pc` of `frame`.
+    /// Takes out all lanes that can continue at `pc` of `frame`.
     pub(crate) fn join(&mut self, frame: u32, pc: u32) -> u32 {
         let mut lanes = 0;
         self.splits.retain(|split| {
@@ -193,13 +193,13 @@ impl Warp {
         lanes
     }
 
-    /// The next program counter above `pc` where lanes of `frame` wait to be joined.
+    /// Returns the next program counter above `pc` at which lanes of `frame` can join.
     pub(crate) fn next_join(&self, frame: u32, pc: u32) -> u32 {
         let ahead = self.splits.iter().filter(|split| split.frame == frame && split.pc > pc);
         ahead.filter(|split| split.joins(frame, split.pc)).map(|split| split.pc).min().unwrap_or(u32::MAX)
     }
 
-    /// Lets everything that waits for other lanes look again: lanes have exited or arrived.
+    /// Wakes lanes that wait for other lanes, after lanes have exited or arrived.
     pub(crate) fn recheck(&mut self) {
         for split in &mut self.splits {
             if split.wait == Wait::Lanes {

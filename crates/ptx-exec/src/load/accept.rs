@@ -1,12 +1,12 @@
-//! Which texts a device takes: not newer than the driver, made for it or an older one, within the limits of kernels.
+//! The texts that a device accepts: not newer than the driver, made for it or an older one, within the limits of kernels.
 //!
-//! What a text says of itself is checked before the rest of it is read, because a newer text may hold anything.
+//! The declarations of a text about itself are checked before the rest is read, because a newer text may contain anything.
 
 use crate::api::{LoadError, TargetDevice};
 use crate::code::Param;
 use katydid_ptx::ast::{Function, Linkage, Module};
 
-/// The newest PTX that is known, that of CUDA 13.0, and how it is written.
+/// The newest supported PTX, that of CUDA 13.0, and its spelling.
 const NEWEST_PTX_VERSION: (u32, u32) = (9, 0);
 const NEWEST_TEXT: &str = "9.0";
 
@@ -44,13 +44,13 @@ pub(crate) fn parse(source: &str, target: TargetDevice) -> Result<Module<'_>, Lo
     Ok(module)
 }
 
-/// The number in `.target sm_90a`; 0 for a target without one.
+/// Returns the number in `.target sm_90a`; 0 for a target without one.
 pub(crate) fn architecture(module: &Module<'_>) -> u32 {
     let name = module.target.iter().find_map(|name| name.strip_prefix("sm_")).unwrap_or_default();
     name.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or(0)
 }
 
-/// Whether the target is one architecture alone, as `sm_90a` is.
+/// Returns whether the target is a single architecture, as `sm_90a` is.
 pub(crate) fn is_specific(module: &Module<'_>) -> bool {
     module.target.iter().any(|name| name.starts_with("sm_") && name.ends_with('a'))
 }
@@ -80,7 +80,7 @@ pub(crate) fn check_block(function: &Function<'_>, block: Option<[u32; 3]>) -> R
     Err(LoadError::InvalidPtx { line: function.line, message })
 }
 
-/// Refuses a program with more constants than the device keeps.
+/// Refuses a program with more constants than the device supports.
 pub(crate) fn check_const(bytes: u64) -> Result<(), LoadError> {
     if bytes <= MAX_CONST_BYTES {
         return Ok(());
@@ -91,7 +91,8 @@ pub(crate) fn check_const(bytes: u64) -> Result<(), LoadError> {
     })
 }
 
-/// Names that a text defines for other texts and that no other text may define: functions with a body, and variables.
+/// Returns the names that a text defines for other texts, and that no other text may define: functions with a body, and
+/// variables.
 pub fn strong_names(source: &str, target: TargetDevice) -> Result<Vec<String>, LoadError> {
     use katydid_ptx::ast::Item;
     let module = parse(source, target)?;

@@ -7,10 +7,10 @@ use crate::load::link::{LinkedProgram, LinkedVariable, Symbol};
 use crate::window;
 use katydid_ptx::ast::{Initial, Space, SymbolAddress};
 
-/// Largest initial value that is built.
+/// Largest accepted initial value.
 const MAX_INITIAL_BYTES: usize = 1 << 30;
 
-/// Where the variables of a program are: one entry for each of `LinkedProgram::variables`.
+/// Addresses of a program's variables: one entry for each of `LinkedProgram::variables`.
 #[derive(Debug, Default)]
 pub(crate) struct Globals {
     /// Address and size; `None` for shared variables, which have no address of their own.
@@ -56,7 +56,7 @@ struct InitialBytes<'x, 'm, 'a> {
 }
 
 impl InitialBytes<'_, '_, '_> {
-    /// All initial bytes; those after them stay zero.
+    /// Returns all initial bytes; those after them stay zero.
     fn bytes(&self, size: u64) -> Result<Vec<u8>, LoadError> {
         let mut bytes = Vec::new();
         self.row(&self.linked_variable.variable.initial, 0, &mut bytes)?;
@@ -67,13 +67,13 @@ impl InitialBytes<'_, '_, '_> {
         Ok(bytes)
     }
 
-    /// An error about this variable.
+    /// Returns an error about this variable.
     fn invalid(&self, message: &str) -> LoadError {
         let variable = self.linked_variable.variable;
         LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) }
     }
 
-    /// One row of dimension `depth`; a short nested row is filled with zeroes.
+    /// Appends one row of dimension `depth`. A short nested row is filled with zeroes.
     fn row(&self, row: &[Initial<'_>], depth: usize, bytes: &mut Vec<u8>) -> Result<(), LoadError> {
         let variable = self.linked_variable.variable;
         let element = layout_of(variable)?.element;
@@ -96,7 +96,7 @@ impl InitialBytes<'_, '_, '_> {
         Ok(())
     }
 
-    /// One element, little-endian. A number is converted to the type of the variable.
+    /// Returns one element, little-endian. Converts a number to the type of the variable.
     fn scalar(&self, value: &Initial<'_>, element: u64) -> Result<Vec<u8>, LoadError> {
         let is_f32 = self.linked_variable.variable.ty == "f32";
         let number = match value {
@@ -112,7 +112,7 @@ impl InitialBytes<'_, '_, '_> {
         Ok(number.to_le_bytes().into_iter().take(element as usize).collect())
     }
 
-    /// The value of an address: of a variable, or of a function for tables of pointers.
+    /// Returns the value of an address: of a variable, or of a function for tables of pointers.
     fn address(&self, symbol: SymbolAddress<'_>) -> Result<u64, LoadError> {
         let unresolved =
             || LoadError::UnresolvedSymbol { line: self.linked_variable.variable.line, name: symbol.name.to_owned() };
@@ -132,7 +132,7 @@ impl InitialBytes<'_, '_, '_> {
     }
 }
 
-/// The address of function `index`.
+/// Returns the address of function `index`.
 pub(crate) fn function_address(index: usize) -> u64 {
     window::FUNCTION_ADDRESS + FUNCTION_STEP * index as u64
 }

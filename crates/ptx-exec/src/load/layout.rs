@@ -9,14 +9,14 @@ use katydid_ptx::ast::Variable;
 pub(crate) struct Layout {
     /// Bytes of one element, without `.v2`/`.v4`.
     pub(crate) element: u64,
-    /// Bytes of all.
+    /// Bytes of all elements.
     pub(crate) size: u64,
-    /// A power of two.
+    /// Alignment, a power of two.
     pub(crate) align: u64,
 }
 
 impl Layout {
-    /// Where the variable goes after `end` bytes of others, and where it ends; for spaces that are small.
+    /// Places the variable after `end` bytes of others, and returns its start and end; for small spaces.
     pub(crate) fn after(self, end: u32, line: u32) -> Result<(u32, u32), LoadError> {
         let start = u64::from(end).next_multiple_of(self.align);
         let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL_BYTES);
@@ -25,7 +25,7 @@ impl Layout {
     }
 }
 
-/// The layout of a variable; an array without a size takes it from its initialiser.
+/// Returns the layout of a variable. An array without a size takes it from its initialiser.
 pub(crate) fn layout_of(variable: &Variable<'_>) -> Result<Layout, LoadError> {
     let invalid =
         |message: &str| LoadError::InvalidPtx { line: variable.line, message: format!("{}: {message}", variable.name) };
@@ -47,8 +47,8 @@ pub(crate) fn layout_of(variable: &Variable<'_>) -> Result<Layout, LoadError> {
     Ok(Layout { element, size: count.saturating_mul(unit), align })
 }
 
-/// Largest variable that is accepted: no device has more memory.
+/// Largest accepted variable: no device has more memory.
 const MAX_VARIABLE_BYTES: u64 = 1 << 40;
 
-/// Most parameters of a function together, and most static shared memory, in bytes.
+/// Most bytes of all parameters of a function, and of static shared memory.
 const MAX_SMALL_BYTES: u32 = 1 << 20;

@@ -1,9 +1,9 @@
-//! Several texts as one program: who defines each name.
+//! Links several texts to one program: finds the definition of each name.
 //!
-//! The rules are those of nvlink 13.0. Names that are neither `.visible`, `.weak`, `.common` nor `.extern` belong to their
-//! text alone. A visible definition counts before a weak or common one, wherever it stands; else the first weak one
-//! counts, or the largest common one. All that say something of a variable must agree in its space and size; only a
-//! common one may be smaller than the definition that counts.
+//! The rules are those of nvlink 13.0. Names that are neither `.visible`, `.weak`, `.common` nor `.extern` belong to their text
+//! alone. A visible definition counts before a weak or common one, wherever it is. Without one, the first weak one counts, or the
+//! largest common one. All declarations of a variable must agree in space and size; only a common one may be smaller than the
+//! definition that counts.
 
 use crate::api::LoadError;
 use crate::control::builtin;
@@ -12,7 +12,7 @@ use crate::load::vector_names::VectorNames;
 use katydid_ptx::ast::{Function, Item, Linkage, Module, Space, Statement, Variable};
 use std::collections::HashMap;
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Symbol {
     /// Index into `LinkedProgram::functions`.
@@ -26,7 +26,7 @@ pub(crate) enum Symbol {
 /// A function with a body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LinkedFunction<'m, 'a> {
-    /// Which text it is from.
+    /// Index of its text.
     pub(crate) module: usize,
     /// The function as parsed.
     pub(crate) function: &'m Function<'a>,
@@ -35,13 +35,13 @@ pub(crate) struct LinkedFunction<'m, 'a> {
 /// A variable with memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LinkedVariable<'m, 'a> {
-    /// Which text it is from.
+    /// Index of its text.
     pub(crate) module: usize,
     /// The variable as parsed.
     pub(crate) variable: &'m Variable<'a>,
 }
 
-/// A linked program; indices are in the order of the texts.
+/// A linked program, with indices in the order of the texts.
 #[derive(Debug, Default)]
 pub(crate) struct LinkedProgram<'m, 'a> {
     /// Every function with a body.
@@ -52,16 +52,16 @@ pub(crate) struct LinkedProgram<'m, 'a> {
     pub(crate) vector_names: VectorNames,
     private: Vec<HashMap<&'a str, Symbol>>,
     public: HashMap<&'a str, Symbol>,
-    /// How the definitions in `public` are linked.
+    /// Linkage of the definitions in `public`.
     linkages: HashMap<&'a str, Linkage>,
     aliases: Vec<(usize, &'a str, &'a str)>,
 }
 
-/// What becomes of a definition.
+/// Precedence of a definition.
 enum Precedence {
-    /// It is the first of its name, or of its text.
+    /// It is the first of its name, or belongs to its text alone.
     New,
-    /// It counts instead of another.
+    /// It replaces another one.
     Instead(Symbol),
     /// Another one counts.
     None,
@@ -92,14 +92,14 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         Ok(linked)
     }
 
-    /// What `name` stands for in text `module`.
+    /// Returns the symbol of `name` in text `module`.
     pub(crate) fn find(&self, module: usize, name: &str) -> Option<Symbol> {
         let private = self.private.get(module).and_then(|names| names.get(name));
         let symbol = private.or_else(|| self.public.get(name)).copied();
         symbol.or_else(|| builtin::find(name).map(|_| Symbol::Builtin))
     }
 
-    /// Takes in one item of a text.
+    /// Adds one item of a text.
     fn add(&mut self, module: usize, item: &'m Item<'a>) -> Result<(), LoadError> {
         match item {
             Item::Function(function) => self.add_function(module, function),
@@ -111,7 +111,7 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         }
     }
 
-    /// Takes in a definition; declarations say nothing that a call does not.
+    /// Adds a definition. A declaration adds nothing to a call.
     fn add_function(&mut self, module: usize, function: &'m Function<'a>) -> Result<(), LoadError> {
         let Some(body) = &function.body else { return Ok(()) };
         let symbol = Symbol::Function(self.functions.len());
@@ -126,7 +126,7 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         Ok(())
     }
 
-    /// `.global` and `.const` variables may stand inside a function; so may `.shared` ones, which in a kernel are its own.
+    /// Adds static variables inside a function: `.global` and `.const` ones, and `.shared` ones, which in a kernel are its own.
     fn add_static_variables(&mut self, module: usize, body: &'m [Statement<'a>], entry: bool) {
         for statement in body {
             match statement {
@@ -141,7 +141,7 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         }
     }
 
-    /// Takes in a variable that has memory in this program.
+    /// Adds a variable that has memory in this program.
     fn add_variable(&mut self, module: usize, variable: &'m Variable<'a>) -> Result<(), LoadError> {
         // Dynamic shared memory has no definition anywhere.
         let defined = variable.linkage != Linkage::Extern || variable.space == Space::Shared;
@@ -172,7 +172,7 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         Ok(())
     }
 
-    /// Checks what is said of variable `index` against what another text says of it.
+    /// Checks variable `index` against its declaration in another text.
     fn check_agreement(&self, index: usize, other: &Variable<'_>) -> Result<(), LoadError> {
         let Some(defined) = self.variables.get(index).map(|defined| defined.variable) else { return Ok(()) };
         if defined.space != other.space {
@@ -189,14 +189,14 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
         if agree { Ok(()) } else { Err(disagreement(other.name, other.line, "size")) }
     }
 
-    /// A name of one text only.
+    /// Defines a name for one text only.
     fn define_private(&mut self, module: usize, name: &'a str, symbol: Symbol) {
         if let Some(names) = self.private.get_mut(module) {
             names.insert(name, symbol);
         }
     }
 
-    /// Says what becomes of a definition.
+    /// Adds a definition, and returns its precedence.
     fn define(
         &mut self,
         module: usize,
@@ -227,7 +227,7 @@ impl<'m, 'a> LinkedProgram<'m, 'a> {
     }
 }
 
-/// The variable that an item declares without defining it.
+/// Returns the variable that an item declares without defining it.
 fn declared<'m, 'a>(item: &'m Item<'a>) -> Option<&'m Variable<'a>> {
     match item {
         Item::Variable(variable) if variable.linkage == Linkage::Extern && variable.space != Space::Shared => {
@@ -237,17 +237,17 @@ fn declared<'m, 'a>(item: &'m Item<'a>) -> Option<&'m Variable<'a>> {
     }
 }
 
-/// Bytes of a variable.
+/// Returns the bytes of a variable.
 fn size_of_all(variable: &Variable<'_>) -> Result<u64, LoadError> {
     layout_of(variable).map(|layout| layout.size)
 }
 
-/// Two texts say different things of one name.
+/// Returns the error of two texts with different declarations of one name.
 fn disagreement(name: &str, line: u32, what: &str) -> LoadError {
     LoadError::InvalidPtx { line, message: format!("the {what} of {name} differs from that in another text") }
 }
 
-/// Whether a variable declared inside a function belongs to the program.
+/// Returns whether a variable declared inside a function belongs to the program.
 fn is_static(space: Space, entry: bool) -> bool {
     matches!(space, Space::Global | Space::Const) || (space == Space::Shared && !entry)
 }

@@ -1,4 +1,4 @@
-//! A program: PTX texts checked, linked, decoded, its variables in memory.
+//! A program: PTX texts that are checked, linked and decoded, with their variables in memory.
 
 use crate::api::{GlobalMemory, Kernel, LoadError, TargetDevice};
 use crate::code::{KernelInfo, Param};
@@ -15,13 +15,13 @@ use katydid_ptx::ast::{Function, Module};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The version of PTX since which, for `sm_70` and later, shuffles and votes are `.sync`.
+/// The version of PTX from which on shuffles and votes must be `.sync`, for `sm_70` and later.
 const MEMBERS_SINCE: (u32, u32) = (6, 4);
-/// Threads in a block where the text does not say.
+/// Threads in a block, if the text does not limit them.
 const DEFAULT_MAX_BLOCK_THREADS: u32 = 1024;
-/// The meaning of calls of [`GRID_CALLS`] where no text defines it.
+/// The implementation of [`GRID_CALLS`], if no text defines them.
 const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
-/// Functions of it.
+/// Functions of [`GRID_SYNC`].
 const GRID_CALLS: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
 
 /// A linked and decoded program.
@@ -32,13 +32,13 @@ pub struct Program {
     by_name: HashMap<String, usize>,
     /// Name, address, size, in the order of the texts.
     globals: Vec<(String, u64, u64)>,
-    /// Names of those that are managed.
+    /// Names of managed variables.
     managed: HashSet<String>,
-    /// Names of variables that stand for what the host bound to them.
+    /// Names of variables to which the host binds textures and surfaces.
     references: HashMap<String, ReferenceKind>,
 }
 
-/// What a variable stands for that is a reference.
+/// Kind of a variable that is a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// A texture reference, `.texref`.
@@ -52,14 +52,14 @@ pub enum ReferenceKind {
 pub struct PtxSource<'a> {
     /// The text of the program.
     pub text: &'a str,
-    /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
+    /// Most 32-bit registers of a thread, for kernels without their own limit; `None` without such an option.
     pub max_registers: Option<u32>,
     /// Whether a product and the sum that uses it become one fused multiply-add.
     pub contracts: bool,
 }
 
 impl PtxSource<'_> {
-    /// A hash that distinguishes it from other texts, and from the same one that is compiled to other code.
+    /// Adds a text to a hash, which distinguishes other texts, and the same one compiled to other code.
     fn add_to(hash: Hash, source: &Self) -> Hash {
         let hash = hash.bytes(source.text.as_bytes());
         if source.contracts { hash } else { hash.bytes(b"uncontracted") }
@@ -72,15 +72,14 @@ impl<'a> From<&'a str> for PtxSource<'a> {
     }
 }
 
-/// The text of the device's library, if these texts name what is in it.
+/// Returns the text of the device's library, if these texts use it.
 fn provided(sources: &[PtxSource<'_>]) -> Option<PtxSource<'static>> {
     let is_called = |source: &PtxSource<'_>| GRID_CALLS.iter().any(|name| source.text.contains(name));
     sources.iter().any(is_called).then(|| GRID_SYNC.into())
 }
 
 impl Program {
-    /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
-    /// caller's to free.
+    /// Links and decodes PTX texts, and places variables in `memory`. On failure, the caller must free the allocations.
     pub fn load(texts: &[&str], memory: &mut dyn GlobalMemory, target: TargetDevice) -> Result<Self, LoadError> {
         let sources: Vec<PtxSource<'_>> = texts.iter().map(|text| PtxSource::from(*text)).collect();
         Self::load_sources(&sources, memory, target)
@@ -139,46 +138,46 @@ impl Program {
         Ok(Self { kernels, by_name, globals: visible_globals(&linked, &globals), managed, references })
     }
 
-    /// All kernels, in the order of the texts.
+    /// Returns all kernels, in the order of the texts.
     pub fn kernels(&self) -> &[Arc<Kernel>] {
         &self.kernels
     }
 
-    /// The kernel called `name`.
+    /// Returns the kernel called `name`.
     pub fn kernel(&self, name: &str) -> Option<Arc<Kernel>> {
         self.by_name.get(name).and_then(|index| self.kernels.get(*index)).cloned()
     }
 
-    /// Address and size of the `.global` or `.const` variable `name`.
+    /// Returns address and size of the `.global` or `.const` variable `name`.
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
         let global = self.globals.iter().find(|(known, ..)| known == name);
         global.map(|(_, address, size)| (*address, *size))
     }
 
-    /// Whether the variable `name` is one that the host uses too.
+    /// Returns whether the host uses the variable `name` too.
     pub fn is_managed(&self, name: &str) -> bool {
         self.managed.contains(name)
     }
 
-    /// What kind of reference the variable `name` is, if it is one.
+    /// Returns the kind of the reference `name`, if the variable is one.
     pub fn reference(&self, name: &str) -> Option<ReferenceKind> {
         self.references.get(name).copied()
     }
 
-    /// Names of all variables that `global` finds, in the order of the texts.
+    /// Returns the names of all variables that `global` finds, in the order of the texts.
     pub fn global_names(&self) -> Vec<&str> {
         self.globals.iter().map(|(name, ..)| name.as_str()).collect()
     }
 }
 
-/// What the host can look up: static variables too, since programs name them by their symbol.
+/// Returns the variables that the host can look up, including static ones, which programs name by their symbol.
 fn visible_globals(linked: &LinkedProgram<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
     let placed = linked.variables.iter().zip(&globals.addresses);
     let placed = placed.filter_map(|(known, location)| location.map(|(address, size)| (known, address, size)));
     placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
 }
 
-/// What a launch, and the attributes of a function, need to know of a kernel.
+/// Returns the properties of a kernel for launches and function attributes.
 fn kernel(
     linked_function: &LinkedFunction<'_, '_>,
     modules: &[Module<'_>],
@@ -217,7 +216,7 @@ fn kernel(
     })
 }
 
-/// The parameter buffer: each parameter at a multiple of its alignment.
+/// Lays out the parameter buffer: each parameter at a multiple of its alignment.
 fn params(function: &Function<'_>) -> Result<(Vec<Param>, u32), LoadError> {
     let mut end = 0_u32;
     let mut params = Vec::new();

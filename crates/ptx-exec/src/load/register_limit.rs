@@ -1,4 +1,4 @@
-//! How many registers a thread of a kernel has: what its code needs, limited as ptxas limits it (13.0 for `sm_90`).
+//! The number of registers of a kernel's thread: the needs of its code, limited as in ptxas (13.0 for `sm_90`).
 //!
 //! | limit | where it comes from |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `.maxntid` or `.reqntid`, times `.minnctapersm` | the kernel: that many threads must fit a multiprocessor |
 //! | `-maxrregcount`, `CU_JIT_MAX_REGISTERS` | an option; counts for kernels with neither |
 //!
-//! ptxas spills what does not fit, so a limit changes what a launch may ask for, never what the kernel computes.
+//! ptxas spills registers beyond a limit, so a limit changes the launches that are possible, never the results.
 
 use katydid_ptx::ast::Function;
 
@@ -15,22 +15,22 @@ use crate::load::directives::directive;
 
 /// 32-bit registers of a multiprocessor.
 const MULTIPROCESSOR_REGISTERS: u32 = 65_536;
-/// Threads that a multiprocessor has at a time, at most.
+/// Most threads of a multiprocessor at a time.
 pub const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Threads of a warp.
 const WARP_THREADS: u32 = WARP_LANES as u32;
-/// Schedulers that the warps of a multiprocessor are dealt out to.
+/// Schedulers among which the warps of a multiprocessor are distributed.
 const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
-/// Registers are given out in pieces of this many for each thread.
+/// Granule of register allocation, per thread.
 const REGISTER_GRANULE: u32 = 8;
-/// Fewest registers that a limit can ask for; a smaller one is taken as this one.
+/// Smallest effective limit of registers; smaller ones count as this one.
 const MIN_REGISTERS: u32 = 24;
-/// Most registers of a thread. A larger limit is none.
+/// Most registers of a thread. A larger limit counts as none.
 const MAX_THREAD_REGISTERS: u32 = 255;
-/// Fewest registers that are reported.
+/// Smallest reported number of registers.
 const MIN_REPORTED_REGISTERS: u32 = 16;
 
-/// The registers of `function`, whose code needs `needed`, compiled with the option `limit`.
+/// Returns the registers of `function`, whose code needs `needed`, compiled with the option `limit`.
 pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) -> u32 {
     let number = |name: &str| directive(function, name).map(|[first, ..]| first);
     let own = number("maxnreg").and_then(usable);
@@ -39,19 +39,19 @@ pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) ->
     needed.clamp(MIN_REPORTED_REGISTERS, most)
 }
 
-/// The limit that a number stands for.
+/// Returns the limit that a number means.
 fn usable(number: u32) -> Option<u32> {
     (number <= MAX_THREAD_REGISTERS).then_some(number.max(MIN_REGISTERS))
 }
 
-/// The threads that the kernel promises to have at most in a block.
+/// Returns the largest number of threads in a block that the kernel declares.
 fn threads_of(function: &Function<'_>) -> Option<u32> {
     let sizes = directive(function, "reqntid").or_else(|| directive(function, "maxntid"))?;
     Some(sizes.iter().fold(1_u32, |threads, size| threads.saturating_mul(*size)).max(1))
 }
 
-/// Most registers with which `blocks` blocks of `threads` threads fit a multiprocessor; more blocks than it has threads for
-/// are taken as one.
+/// Returns the most registers with which `blocks` blocks of `threads` threads fit a multiprocessor. If there are not enough
+/// threads for the blocks, they count as one.
 fn by_threads(threads: u32, blocks: u32) -> Option<u32> {
     let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=MULTIPROCESSOR_THREADS).contains(&all));
     let warps = threads.min(MULTIPROCESSOR_THREADS).div_ceil(WARP_THREADS) * if fits { blocks } else { 1 };
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use katydid_ptx::ast::Linkage;
 
-    /// What `directives` and an option make of a kernel that needs 96 registers.
+    /// Returns the registers of a kernel that needs 96, with `directives` and an option.
     fn registers(directives: &[(&'static str, &[u64])], limit: Option<u32>) -> u32 {
         let directives = directives.iter().map(|(name, numbers)| (*name, numbers.to_vec())).collect();
         let (linkage, returns, params) = (Linkage::Visible, Vec::new(), Vec::new());

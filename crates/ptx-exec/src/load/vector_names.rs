@@ -1,19 +1,19 @@
 //! Names of the components of vector registers: `v.x` to `v.w` of `.reg .v4 .f32 v`.
 //!
-//! A component is a register like any other, but its name may stand nowhere in the text, and names borrow from the text. So
-//! they are made once for a program, before it is decoded.
+//! A component is a register like any other, but the text may not contain its name, and names borrow from the text. So the names
+//! are made once for a program, before it is decoded.
 
 use crate::api::LoadError;
 use katydid_ptx::ast::{Space, Statement, Variable};
 use std::collections::HashMap;
 
-/// The components of a vector, each by its two names.
+/// The components of a vector, each with its two names.
 const COMPONENTS: [[&str; 2]; 4] = [["x", "r"], ["y", "g"], ["z", "b"], ["w", "a"]];
 
-/// Most vector registers of a program that are declared as ranges.
+/// Most vector registers of a program in declared ranges.
 const MAX_VECTOR_REGISTERS: usize = 4096;
 
-/// One vector register, or all in the program that have its name.
+/// A vector register; registers of the same name in a program share it.
 #[derive(Debug)]
 pub(crate) struct VectorName {
     /// Its own name.
@@ -26,12 +26,12 @@ pub(crate) struct VectorName {
 #[derive(Debug, Default)]
 pub(crate) struct VectorNames(HashMap<String, VectorName>);
 
-/// The number of the component called `member`.
+/// Returns the number of the component called `member`.
 pub(crate) fn component(member: &str) -> Option<usize> {
     COMPONENTS.iter().position(|names| names.contains(&member))
 }
 
-/// The names of the registers that a declaration makes.
+/// Returns the names of the registers in a declaration.
 pub(crate) fn declared_names(variable: &Variable<'_>) -> Vec<String> {
     match variable.count {
         Some(count) => (0..count).map(|number| format!("{}{number}", variable.name)).collect(),
@@ -40,14 +40,14 @@ pub(crate) fn declared_names(variable: &Variable<'_>) -> Vec<String> {
 }
 
 impl VectorNames {
-    /// Those that the bodies of functions declare.
+    /// Collects the vector registers that the bodies of functions declare.
     pub(crate) fn of<'m>(mut bodies: impl Iterator<Item = &'m [Statement<'m>]>) -> Result<Self, LoadError> {
         let mut names = Self::default();
         bodies.try_for_each(|body| names.add(body))?;
         Ok(names)
     }
 
-    /// Takes in the declarations of a body.
+    /// Adds the declarations of a body.
     fn add(&mut self, body: &[Statement<'_>]) -> Result<(), LoadError> {
         for statement in body {
             match statement {
@@ -69,12 +69,12 @@ impl VectorNames {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The vector register called `name`.
+    /// Returns the vector register called `name`.
     pub(crate) fn find(&self, name: &str) -> Option<&VectorName> {
         self.0.get(name)
     }

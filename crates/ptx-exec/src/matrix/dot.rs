@@ -1,8 +1,9 @@
-//! Sums of products of floats, rounded as the tensor cores of an H200 round them.
+//! Sums of products of floats, rounded as on the tensor cores of an H200.
 //!
-//! All products of an instruction and its addend are summed at once: each is aligned to the largest exponent among them
-//! and cut (not rounded) below 25 bits of fraction; the sum of what is left is exact. It is cut again to `f32`, or rounded to
-//! nearest for `f16`; zero is always plus zero. This was fitted to 100,000 measured sums of each shape and holds for all of them.
+//! All products of an instruction and its addend are summed at once. Each is aligned to the largest exponent among them and
+//! truncated (not rounded) below 25 bits of fraction. The sum of these terms is exact. It is truncated again to `f32`, or rounded
+//! to nearest for `f16`; zero is always plus zero. This was fitted to 100,000 measured sums of each shape and holds for all of
+//! them.
 
 use super::element::{Class, UnpackedFloat};
 use crate::alu::half_bits::f32_to_f16;
@@ -10,7 +11,7 @@ use crate::alu::half_bits::f32_to_f16;
 /// Products of one sum.
 pub(crate) const PRODUCTS_PER_SUM: usize = 16;
 
-/// Bits of fraction that the terms of a sum keep, relative to the largest.
+/// Bits of fraction of the terms of a sum, relative to the largest.
 const KEPT_FRACTION_BITS: i32 = 25;
 
 /// An exponent below that of any product.
@@ -19,20 +20,20 @@ const NO_EXPONENT: i32 = -100_000;
 /// Up to 16 elements of one row or column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
-    /// 11 bits each; 0 for an element that is not there.
+    /// Significands of 11 bits each; 0 for an absent element.
     significand: [u32; PRODUCTS_PER_SUM],
     /// Exponent of the highest of those bits.
     exponent: [i32; PRODUCTS_PER_SUM],
-    /// All ones for minus.
+    /// All ones for a negative element.
     sign: [u32; PRODUCTS_PER_SUM],
-    /// What the element is.
+    /// Class of each element.
     class: [Class; PRODUCTS_PER_SUM],
-    /// Whether any is not finite.
+    /// Whether any element is not finite.
     special: bool,
 }
 
 impl Line {
-    /// Nothing but absent elements, which are plus zero.
+    /// A line of absent elements, which are plus zero.
     pub(crate) const EMPTY: Self = Self {
         significand: [0; PRODUCTS_PER_SUM],
         exponent: [NO_EXPONENT; PRODUCTS_PER_SUM],
@@ -41,7 +42,7 @@ impl Line {
         special: false,
     };
 
-    /// Puts an element in its place.
+    /// Sets an element.
     pub(crate) fn set(&mut self, index: usize, part: UnpackedFloat) {
         let empty = part.significand == 0;
         self.significand[index] = part.significand >> 13;
@@ -51,7 +52,7 @@ impl Line {
         self.special |= part.class != Class::Finite;
     }
 
-    /// Four of the elements, from `4 * number` on.
+    /// Returns four of the elements, from `4 * number` on.
     #[inline(always)]
     pub(crate) fn quarter(&self, number: usize) -> Self {
         let mut part = Self { special: self.special, ..Self::EMPTY };
@@ -66,7 +67,7 @@ impl Line {
     }
 }
 
-/// An exact sum of cut terms.
+/// An exact sum of truncated terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     /// `value * 2^lowest`
@@ -76,13 +77,13 @@ pub(crate) enum Sum {
         /// Exponent of its lowest bit.
         lowest: i32,
     },
-    /// An infinity, and whether it is minus.
+    /// An infinity, and whether it is negative.
     Infinite(bool),
     /// Not a number.
     Nan,
 }
 
-/// The sum of `a * b` over the first `count` elements, and `c`.
+/// Returns the sum of `a * b` over the first `count` elements, and `c`.
 #[inline(always)]
 pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     if a.special || b.special || c.class != Class::Finite {
@@ -99,7 +100,7 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     let largest = exponent.iter().fold(own, |most, one| if *one > most { *one } else { most });
     let mut total = 0_i64;
     for index in 0..PRODUCTS_PER_SUM {
-        // 22 bits of product, 20 of them fraction.
+        // 22 bits of product, of which 20 are fraction.
         let cut = (product[index] << (KEPT_FRACTION_BITS - 20)) >> (largest - exponent[index]).min(31);
         total += i64::from(((cut ^ sign[index]).wrapping_sub(sign[index])).cast_signed());
     }
@@ -108,7 +109,7 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     Sum::Finite { value: total, lowest: largest - KEPT_FRACTION_BITS }
 }
 
-/// A sum in which something is infinite or not a number.
+/// Returns a sum in which some element is infinite or not a number.
 #[inline(never)]
 fn special(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
     if c.class == Class::Nan {
@@ -134,14 +135,14 @@ fn special(a: &Line, b: &Line, count: usize, c: UnpackedFloat) -> Sum {
         [true, true] => Sum::Nan,
         [plus, minus] if plus || minus => Sum::Infinite(minus),
         _ => {
-            // What was special is beyond `count`.
+            // The special elements are all beyond `count`.
             dot(&Line { special: false, ..*a }, &Line { special: false, ..*b }, count, c)
         }
     }
 }
 
 impl Sum {
-    /// The bits of the `f32` next to it towards zero.
+    /// Returns the bits of the sum as an `f32`, rounded towards zero.
     pub(crate) fn to_f32(self) -> u32 {
         match self {
             Self::Nan => 0x7fff_ffff,
@@ -151,7 +152,7 @@ impl Sum {
                 let sign = u32::from(value < 0) << 31;
                 let magnitude = value.unsigned_abs();
                 let top = 63 - magnitude.leading_zeros().cast_signed() + lowest;
-                // Below the normal numbers, the last bit stays where it is.
+                // Below the normal numbers, the position of the last bit is fixed.
                 let exponent = top.max(-126);
                 let shift = exponent - 23 - lowest;
                 let significand = if shift > 0 { magnitude >> shift.min(63) } else { magnitude << -shift };
@@ -167,11 +168,11 @@ impl Sum {
         }
     }
 
-    /// The bits of the nearest `f16`.
+    /// Returns the bits of the nearest `f16`.
     pub(crate) fn to_f16(self) -> u32 {
         match self {
             Self::Finite { value, lowest } if value != 0 => {
-                // To odd at 24 bits first, which keeps what rounding to 11 bits needs.
+                // Rounds to odd at 24 bits first, which keeps what the rounding to 11 bits needs.
                 let magnitude = value.unsigned_abs();
                 let excess = 64_i32 - magnitude.leading_zeros().cast_signed() - 24;
                 let (significand, lost) = if excess > 0 {
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(sum(&[1.0, 2.0], &[3.0, 4.0], 0.5), 11.5);
         assert_eq!(sum(&[1.0], &[1.0], 2.0_f32.powi(-24)), 1.0);
         assert_eq!(sum(&[1.0], &[1.0], -(2.0_f32.powi(-24))), 1.0_f32.next_down());
-        // Below 25 bits of fraction a term is lost before the sum.
+        // A term below 25 bits of fraction is lost before the sum.
         assert_eq!(sum(&[1.0], &[1.0], -(2.0_f32.powi(-26))), 1.0);
     }
 
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(sum(&[f32::INFINITY], &[2.0], 1.0), f32::INFINITY);
         assert!(sum(&[f32::INFINITY], &[0.0], 1.0).is_nan());
         assert!(sum(&[f32::INFINITY, f32::INFINITY], &[1.0, -1.0], 1.0).is_nan());
-        // A sum that is zero, or too small, is plus zero whatever its terms are.
+        // A sum that is zero or too small is plus zero, whatever its terms are.
         assert_eq!(sum(&[-0.0], &[1.0], -0.0).to_bits(), 0);
         assert_eq!(sum(&[-1e-30], &[1e-30], 0.0).to_bits(), 0);
         assert_eq!(sum(&[1.0, -1.0], &[1.0, 1.0], -0.0).to_bits(), 0);

@@ -1,8 +1,8 @@
-//! The elements of matrices, and how they read as numbers.
+//! Element types of matrices, and their values as numbers.
 
 use crate::alu::half_bits::{bf16_to_f32, f16_to_f32};
 
-/// A type of the operands.
+/// Element type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     /// `.f16`
@@ -27,12 +27,12 @@ pub(crate) enum Element {
     S4,
     /// `.b1`
     B1,
-    /// `.f32`, `.s32`: of accumulators only
+    /// `.f32`, `.s32`: only in accumulators
     Word,
 }
 
 impl Element {
-    /// The type called `name`.
+    /// Returns the type called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "f16" => Self::F16,
@@ -51,7 +51,7 @@ impl Element {
         })
     }
 
-    /// Its size in registers and in memory.
+    /// Returns its size in registers and in memory.
     pub(crate) fn bits(self) -> u32 {
         match self {
             Self::F64 => 64,
@@ -63,17 +63,17 @@ impl Element {
         }
     }
 
-    /// Whether products are integers.
+    /// Returns whether products are integers.
     pub(crate) fn is_integer(self) -> bool {
         matches!(self, Self::U8 | Self::S8 | Self::U4 | Self::S4)
     }
 
-    /// Whether products are of 8-bit floats.
+    /// Returns whether products are of 8-bit floats.
     pub(crate) fn is_tiny(self) -> bool {
         matches!(self, Self::E4m3 | Self::E5m2)
     }
 
-    /// The integer in the low bits of `raw`.
+    /// Returns the integer in the low bits of `raw`.
     pub(crate) fn integer(self, raw: u32) -> i32 {
         let unused = 32 - self.bits();
         match self {
@@ -82,7 +82,7 @@ impl Element {
         }
     }
 
-    /// The number in the low bits of `raw`, as an `f32`, which holds it exactly.
+    /// Returns the number in the low bits of `raw` as an `f32`, which holds it exactly.
     pub(crate) fn value(self, raw: u32) -> f32 {
         match self {
             Self::F16 => f16_to_f32(raw),
@@ -93,13 +93,13 @@ impl Element {
         }
     }
 
-    /// Sign, significand and exponent of the float in the low bits of `raw`.
+    /// Returns sign, significand and exponent of the float in the low bits of `raw`.
     pub(crate) fn part(self, raw: u32) -> UnpackedFloat {
         match self {
             Self::F16 => UnpackedFloat::new(raw, 5, 10),
             Self::Bf16 => UnpackedFloat::new(raw, 8, 7),
             Self::Tf32 => UnpackedFloat::new(raw >> 13, 8, 10),
-            // 8-bit floats are multiplied as the `f16` of the same value.
+            // The hardware multiplies 8-bit floats as the `f16` of the same value.
             Self::E4m3 => UnpackedFloat::new(e4m3_to_f16(raw), 5, 10),
             Self::E5m2 => UnpackedFloat::new((raw & 0xff) << 8, 5, 10),
             _ => UnpackedFloat::new(raw, 8, 23),
@@ -107,19 +107,19 @@ impl Element {
     }
 }
 
-/// The `f16` of the same value; NaN becomes `0x7fff`.
+/// Returns the `f16` of the same value; NaN becomes `0x7fff`.
 pub(crate) fn e4m3_to_f16(raw: u32) -> u32 {
     let (sign, magnitude) = ((raw & 0x80) << 8, raw & 0x7f);
-    // Exponent and mantissa in their places, then 8 added to the exponent by a multiplication, which normalises.
+    // Puts exponent and mantissa in their places. The multiplication then adds 8 to the exponent and normalises.
     let scaled = f16_to_f32(magnitude << 7) * 256.0;
     let finite = crate::alu::half_bits::f32_to_f16(scaled) | sign;
     if magnitude == 0x7f { 0x7fff } else { finite }
 }
 
-/// What kind of number it is.
+/// Kind of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Neither of the others; zero too.
+    /// A finite number, zero included.
     Finite,
     /// An infinity of either sign.
     Infinite,
@@ -127,7 +127,7 @@ pub(crate) enum Class {
     Nan,
 }
 
-/// A float taken apart: `significand * 2^(exponent - 23)`, the significand of a normal number being 24 bits.
+/// A float taken apart: `significand * 2^(exponent - 23)`, where a normal number has a significand of 24 bits.
 ///
 /// Subnormal numbers stay as they are: the hardware does not normalise them either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,12 +138,12 @@ pub(crate) struct UnpackedFloat {
     pub(crate) significand: u32,
     /// Exponent of the significand's highest bit.
     pub(crate) exponent: i32,
-    /// Whether the other fields mean anything.
+    /// Class of the number; significand and exponent count only if it is finite.
     pub(crate) class: Class,
 }
 
 impl UnpackedFloat {
-    /// Takes apart a float with that many bits of exponent and fraction.
+    /// Takes apart a float with `exponent_bits` bits of exponent and `fraction_bits` bits of fraction.
     fn new(raw: u32, exponent_bits: u32, fraction_bits: u32) -> Self {
         let most = (1_u32 << exponent_bits) - 1;
         let fraction = raw & ((1 << fraction_bits) - 1);

@@ -1,7 +1,7 @@
 //! Which lane and register holds which element of a matrix.
 //!
-//! Lanes come in groups of four. A register of a group holds elements of one line: a row of A, a column of B. Larger
-//! matrices repeat an 8-line pattern; the order of the repetitions is what the functions here know.
+//! Lanes come in groups of four. A register of a group holds elements of one line: a row of A or a column of B. Larger matrices
+//! repeat an 8-line pattern, and the functions here know the order of the repetitions.
 //!
 //! | fragment | order of registers, fastest first |
 //! |---|---|
@@ -11,27 +11,27 @@
 //!
 //! `m8n32k16` is held as the transposed product: its B like a left operand of 32 lines, its A like a right one.
 
-/// Lanes of a warp, which hold a fragment together.
+/// Number of lanes in a warp, which hold a fragment together.
 const FRAGMENT_LANES: u32 = 32;
 
-/// The part that an operand plays.
+/// Role of an operand in a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment {
-    /// Lines are multiplied by every line of the right operand.
+    /// The left operand, each of whose lines is multiplied by every line of the right one.
     Left {
         /// Rows of A.
         lines: u32,
         /// Elements of a line.
         depth: u32,
     },
-    /// Columns of B.
+    /// The right operand, whose lines are columns of B.
     Right {
         /// Columns of B.
         lines: u32,
         /// Elements of a line.
         depth: u32,
     },
-    /// The sum, or what it is added to.
+    /// The sum, or the addend.
     Accumulator {
         /// Rows of the product.
         rows: u32,
@@ -50,11 +50,11 @@ pub(crate) enum Fragment {
     },
 }
 
-/// Lines in the smallest pattern.
+/// Number of lines in the smallest pattern.
 const PATTERN_LINES: u32 = 8;
 
 impl Fragment {
-    /// Registers of 32 bits (64 for `f64`) with distinct elements of `bits` bits.
+    /// Returns the number of 32-bit registers (64-bit for `f64`) that hold distinct elements of `bits` bits.
     pub(crate) fn registers(self, bits: u32) -> u32 {
         let elements = match self {
             Self::Left { lines, depth } | Self::Right { lines, depth } => lines * depth,
@@ -65,7 +65,7 @@ impl Fragment {
         (elements / (FRAGMENT_LANES * per_register(bits))).max(1)
     }
 
-    /// The line and the position in it of element `index` of a lane's register.
+    /// Returns the line of element `index` in a lane's register, and its position in that line.
     pub(crate) fn position(self, bits: u32, register: u32, lane: u32, index: u32) -> (u32, u32) {
         let (group, thread) = (lane / 4, lane % 4);
         let per = per_register(bits);
@@ -107,7 +107,7 @@ impl Fragment {
     }
 }
 
-/// Elements of `bits` bits in a register.
+/// Returns how many elements of `bits` bits a register holds.
 pub(crate) fn per_register(bits: u32) -> u32 {
     (32 / bits).max(1)
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Every place of a fragment is held exactly once.
+    /// Asserts that every place of a fragment is held exactly once.
     fn covers(fragment: Fragment, bits: u32, elements: usize) {
         let mut seen = HashSet::new();
         for register in 0..fragment.registers(bits) {

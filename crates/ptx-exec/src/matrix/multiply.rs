@@ -22,10 +22,10 @@ use crate::engine::registers::WARP_LANES;
 use crate::matrix::gather::{UNDESCRIBED_FLOW, description, gather};
 use crate::matrix::operation::{Matrix, Multiply};
 
-/// Most elements of an accumulator.
+/// Largest number of elements of an accumulator.
 const MAX_ACCUMULATOR_ELEMENTS: usize = 256;
 
-/// Where the operands of an instruction are in `Code::lists`.
+/// Positions of an instruction's operands in `Code::lists`.
 pub(crate) struct Operands {
     result: u32,
     left: u32,
@@ -35,8 +35,8 @@ pub(crate) struct Operands {
 }
 
 impl Operands {
-    /// The list is: result, A, B, addend, metadata; `Inst::a` and `Inst::b` are the numbers of registers of A and B,
-    /// `Inst::d` that of the result.
+    /// Finds the operands in the list, which is: result, A, B, addend, metadata. `Inst::a` and `Inst::b` are the numbers of
+    /// registers of A and B, `Inst::d` that of the result.
     fn of(inst: &Inst, multiply: &Multiply) -> Self {
         let a = inst.x + inst.d;
         let b = a + inst.a;
@@ -47,7 +47,7 @@ impl Operands {
     }
 }
 
-/// Calls `visit` with line, position and bits of each element of a fragment of elements of up to 32 bits.
+/// Calls `visit` with line, position and bits of each element of a fragment whose elements have up to 32 bits.
 #[inline(always)]
 fn elements(
     machine: &Machine<'_>,
@@ -68,7 +68,7 @@ fn elements(
     }
 }
 
-/// Calls `visit` with line, position and value of each element of a fragment of `f64`.
+/// Calls `visit` with line, position and value of each element of an `f64` fragment.
 fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl FnMut(usize, usize, f64)) {
     for register in 0..fragment.registers(64) {
         let row = machine.registers.row::<u64>(machine.env.code.list(list + register));
@@ -79,12 +79,12 @@ fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl
     }
 }
 
-/// The index of an element of the accumulator.
+/// Returns the index of an element of the accumulator.
 fn at(multiply: &Multiply, row: usize, column: usize) -> usize {
     (row * multiply.shape[1] as usize + column) % MAX_ACCUMULATOR_ELEMENTS
 }
 
-/// The addends, by place.
+/// Returns the addends by their index in the accumulator.
 fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; MAX_ACCUMULATOR_ELEMENTS] {
     let mut sums = [0; MAX_ACCUMULATOR_ELEMENTS];
     let [_, _, fragment] = multiply.fragments();
@@ -94,7 +94,7 @@ fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; MAX_A
     sums
 }
 
-/// Writes the results, by place, to the registers of the result.
+/// Writes the results, in the order of the accumulator, to the registers of the result.
 fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32; MAX_ACCUMULATOR_ELEMENTS]) {
     let [_, _, fragment] = multiply.fragments();
     let (bits, per) = (multiply.result.bits(), per_register(multiply.result.bits()));
@@ -112,9 +112,9 @@ fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32;
     }
 }
 
-/// How sums are made.
+/// How the sums of a multiplication are computed.
 pub(crate) trait Rule {
-    /// Runs a multiplication whose operands are all there.
+    /// Runs a multiplication whose operands are all present.
     fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands);
 }
 
@@ -141,15 +141,15 @@ pub(crate) struct Floats;
 /// `e4m3 e5m2`
 pub(crate) struct TinyFloats;
 
-/// Most rows, and most columns.
+/// Largest number of rows, and of columns.
 const MAX_MATRIX_LINES: usize = 32;
 
-/// Which of the two lines an element is in, and where: 8-bit floats are summed in two steps.
+/// Returns which of the two lines holds an element, and at which position; 8-bit floats are summed in two steps.
 fn step<const TINY: bool>(position: usize) -> (usize, usize) {
     if TINY { (position % 4 / 2, position / 4 * 2 + position % 2) } else { (0, position) }
 }
 
-/// The lines of an operand.
+/// Reads the lines of an operand.
 #[inline(always)]
 fn lines<const TINY: bool>(
     machine: &Machine<'_>,
@@ -165,9 +165,9 @@ fn lines<const TINY: bool>(
     lines
 }
 
-/// One sum of floats whose products are all added at once.
+/// Returns one sum of floats whose products are all added at once.
 ///
-/// Accumulators of two types mean a sum in `f32`, before and after which the other type is converted.
+/// If addend and result have different types, the sum is in `f32`, and the other type is converted before or after it.
 #[inline(always)]
 fn summed(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) -> u32 {
     let (half, single) = (Element::F16, Element::Word);
@@ -179,7 +179,7 @@ fn summed(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) ->
     }
 }
 
-/// A sum in `f32`: in one step, but in two for the `tf32` of `wmma`.
+/// Returns a sum in `f32`: computed in one step, but in two for the `tf32` of `wmma`.
 #[inline(always)]
 fn stepwise(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) -> u32 {
     let single = Element::Word;
@@ -190,7 +190,7 @@ fn stepwise(multiply: &Multiply, a: &Line, b: &Line, count: usize, addend: u32) 
     dot(&a.quarter(1), &b.quarter(1), 4, single.part(first)).to_f32()
 }
 
-/// One sum of floats.
+/// Returns one sum of floats.
 #[inline(always)]
 fn sum<const TINY: bool>(multiply: &Multiply, a: [&Line; 2], b: [&Line; 2], count: usize, addend: u32) -> u32 {
     let half = multiply.result == Element::F16;
@@ -209,7 +209,7 @@ fn sum<const TINY: bool>(multiply: &Multiply, a: [&Line; 2], b: [&Line; 2], coun
     }
 }
 
-/// Floats of up to 19 bits.
+/// Multiplies floats of up to 19 bits.
 #[inline(always)]
 fn floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
     if let Some(selector) = multiply.sparse {
@@ -244,10 +244,10 @@ impl Rule for TinyFloats {
     }
 }
 
-/// Most columns of a sparse A, and of it as it is held.
+/// Largest number of columns of a sparse A, both in full and as it is held.
 const MAX_SPARSE_COLUMNS: usize = 128;
 
-/// For each row of a sparse A, the columns of the elements that are held.
+/// Returns the columns of the elements that are held, for each row of a sparse A.
 ///
 /// One or two lanes of a group of four hold the bits of a row; 16 bits name the columns of eight units. A unit is one element,
 /// half a `tf32` or a pair of 4-bit integers.
@@ -285,7 +285,7 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
     columns
 }
 
-/// `mma.sp` on floats.
+/// Runs `mma.sp` on floats.
 #[inline(never)]
 fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands, selector: u32) {
     let [left, right, _] = multiply.fragments();
@@ -309,7 +309,7 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
     store(machine, multiply, operands.result, &sums);
 }
 
-/// The elements of a column of B that meet those held of a row of A.
+/// Selects the elements of a column of B that meet the held elements of a row of A.
 fn select_column<const TINY: bool>(parts: &[UnpackedFloat; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
     for (position, position_in_sums) in places.iter().enumerate() {
@@ -341,7 +341,7 @@ impl Rule for Integers {
         let [rows, columns, depth] = multiply.shape.map(|size| size as usize);
         for (row, a) in a.iter().enumerate().take(rows) {
             for (column, b) in b.iter().enumerate().take(columns) {
-                // At most 128 products of 16 bits.
+                // There are at most 128 products of 16 bits.
                 let total: i32 = a[..depth.min(MAX_SPARSE_COLUMNS)].iter().zip(b).map(|(a, b)| a * b).sum();
                 let position_in_sums = at(multiply, row, column);
                 let addend = sums[position_in_sums].cast_signed();
@@ -353,7 +353,7 @@ impl Rule for Integers {
     }
 }
 
-/// Puts the elements held of each row of a sparse A into their columns.
+/// Puts the held elements of each row of a sparse A into their columns.
 fn spread(
     lines: &mut [[i32; MAX_SPARSE_COLUMNS]; MAX_MATRIX_LINES],
     selected: &[[u8; MAX_SPARSE_COLUMNS / 2]; 16],
@@ -402,7 +402,7 @@ impl Rule for Bits {
 /// `f64`
 pub(crate) struct Doubles;
 
-/// `a * b + c` in a rounding.
+/// Returns `a * b + c`, rounded once in the given mode.
 fn fused(rounding: u8, a: f64, b: f64, c: f64) -> f64 {
     let value = match rounding {
         mode::ZERO => round::fma_f64::<{ mode::ZERO }>(a, b, c),
@@ -413,7 +413,7 @@ fn fused(rounding: u8, a: f64, b: f64, c: f64) -> f64 {
     if !value.is_nan() {
         return value;
     }
-    // The first operand that is not a number, made quiet; else the one that stands for an invalid operation.
+    // The result is the first NaN operand, made quiet, or else the NaN of an invalid operation.
     let bits = [a, b, c].into_iter().find(|operand| operand.is_nan()).map_or(0xfff8 << 48, f64::to_bits);
     f64::from_bits(bits | 1 << 51)
 }
@@ -451,15 +451,15 @@ impl Rule for Doubles {
     }
 }
 
-/// `m8n8k4` on `f16`: four products, each by eight lanes.
+/// `m8n8k4` on `f16`: four products, each computed by eight lanes.
 pub(crate) struct Quads;
 
-/// Which of the four products a lane takes part in.
+/// Returns which of the four products a lane takes part in.
 fn quad(lane: usize) -> usize {
     lane / 4 % 4
 }
 
-/// One sum of `m8n8k4`.
+/// Returns one sum of `m8n8k4`.
 fn quad_sum(multiply: &Multiply, a: [u32; 4], b: [u32; 4], addend: u32) -> u32 {
     let half = Element::F16;
     let addend = multiply.addend.value(addend);

@@ -1,10 +1,10 @@
-//! What a matrix instruction does, apart from its registers.
+//! Descriptions of matrix instructions, without their registers.
 
 use super::element::Element;
 use super::layout::Fragment;
 use crate::types::Space;
 
-/// What a matrix instruction does, apart from its registers; `Inst::imm` is its index in `Code::matrices`.
+/// Description of a matrix instruction without its registers; `Inst::imm` is its index in `Code::matrices`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Matrix {
     /// `mma`, `wmma.mma`
@@ -13,35 +13,35 @@ pub(crate) enum Matrix {
     Transfer(Transfer),
 }
 
-/// A multiplication of two matrices, and what is added.
+/// A multiplication of two matrices, with an addend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Multiply {
-    /// Rows, columns, and depth of the product; of the transposed one where that is how fragments are held.
+    /// Rows, columns, and depth of the product, or of the transposed product if fragments are held that way.
     pub(crate) shape: [u32; 3],
-    /// Elements of the left operand.
+    /// Element type of the left operand.
     pub(crate) left: Element,
-    /// Elements of the right operand.
+    /// Element type of the right operand.
     pub(crate) right: Element,
-    /// Elements that are added.
+    /// Element type of the addend.
     pub(crate) addend: Element,
-    /// Elements of the result.
+    /// Element type of the result.
     pub(crate) result: Element,
-    /// Whether A and B are held the other way round.
+    /// Whether A and B change places.
     pub(crate) transposed: bool,
-    /// Integers clamp instead of wrapping.
+    /// Whether integers clamp instead of wrapping.
     pub(crate) saturate: bool,
-    /// Rounding of `f64`.
+    /// Rounding mode of `f64`.
     pub(crate) rounding: u8,
-    /// Bits are joined by `and`, not by `xor`.
+    /// Whether bits are combined by `and` instead of `xor`.
     pub(crate) and: bool,
-    /// `mma.sp`: which lanes of four hold metadata.
+    /// For `mma.sp`: which lanes of four hold metadata.
     pub(crate) sparse: Option<u32>,
-    /// `m8n8k4` on `f16`: whether lanes hold elements along K, of A and of B.
+    /// For `m8n8k4` on `f16`: whether lanes hold elements along K, for A and for B.
     pub(crate) quad: Option<[bool; 2]>,
 }
 
 impl Multiply {
-    /// Fragments of left operand, right operand and accumulator.
+    /// Returns the fragments of left operand, right operand and accumulator.
     pub(crate) fn fragments(&self) -> [Fragment; 3] {
         let [rows, columns, depth] = self.shape;
         if let Some([a, b]) = self.quad {
@@ -60,18 +60,18 @@ impl Multiply {
 /// A load or store of a matrix; its address is `Inst::a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transfer {
-    /// What is held; `None` for tiles.
+    /// The fragment that is moved; `None` for tiles.
     pub(crate) fragment: Option<Fragment>,
-    /// Whether neighbours in a line of the fragment are neighbours in memory; of tiles, whether they are not transposed.
+    /// Whether neighbours in a line of the fragment are neighbours in memory; for tiles, whether they are not transposed.
     pub(crate) along: bool,
-    /// Size of an element.
+    /// Size of an element in bits.
     pub(crate) bits: u32,
     /// Registers of the operand; a fragment with fewer is repeated in the others.
     pub(crate) registers: u32,
-    /// What the address means.
+    /// State space of the address.
     pub(crate) space: Space,
     /// Whether the address register has 32 bits.
     pub(crate) narrow: bool,
-    /// Added to the address.
+    /// Constant that is added to the address.
     pub(crate) offset: u64,
 }

@@ -1,6 +1,6 @@
 //! Matrices between memory and fragments: `wmma.load wmma.store ldmatrix stmatrix movmatrix`.
 //!
-//! Each lane reads and writes the elements that it holds, at the address that it computed, in the largest pieces that lie
+//! Each lane reads and writes the elements that it holds, at the address that it computed. It moves the largest pieces that lie
 //! together in memory. The tiles of `ldmatrix` are eight rows of 16 bytes, each at the address of one lane.
 
 use super::layout::{Fragment, per_register};
@@ -11,17 +11,17 @@ use crate::matrix::gather::{UNDESCRIBED_FLOW, description, gather};
 use crate::matrix::operation::{Matrix, Transfer};
 use crate::types::Space;
 
-/// Bytes of a row of a tile.
+/// Number of bytes in a row of a tile.
 pub(crate) const ROW_BYTES: u64 = 16;
 
-/// Rows of a tile.
+/// Number of rows in a tile.
 const TILE_ROWS: usize = 8;
 
-/// Rows of a tile as words.
+/// Rows of a tile, as words.
 type Tile = [[u32; 4]; TILE_ROWS];
 
 impl Transfer {
-    /// The address that a lane computed.
+    /// Returns the address that a lane computed.
     fn address(&self, machine: &Machine<'_>, inst: &Inst, lane: usize) -> u64 {
         if self.narrow {
             u64::from(machine.registers.row::<u32>(inst.a)[lane].wrapping_add(self.offset as u32))
@@ -30,7 +30,7 @@ impl Transfer {
         }
     }
 
-    /// The address of an element, lines being `stride` elements apart.
+    /// Returns the address of an element, where lines are `stride` elements apart.
     fn element(&self, base: u64, stride: u32, line: u32, position: u32) -> u64 {
         let (far, near) = if self.along { (line, position) } else { (position, line) };
         let element = u64::from(far) * u64::from(stride) + u64::from(near);
@@ -38,19 +38,19 @@ impl Transfer {
     }
 }
 
-/// The description of a transfer.
+/// Returns the description of a transfer.
 fn transfer(machine: &Machine<'_>, inst: &Inst) -> Option<Transfer> {
     description(machine, inst.imm, |matrix| if let Matrix::Transfer(transfer) = matrix { Some(transfer) } else { None })
 }
 
-/// The row of a tile whose address this lane gives, if it gives one.
+/// Returns the address of the tile row that this lane supplies, if it supplies one.
 pub(crate) fn row_of_tile(machine: &Machine<'_>, inst: &Inst, lane: usize) -> Option<(Space, u64)> {
     let transfer = transfer(machine, inst)?;
     let is_used = lane < TILE_ROWS * transfer.registers as usize;
     is_used.then(|| (transfer.space, transfer.address(machine, inst, lane)))
 }
 
-/// Reads or writes one register of a lane, element by element or whole, by `visit(machine, address, bits, shift)`.
+/// Calls `visit(machine, address, bits, shift)` for one register of a lane, either once or for each element.
 fn pieces(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -73,7 +73,7 @@ fn pieces(
     Ok(())
 }
 
-/// `wmma.load`: stride in `b`, registers in the list at `x`.
+/// Runs `wmma.load`: the stride is in `b`, the registers are in the list at `x`.
 pub(crate) fn load_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
@@ -111,7 +111,7 @@ pub(crate) fn load_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `wmma.store`: stride in `b`, registers in the list at `x`.
+/// Runs `wmma.store`: the stride is in `b`, the registers are in the list at `x`.
 pub(crate) fn store_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
@@ -142,17 +142,17 @@ pub(crate) fn store_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// The 16-bit element of a tile.
+/// Returns a 16-bit element of a tile.
 fn half(tile: &Tile, row: usize, column: usize) -> u32 {
     tile[row % TILE_ROWS][column / 2 % 4] >> (16 * (column % 2)) & 0xffff
 }
 
-/// The tile that a register of all lanes is: each group of four lanes holds a row.
+/// Returns the tile in a register of all lanes: each group of four lanes holds a row.
 fn tile_of(row: &[u32; WARP_LANES]) -> Tile {
     std::array::from_fn(|line| std::array::from_fn(|word| row[4 * line + word]))
 }
 
-/// The register that holds a tile, or its transpose.
+/// Returns the register that holds a tile, or its transpose.
 fn register_of(tile: &Tile, plain: bool) -> [u32; WARP_LANES] {
     std::array::from_fn(|lane| {
         let (group, thread) = (lane / 4, lane % 4);
@@ -164,7 +164,7 @@ fn register_of(tile: &Tile, plain: bool) -> [u32; WARP_LANES] {
     })
 }
 
-/// `ldmatrix`: tile `n` is at the addresses of lanes `8 n` to `8 n + 7`.
+/// Runs `ldmatrix`: tile `n` is at the addresses of lanes `8 n` to `8 n + 7`.
 pub(crate) fn load_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
@@ -189,7 +189,7 @@ pub(crate) fn load_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `stmatrix`: the reverse of `load_tiles`.
+/// Runs `stmatrix`, the reverse of `load_tiles`.
 pub(crate) fn store_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
@@ -197,7 +197,7 @@ pub(crate) fn store_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let Some(transfer) = transfer(machine, inst) else { return UNDESCRIBED_FLOW };
     for register in 0..transfer.registers {
         let held = machine.registers.row::<u32>(machine.env.code.list(inst.x + register));
-        // A transposed tile is the transpose of what the lanes hold as rows.
+        // To store a transposed tile, the rows that the lanes hold are transposed.
         let tile = tile_of(&register_of(&tile_of(held), transfer.along));
         for (line, words) in tile.iter().enumerate() {
             let lane = (TILE_ROWS * register as usize + line) % WARP_LANES;
@@ -215,7 +215,7 @@ pub(crate) fn store_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// `movmatrix.trans`
+/// Runs `movmatrix.trans`.
 pub(crate) fn transpose(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
@@ -233,7 +233,7 @@ mod tests {
     fn a_tile_transposed_twice_is_itself() {
         let row: [u32; WARP_LANES] = std::array::from_fn(|lane| (2 * lane as u32) | ((2 * lane as u32 + 1) << 16));
         let turned = register_of(&tile_of(&row), false);
-        // Elements are numbered by rows of eight: the first column is 0, 8, 16...
+        // Elements are numbered by rows of eight, so the first column is 0, 8, 16...
         assert_eq!((turned[0], turned[1], turned[4]), (8 << 16, 24 << 16 | 16, 9 << 16 | 1));
         assert_eq!(register_of(&tile_of(&turned), false), row);
         assert_eq!(register_of(&tile_of(&row), true), row);

@@ -1,8 +1,7 @@
-//! `cp.async`, `cp.async.bulk`, `cp.reduce.async.bulk`: copies that PTX lets happen at any time until they are waited for.
+//! `cp.async`, `cp.async.bulk`, `cp.reduce.async.bulk`: copies that PTX allows at any time until they are waited for.
 //!
-//! They happen when they are issued: the interpreter gains nothing from putting a copy off, and a grid that is paused has
-//! no copies in flight. So committing and waiting for groups has nothing to do, and a barrier that tracks a copy hears
-//! of its bytes at once.
+//! They run when they are issued: the interpreter would gain nothing from a delay, and a paused grid has no copies in flight. So
+//! there is nothing to do for commits and waits on groups, and a barrier that tracks a copy counts its bytes at once.
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
@@ -13,17 +12,17 @@ use crate::memory::word::Word;
 use crate::slot::NO_SLOT;
 use crate::types::Space;
 
-/// `Inst::x` of `cp.async`: its size in bytes, `NARROW_POINTER` apart from it, and what `c` is.
+/// `Inst::x` of `cp.async`: its size in bytes, the flag `NARROW_POINTER` next to it, and the meaning of `c`.
 pub(crate) mod how {
-    /// The bytes of the size, 4 to 16, in place of their logarithm.
+    /// Mask of the size in bytes, 4 to 16.
     pub(crate) const SIZE: u32 = 31 << 8;
-    /// Where the size starts.
+    /// Lowest bit of the size.
     pub(crate) const SIZE_SHIFT: u32 = 8;
-    /// `c` is a predicate that says whether to ignore the source.
+    /// `c` is a predicate that tells whether to ignore the source.
     pub(crate) const IGNORE: u32 = 1 << 16;
 }
 
-/// `cp.async [a + low imm], [b + high imm], size, c`: what the source does not give is filled with zeroes.
+/// Runs `cp.async [a + low imm], [b + high imm], size, c`, and fills bytes that the source does not supply with zeroes.
 pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let size = u64::from((inst.x & how::SIZE) >> how::SIZE_SHIFT);
     let ignored = if inst.x & how::IGNORE != 0 { machine.registers.bits(inst.c) } else { 0 };
@@ -43,7 +42,7 @@ pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Where a lane's `cp.async` goes to in shared memory, by a register of 32 bits or of 64, and where it comes from.
+/// Returns the destination of a lane's `cp.async` in shared memory, and its source; `narrow` is a 32-bit destination register.
 pub(crate) fn addresses(machine: &Machine<'_>, inst: &Inst, narrow: bool, lane: usize) -> (u64, u64) {
     let (registers, offset) = (&machine.registers, inst.imm as u32);
     let to = if narrow {
@@ -54,12 +53,12 @@ pub(crate) fn addresses(machine: &Machine<'_>, inst: &Inst, narrow: bool, lane: 
     (to, registers.row::<u64>(inst.b)[lane].wrapping_add(signed((inst.imm >> 32) as u32)))
 }
 
-/// An address offset as 64 bits.
+/// Extends an address offset to 64 bits.
 fn signed(offset: u32) -> u64 {
     i64::from(offset.cast_signed()).cast_unsigned()
 }
 
-/// Copies `given` of `size` bytes into shared memory and clears the rest.
+/// Copies `source_bytes` of `size` bytes into shared memory and clears the rest.
 fn copy_padded(machine: &mut Machine<'_>, to: u64, from: u64, source_bytes: u64, size: u64) -> Result<(), FaultKind> {
     for address in [to, from] {
         if !address.is_multiple_of(size) {
@@ -86,17 +85,17 @@ pub(crate) mod bulk {
     pub(crate) const MULTICAST: u64 = 4;
 }
 
-/// What addresses and sizes of bulk copies are multiples of.
+/// Alignment of addresses and sizes of bulk copies.
 const BULK_ALIGN_BYTES: u64 = 16;
 
-/// The operands of a bulk copy for one lane: a list of registers at `Inst::x`, in this order.
+/// Operands of a bulk copy for one lane: a list of registers at `Inst::x`, in this order.
 #[derive(Debug, Clone, Copy)]
 struct Bulk {
     to: u64,
     from: u64,
     size: u64,
     barrier: u64,
-    /// Blocks of the cluster, for a multicast.
+    /// Blocks of the cluster that a multicast writes to.
     blocks: u32,
 }
 
@@ -116,21 +115,21 @@ impl Bulk {
         crooked.map_or(Ok(bulk), |value| Err(FaultKind::MisalignedAddress(value)))
     }
 
-    /// The spaces of source and destination.
+    /// Returns the spaces of source and destination.
     fn spaces(flags: u64) -> (Space, Space) {
         let space = |flag| if flags & flag != 0 { Space::Shared } else { Space::Global };
         (space(bulk::FROM_SHARED), space(bulk::TO_SHARED))
     }
 }
 
-/// `cp.async.bulk [to], [from], size, [barrier], blocks`
+/// Runs `cp.async.bulk [to], [from], size, [barrier], blocks`.
 pub(crate) fn copy_bulk(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each_bulk(machine, inst, |machine, bulk, (from, to)| {
         machine.copy_stretch((to, bulk.to), (from, bulk.from), bulk.size)
     })
 }
 
-/// Does `work` for each lane, and for each block of a multicast, and tells the barriers.
+/// Does `work` for each lane and each block of a multicast, and counts the bytes on the barriers.
 fn each_bulk(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -161,7 +160,7 @@ fn each_bulk(
     Flow::Next
 }
 
-/// `cp.reduce.async.bulk.OP`: element by element, each one atomically.
+/// Runs `cp.reduce.async.bulk.OP` element by element, each one atomically.
 fn reduce_bulk<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each_bulk(machine, inst, |machine, bulk, (from, to)| {
         for at in (0..bulk.size).step_by(O::Word::SIZE as usize) {
@@ -173,7 +172,7 @@ fn reduce_bulk<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// Makes code for a bulk reduction of an operation of `atom`.
+/// Makes code for a bulk reduction with an operation of `atom`.
 struct ReduceBulk;
 
 impl atom::Visitor for ReduceBulk {
@@ -184,7 +183,7 @@ impl atom::Visitor for ReduceBulk {
     }
 }
 
-/// The code for a bulk reduction; `None` for combinations that do not exist.
+/// Returns the code for a bulk reduction; `None` for combinations that do not exist.
 pub(crate) fn reduction(name: &str, ty: &str) -> Option<Exec> {
     atom::visit(name, ty, ReduceBulk)
 }

@@ -1,8 +1,8 @@
 //! `atom` and `red`: one lane after the other, lowest first.
 //!
-//! Device and shared memory alike are changed by compare-and-exchange on the host address, so that blocks on other threads
-//! and the program's own threads see each change whole. Every operation is sequentially consistent, which is at least what
-//! any order word of PTX asks for; scopes make no difference on a CPU.
+//! Both device and shared memory are changed by compare-and-exchange on the host address. So blocks on other threads and the
+//! program's own threads see each change whole. Every operation is sequentially consistent, which is at least as strong as any
+//! ordering that PTX can ask for. Scopes make no difference on a CPU.
 
 use crate::alu::convert::IntoFloat;
 use crate::alu::element::{Bf16, Element, F16, Two};
@@ -16,18 +16,18 @@ use crate::slot::NO_SLOT;
 use crate::types::Space;
 use crate::window;
 
-/// `Inst::x` flag: the address register has 32 bits. Below it is `Space::encode`.
+/// Flag in `Inst::x`: the address register has 32 bits. The bits below it are `Space::encode`.
 pub(crate) const NARROW_POINTER: u32 = 4;
 
-/// An operation: what the memory holds afterwards.
+/// An operation, which computes the new value in memory.
 pub(crate) trait Operation {
-    /// What is in memory.
+    /// Type of the value in memory.
     type Word: Word + Atomic;
-    /// What is in registers.
+    /// Type of the value in registers.
     type Lane: Raw;
-    /// The new value.
+    /// Returns the new value.
     fn apply(old: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word;
-    /// The new value in device memory, where the GPU has other units to compute it.
+    /// Returns the new value in device memory, where the GPU computes it in other units.
     fn apply_far(old: Self::Word, b: Self::Word, c: Self::Word) -> Self::Word {
         Self::apply(old, b, c)
     }
@@ -50,28 +50,28 @@ macro_rules! operations {
     )*};
 }
 
-/// A sum of small floats.
+/// Returns the sum of two small floats.
 fn add_small<T: Small>(a: u32, b: u32) -> u32 {
     T::from_wide(T::read(a).wide() + T::read(b).wide()).write()
 }
 
-/// Sums of pairs of small floats.
+/// Returns the sums of two pairs of small floats.
 fn add_pair<T: Small>(a: u32, b: u32) -> u32 {
     let (a, b) = (Two::<T>::read(a), Two::<T>::read(b));
     Two(T::from_wide(a.0.wide() + b.0.wide()), T::from_wide(a.1.wide() + b.1.wide())).write()
 }
 
-/// The smaller or larger of two small floats; a number beats NaN.
+/// Returns the smaller or larger of two small floats; a number is preferred to NaN.
 fn extreme_small<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
     T::from_wide(pick(T::read(a).wide(), T::read(b).wide())).write()
 }
 
-/// The smaller or larger of two pairs of small floats, for both halves; a number beats NaN.
+/// Returns the smaller or larger of two pairs of small floats, for both halves; a number is preferred to NaN.
 fn extreme_pair<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
     extreme_small::<T>(a & 0xffff, b & 0xffff, pick) | extreme_small::<T>(a >> 16, b >> 16, pick) << 16
 }
 
-/// Bits as a number.
+/// Returns the number that `bits` encode.
 fn float(bits: u32) -> f32 {
     f32::from_bits(bits)
 }
@@ -149,7 +149,7 @@ operations! {
     Decrement: u32, u32 = |old, b, _c| if old == 0 || old > b { b } else { old - 1 };
 }
 
-/// `add.f32`: device memory knows no subnormals.
+/// `add.f32`: in device memory, subnormals are flushed.
 pub(crate) struct AddF32;
 
 impl Operation for AddF32 {
@@ -166,14 +166,14 @@ impl Operation for AddF32 {
     }
 }
 
-/// `add.f64`: a NaN in device memory, or added to what is there, stays as it is.
+/// `add.f64`: in device memory, the result keeps all bits of a NaN, which elsewhere becomes quiet.
 pub(crate) struct AddF64;
 
 impl Operation for AddF64 {
     type Word = u64;
     type Lane = u64;
 
-    /// The NaN that was there goes before the one that is added, and comes out as a quiet one.
+    /// Returns the sum; a NaN in memory goes before a NaN operand, and the result is a quiet NaN.
     fn apply(old: u64, b: u64, _: u64) -> u64 {
         let nan = [old, b].into_iter().find(|bits| f64::from_bits(*bits).is_nan());
         nan.map_or_else(|| (f64::from_bits(old) + f64::from_bits(b)).to_bits(), |nan| nan | 1 << 51)
@@ -185,7 +185,7 @@ impl Operation for AddF64 {
     }
 }
 
-/// `atom.OP d, [a + imm], b, c` or `red.OP [a + imm], b`.
+/// Runs `atom.OP d, [a + imm], b, c` or `red.OP [a + imm], b`.
 fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.spinning = true;
     let space = Space::decode(inst.x & 3);
@@ -213,9 +213,9 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Makes code that works with an operation.
 pub(crate) trait Visitor: Sized {
-    /// The kind of code.
+    /// Type of the code.
     type Code;
-    /// The code for `O`.
+    /// Returns the code for `O`.
     fn visit<O: Operation>(self) -> Self::Code;
 }
 
@@ -230,12 +230,12 @@ impl Visitor for Plain {
     }
 }
 
-/// The code for operation `name` on `ty`, as PTX writes them; `None` for combinations that do not exist.
+/// Returns the code for operation `name` on `ty`, as PTX writes them; `None` for combinations that do not exist.
 pub(crate) fn lookup(name: &str, ty: &str) -> Option<Exec> {
     visit(name, ty, Plain)
 }
 
-/// The code that `visitor` makes for operation `name` on `ty`.
+/// Returns the code that `visitor` makes for operation `name` on `ty`.
 pub(crate) fn visit<V: Visitor>(name: &str, ty: &str, visitor: V) -> Option<V::Code> {
     Some(match (name, ty) {
         ("add", "u32" | "s32") => visitor.visit::<Add32>(),
@@ -264,7 +264,7 @@ pub(crate) fn visit<V: Visitor>(name: &str, ty: &str, visitor: V) -> Option<V::C
     })
 }
 
-/// `min` and `max`, signed and unsigned.
+/// Returns the code for `min` and `max`, signed and unsigned.
 fn extreme<V: Visitor>(name: &str, ty: &str, visitor: V) -> Option<V::Code> {
     Some(match (name, ty) {
         ("min", "u32") => visitor.visit::<MinU32>(),

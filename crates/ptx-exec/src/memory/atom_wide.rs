@@ -1,4 +1,4 @@
-//! `atom.exch.b128` and `atom.cas.b128`: by the instruction that x86-64 has for 16 bytes, where the processor has it.
+//! `atom.exch.b128` and `atom.cas.b128`, by the 16-byte instruction of x86-64 where the processor has it.
 #![expect(unsafe_code, reason = "the processor's instruction works on raw memory")]
 
 use crate::engine::fault::FaultKind;
@@ -8,29 +8,29 @@ use crate::memory::atom::NARROW_POINTER;
 use crate::memory::lane_address::LaneAddress;
 use crate::types::Space;
 
-/// Bytes of a value.
+/// Number of bytes in a value.
 const VALUE_BYTES: u64 = 16;
-/// `Inst::imm`: the space, with `NARROW_POINTER`, and above it the offset.
+/// Lowest bit of the offset in `Inst::imm`; the bits below it are the space, with `NARROW_POINTER`.
 pub(crate) const OFFSET_SHIFT: u32 = 8;
 
-/// Whether the processor has the instruction.
+/// Returns whether the processor has the instruction.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_there() -> bool {
     std::arch::is_x86_feature_detected!("cmpxchg16b")
 }
 
-/// Only x86-64 is asked.
+/// Returns false, since the instruction exists on x86-64 only.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn is_there() -> bool {
     false
 }
 
-/// `atom.exch.b128`; the list has the address and both halves of the value, the results are in `d` and `a`.
+/// Runs `atom.exch.b128`; the list has the address and both halves of the value, the results go to `d` and `a`.
 pub(crate) fn exchange(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each_lane(machine, inst, false)
 }
 
-/// `atom.cas.b128`; in the list the halves of the new value follow those that are compared.
+/// Runs `atom.cas.b128`; in the list, the halves of the new value follow those of the expected value.
 pub(crate) fn swap(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each_lane(machine, inst, true)
 }
@@ -49,7 +49,7 @@ fn each_lane(machine: &mut Machine<'_>, inst: &Inst, compares: bool) -> Flow {
     Flow::Next
 }
 
-/// Changes what is at a lane's address; returns what was there.
+/// Changes the value at a lane's address and returns the old one.
 fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -> Result<u128, FaultKind> {
     let code = machine.env.code;
     let half = |machine: &Machine<'_>, index: u32| machine.registers.row::<u64>(code.list(inst.x + index))[lane];
@@ -69,7 +69,7 @@ fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -
             // SAFETY: `resolve` checked range and writability, the arm the alignment, the decoder the processor.
             Ok(unsafe { update(at, next) })
         }
-        // One thread runs the block whose shared memory lies askew, and local memory is one lane's.
+        // A block whose shared memory is not aligned runs on one thread, and local memory belongs to one lane.
         _ => {
             let old = join(machine.read(space, lane, address)?, machine.read(space, lane, address + VALUE_BYTES / 2)?);
             let new = next(old);
@@ -84,11 +84,11 @@ fn join(low: u64, high: u64) -> u128 {
     u128::from(low) | u128::from(high) << 64
 }
 
-/// Replaces 16 bytes at once; returns what was there.
+/// Replaces 16 bytes at once and returns the old value.
 ///
 /// # Safety
 ///
-/// `at` is a multiple of 16 and writable memory, and the processor has `cmpxchg16b`.
+/// `at` must be a multiple of 16 in writable memory, and the processor must have `cmpxchg16b`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn update(at: u64, next: impl Fn(u128) -> u128) -> u128 {
     let mut old = 0;
@@ -102,12 +102,12 @@ unsafe fn update(at: u64, next: impl Fn(u128) -> u128) -> u128 {
     }
 }
 
-/// Replaces 16 bytes by `new` if they are `old`; returns what was there. The standard library's own function may come to a call of
-/// libatomic, which is not linked.
+/// Replaces 16 bytes by `new` if they are `old`, and returns the old value. The standard library's own function may become a call
+/// of libatomic, which is not linked.
 ///
 /// # Safety
 ///
-/// As [`update`].
+/// Same as for [`update`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn compare_exchange(at: u64, old: u128, new: u128) -> u128 {
     let (mut low, mut high) = (old as u64, (old >> 64) as u64);
@@ -129,7 +129,7 @@ unsafe fn compare_exchange(at: u64, old: u128, new: u128) -> u128 {
     join(low, high)
 }
 
-/// Never called: the decoder refuses these instructions.
+/// Stub that is never called, since the decoder refuses these instructions.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn update(_at: u64, next: impl Fn(u128) -> u128) -> u128 {
     next(0)

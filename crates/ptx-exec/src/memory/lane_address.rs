@@ -1,4 +1,4 @@
-//! From an address and a lane to a place: plain memory, shared memory, parameters, or the lane's local memory.
+//! From an address and a lane to a place: host memory, parameters, or the lane's local memory.
 
 use super::raw::{self, Atomic};
 use super::{local, local_rows, param};
@@ -9,19 +9,19 @@ use crate::memory::word::Word;
 use crate::types::Space;
 use crate::window;
 
-/// Where an access of one lane goes.
+/// Destination of one lane's access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LaneAddress {
-    /// Memory of this process, checked.
+    /// A checked address in this process.
     Host(u64),
-    /// An offset into the lane's local memory, checked.
+    /// A checked offset into the lane's local memory.
     Local(u64),
-    /// An offset into the kernel's parameters, checked.
+    /// A checked offset into the kernel's parameters.
     Param(u64),
 }
 
 impl Machine<'_> {
-    /// Checks an access of `size` bytes, a power of two, and says where it goes.
+    /// Checks an access of `size` bytes, a power of two, and returns where it goes.
     pub(crate) fn resolve(
         &mut self,
         space: Space,
@@ -40,7 +40,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Tells by the address which space is meant.
+    /// Resolves a generic address, whose value tells the space.
     fn generic_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
         let resolved = if address < window::SHARED_ADDRESS {
             return self.global_address(address, size, write);
@@ -56,7 +56,7 @@ impl Machine<'_> {
         resolved.ok_or(FaultKind::IllegalAddress(address))
     }
 
-    /// Device memory: asks for the range.
+    /// Resolves an address of device memory by its range.
     fn global_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
         if address >= window::SHARED_ADDRESS {
             let resolved = self.env.workspace_at(address, size).map(LaneAddress::Host);
@@ -66,19 +66,19 @@ impl Machine<'_> {
         if allowed { Ok(LaneAddress::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }
 
-    /// Shared memory, of the block or of another one of its cluster.
+    /// Resolves an address of shared memory, of this block or of another block in its cluster.
     pub(crate) fn shared_address(&mut self, address: u64, size: u64) -> Option<LaneAddress> {
         let span = self.block.shared.span(address, size);
         span.or_else(|| self.peer_span(address, size)).map(LaneAddress::Host)
     }
 
-    /// Where `bytes` bytes at `address` are in this process, if they lie in another block of the cluster.
+    /// Returns the address in this process of `bytes` bytes at `address`, if they lie in another block of the cluster.
     fn peer_span(&self, address: u64, bytes: u64) -> Option<u64> {
         let rank = usize::try_from(address >> BLOCK_RANK_SHIFT).ok()?;
         self.cluster.get(rank)?.shared.span(address, bytes)
     }
 
-    /// Local memory: ends with the frames that exist now.
+    /// Resolves an offset into local memory, which ends with the frames that exist now.
     fn local_address(&mut self, offset: u64, size: u64) -> Option<LaneAddress> {
         local_rows::contains(&self.warp.local, offset, size).then_some(LaneAddress::Local(offset))
     }
@@ -135,7 +135,7 @@ impl Machine<'_> {
         match self.resolve(space, address, T::SIZE, true)? {
             // SAFETY: `resolve` checked range, writability and alignment.
             LaneAddress::Host(address) => Ok(unsafe { T::update(address, change) }),
-            // No other lane sees a lane's local memory.
+            // A lane's local memory is invisible to other lanes.
             LaneAddress::Local(offset) => {
                 let old = local::read(&self.warp.local, lane, offset);
                 local::write(&mut self.warp.local, lane, offset, change(old));

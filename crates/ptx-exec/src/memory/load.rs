@@ -1,7 +1,7 @@
 //! `ld` from global, generic and shared addresses.
 //!
-//! Nearly all code reads 32 values in a row, or one for all lanes: that is what the instruction itself looks for. The `rest`
-//! serves these two for some of the lanes, and any addresses within one range; what remains goes lane by lane through
+//! Nearly all code reads 32 consecutive values, or one value for all lanes. The instruction itself looks for these two patterns.
+//! The `rest` serves them for some of the lanes, and any addresses within one range. All other accesses go lane by lane through
 //! `resolve`, which finds the fault if there is one.
 
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
@@ -20,22 +20,22 @@ use crate::types::Space;
 use crate::window;
 use std::marker::PhantomData;
 
-/// The instruction: what is read, the register it goes to, and how addresses are held.
+/// Parameters of the instruction: the type in memory, the type of the register, and the type of addresses.
 pub(crate) trait Access {
-    /// What is in memory.
+    /// Type of the value in memory.
     type Word: Word;
-    /// What is in the register.
+    /// Type of the value in the register.
     type Lane: Raw;
-    /// The address register.
+    /// Type of the address register.
     type Pointer: Pointer;
     /// Whether addresses are offsets into shared memory.
     const SHARED: bool;
 }
 
-/// Global and generic addresses; `Inst::b` tells which (`Space::encode`).
+/// Access by global and generic addresses; `Inst::b` tells which (`Space::encode`).
 pub(crate) struct DeviceAccess<T, L>(PhantomData<(T, L)>);
 
-/// Offsets into the shared memory of the block.
+/// Access by offsets into the shared memory of the block.
 pub(crate) struct SharedAccess<T, L, P>(PhantomData<(T, L, P)>);
 
 impl<T: Word, L: Raw> Access for DeviceAccess<T, L> {
@@ -52,19 +52,19 @@ impl<T: Word, L: Raw, P: Pointer> Access for SharedAccess<T, L, P> {
     const SHARED: bool = true;
 }
 
-/// Where `bytes` bytes at `address` are in this process, if they all lie in one range.
+/// Returns the address in this process of `bytes` bytes at `address`, if they all lie in one range.
 #[inline(always)]
 pub(crate) fn span<A: Access>(machine: &mut Machine<'_>, address: u64, bytes: u64, write: bool) -> Option<u64> {
     if A::SHARED {
         return machine.block.shared.span(address, bytes);
     }
-    // Windows are no ranges of the host: do not ask it.
+    // Windows are not ranges of the host, so it is not asked.
     let plain = address < window::SHARED_ADDRESS;
     let allowed = plain && machine.ranges.allow(machine.env.host, machine.pc, address, bytes, write);
     allowed.then_some(address)
 }
 
-/// The range that `address` lies in, for accesses of `size` bytes, and where `address` is in this process.
+/// Returns the range of `address` for accesses of `size` bytes, and the address in this process.
 #[inline(always)]
 fn around<A: Access>(machine: &mut Machine<'_>, address: u64, size: u64, write: bool) -> Option<(u64, u64, u64)> {
     let host = span::<A>(machine, address, size, write)?;
@@ -77,15 +77,15 @@ fn around<A: Access>(machine: &mut Machine<'_>, address: u64, size: u64, write: 
     Some((host, start, end - start - size))
 }
 
-/// Accesses of a warp that are known to be allowed: where the first is, and how far the others are from it.
+/// Checked accesses of a warp: the address of the first one, and the distances of the others.
 pub(crate) struct Spread<P> {
     /// Address in this process of the first lane's access.
     pub(crate) host: u64,
-    /// From there, wrapping; 0 for lanes that do not run.
+    /// Distance of each lane from `host`, wrapping; 0 for lanes that do not run.
     pub(crate) distances: [P; WARP_LANES],
 }
 
-/// Checks all accesses of `size` bytes against the range of the first one; `None` when they need a closer look.
+/// Checks all accesses of `size` bytes against the range of the first one; `None` if that is not enough.
 #[inline(always)]
 pub(crate) fn spread<A: Access>(
     machine: &mut Machine<'_>,
@@ -102,7 +102,7 @@ pub(crate) fn spread<A: Access>(
     (!bad).then_some(Spread { host, distances })
 }
 
-/// Extends 32 values to registers.
+/// Extends 32 values to the width of registers.
 #[inline(always)]
 fn extend_row<A: Access>(out: &mut [A::Lane; WARP_LANES], values: &[A::Word; WARP_LANES]) {
     for lane in 0..WARP_LANES {
@@ -110,13 +110,13 @@ fn extend_row<A: Access>(out: &mut [A::Lane; WARP_LANES], values: &[A::Word; WAR
     }
 }
 
-/// Whether values are in memory as they are in registers.
+/// Returns whether values have the same size in memory as in registers.
 #[inline(always)]
 pub(crate) fn same_width<A: Access>() -> bool {
     size_of::<A::Word>() == size_of::<A::Lane>()
 }
 
-/// One value a lane.
+/// Loads one value for each lane.
 #[inline(always)]
 fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
@@ -140,17 +140,17 @@ fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
     rest::<A>(machine, inst)
 }
 
-/// Fetches what the instruction will want the next time, if that is as far away as it is from the last time.
+/// Prefetches the next address of the instruction, assuming that it goes on in equal steps.
 #[inline(always)]
 pub(crate) fn expect_more<A: Access>(machine: &mut Machine<'_>, host: u64, bytes: u64) {
-    // Shared memory is in the cache.
+    // Shared memory is already in the cache.
     if !A::SHARED {
         let next = machine.ranges.predicted_address(machine.pc, host);
         wide::prefetch(next, bytes);
     }
 }
 
-/// Moves 32 values from `host` to the destination, or those in `mask`.
+/// Moves 32 values from `host` to the destination, or only those in `mask`.
 ///
 /// # Safety
 ///
@@ -172,7 +172,7 @@ unsafe fn row_from<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: 
     machine.registers.set(inst.d, mask, &out);
 }
 
-/// Where lane 0 would read if the lanes that run read values in a row: all 32 are then read, and some thrown away.
+/// Returns where lane 0 would read, if the running lanes read consecutive values. All 32 are then read, and some dropped.
 #[inline(always)]
 fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst, first: usize) -> Option<u64> {
     let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
@@ -181,7 +181,7 @@ fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst, first: usize) 
     if aligned { span::<A>(machine, start, WARP_LANES as u64 * A::Word::SIZE, false) } else { None }
 }
 
-/// One value a lane, whatever the addresses.
+/// Loads one value for each lane, for any addresses.
 fn rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     // SAFETY: `load_rest` gives what the CPU has.
     unsafe { load_rest::<A>()(machine, inst) }
@@ -219,7 +219,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
     Flow::Next
 }
 
-/// Any allowed addresses.
+/// Loads from any checked addresses.
 #[inline(always)]
 fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
     if slot == NO_SLOT {
@@ -234,7 +234,7 @@ fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, 
     machine.registers.set(slot, machine.mask, &out);
 }
 
-/// `host` plus a distance, which wraps at the width of the address register.
+/// Returns `host` plus a distance, which wraps at the width of the address register.
 #[inline(always)]
 pub(crate) fn step<A: Access>(host: u64, distance: A::Pointer) -> u64 {
     let distance = distance.wide();
@@ -242,7 +242,7 @@ pub(crate) fn step<A: Access>(host: u64, distance: A::Pointer) -> u64 {
     host.wrapping_add(signed)
 }
 
-/// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
+/// Loads lane by lane, for any addresses; finds the fault, or serves lanes in different ranges.
 #[inline(never)]
 fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let count = if inst.c == NO_SLOT { 1 } else { inst.c };
@@ -266,7 +266,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Several values a lane, which must be aligned to all of them together.
+/// Loads several values for each lane, which must be aligned to their total size.
 #[inline(always)]
 fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let size = A::Word::SIZE * u64::from(inst.c);
@@ -298,7 +298,7 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
     vector_rest::<A>(machine, inst)
 }
 
-/// Gives every running lane the same values.
+/// Gives the same values to every running lane.
 ///
 /// # Safety
 ///
@@ -316,7 +316,7 @@ unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64
     }
 }
 
-/// Deals values that lie in a row out to `COUNT` registers of all lanes.
+/// Distributes consecutive values to `COUNT` registers of all lanes.
 ///
 /// # Safety
 ///
@@ -340,7 +340,7 @@ unsafe fn deal<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &mut Mac
     }
 }
 
-/// Several values a lane, whatever the addresses.
+/// Loads several values for each lane, for any addresses.
 fn vector_rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     // SAFETY: `load_vector_rest` gives what the CPU has.
     unsafe { load_vector_rest::<A>()(machine, inst) }
@@ -375,7 +375,7 @@ dispatched_by_level!(
     load, load_body, Access
 );
 dispatched_by_level!(
-    /// What is left of it.
+    /// Code for `ld` of one value, where `load` does not apply.
     load_rest, rest_body, Access
 );
 dispatched_by_level!(
@@ -383,6 +383,6 @@ dispatched_by_level!(
     load_vector, load_vector_body, Access
 );
 dispatched_by_level!(
-    /// What is left of it.
+    /// Code for `ld` of a vector, where `load_vector` does not apply.
     load_vector_rest, vector_rest_body, Access
 );

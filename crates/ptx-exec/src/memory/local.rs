@@ -1,4 +1,4 @@
-//! Local memory: rows of 8 bytes for each of 32 lanes, in safe code.
+//! Access to local memory, in safe code: rows of 8 bytes for each of 32 lanes.
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -7,7 +7,7 @@ use crate::memory::local_rows::{Rows, contains};
 use crate::memory::pointer::Pointer;
 use crate::memory::word::Word;
 
-/// The value of a lane; 0 outside, which `contains` excludes.
+/// Returns the value of a lane; 0 for an offset outside, which `contains` excludes.
 pub(crate) fn read<T: Word>(rows: &Rows, lane: usize, offset: u64) -> T {
     let word = rows.get((offset / 8) as usize).map_or(0, |row| row[lane]);
     T::cut(word >> (8 * (offset % 8)))
@@ -20,21 +20,21 @@ pub(crate) fn write<T: Word>(rows: &mut Rows, lane: usize, offset: u64, value: T
     }
 }
 
-/// `word` with the bytes at `offset % 8` replaced.
+/// Returns `word` with the bytes at `offset % 8` replaced.
 #[inline(always)]
 fn merged<T: Word>(word: u64, offset: u64, value: T) -> u64 {
     let (shift, mask) = (8 * (offset % 8), u64::MAX >> (64 - 8 * T::SIZE));
     (word & !(mask << shift)) | ((value.extended() & mask) << shift)
 }
 
-/// `ld.local` of one value.
+/// Runs `ld.local` of one value.
 pub(crate) fn load<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     load_element::<T, L, P>(machine, inst, inst.imm, inst.d, T::SIZE)
 }
 
-/// `ld.local` of several.
+/// Runs `ld.local` of several values.
 pub(crate) fn load_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    // The address may be overwritten by the first element: keep it.
+    // The first element may overwrite the address, so it is copied.
     let row = *machine.registers.row::<P>(inst.a);
     for index in 0..inst.c {
         let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
@@ -48,7 +48,7 @@ pub(crate) fn load_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>
     Flow::Next
 }
 
-/// Loads one value from the addresses in the register of the instruction.
+/// Loads one value from the addresses in the instruction's register.
 fn load_element<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -60,7 +60,7 @@ fn load_element<T: Word, L: Raw, P: Pointer>(
     load_row::<T, L, P>(machine, &row, imm, slot, alignment)
 }
 
-/// Reads one value a lane; `alignment` is what the address must be a multiple of.
+/// Reads one value for each lane, at addresses that must be multiples of `alignment`.
 fn load_row<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
     row: &[P; WARP_LANES],
@@ -93,7 +93,7 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
     Flow::Next
 }
 
-/// Alignment first, as the hardware looks at it first.
+/// Checks an access; alignment comes first, as on the hardware.
 fn check(machine: &Machine<'_>, address: u64, size: u64, alignment: u64) -> Result<(), FaultKind> {
     if !address.is_multiple_of(alignment) {
         return Err(FaultKind::MisalignedAddress(address));
@@ -101,12 +101,12 @@ fn check(machine: &Machine<'_>, address: u64, size: u64, alignment: u64) -> Resu
     if contains(&machine.warp.local, address, size) { Ok(()) } else { Err(FaultKind::IllegalAddress(address)) }
 }
 
-/// `st.local` of one value.
+/// Runs `st.local` of one value.
 pub(crate) fn store<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     store_row::<T, L, P>(machine, inst, inst.imm, inst.b, T::SIZE)
 }
 
-/// `st.local` of several.
+/// Runs `st.local` of several values.
 pub(crate) fn store_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for index in 0..inst.c {
         let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
@@ -120,7 +120,7 @@ pub(crate) fn store_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_
     Flow::Next
 }
 
-/// Stores one value a lane.
+/// Stores one value for each lane.
 fn store_row<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
     inst: &Inst,

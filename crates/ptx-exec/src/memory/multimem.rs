@@ -1,8 +1,8 @@
 //! `multimem`: one address that stands for the same place in the memory of each device that is bound to a multicast object.
 //!
-//! The host says which places an address stands for ([`Host::replicas`](crate::Host::replicas)); an ordinary address stands
-//! for itself. A load gives the values of all places reduced to one, in the order of the devices; stores and reductions
-//! go to every place, element by element, each reduction atomically.
+//! The host tells which places an address stands for ([`Host::replicas`](crate::Host::replicas)); an ordinary address stands for
+//! itself. A load reduces the values of all places to one, in the order of the devices. Stores and reductions go to every place,
+//! element by element, each reduction atomically.
 
 use crate::alu::convert::IntoFloat;
 use crate::alu::element::{Bf16, F16};
@@ -15,17 +15,17 @@ use crate::memory::word::Word;
 use crate::types::Space;
 use std::marker::PhantomData;
 
-/// How the values of all places become one.
+/// Reduces the values of all places to one.
 trait Reduction {
-    /// What is in memory.
+    /// Type of the value in memory.
     type Word: Word;
-    /// What is in registers.
+    /// Type of the value in registers.
     type Lane: Raw;
-    /// The one value; there is at least one in the list.
+    /// Returns the reduced value; the list has at least one value.
     fn reduce(values: &[Self::Word]) -> Self::Word;
 }
 
-/// One after the other, by an operation of `atom`.
+/// A reduction of one value after the other, by an operation of `atom`.
 struct SequentialReduction<O>(PhantomData<O>);
 
 impl<O: Operation> Reduction for SequentialReduction<O> {
@@ -38,12 +38,12 @@ impl<O: Operation> Reduction for SequentialReduction<O> {
     }
 }
 
-/// A sum of 16-bit floats that is rounded once, at its end: `.acc::f32`.
+/// A sum of 16-bit floats that is rounded only at its end: `.acc::f32`.
 struct Wide<T>(PhantomData<T>);
-/// Sums of pairs of 16-bit floats that are rounded once, at their end: `.acc::f32`.
+/// Sums of pairs of 16-bit floats that are rounded only at their end: `.acc::f32`.
 struct WidePair<T>(PhantomData<T>);
 
-/// The sum of values, rounded at its end.
+/// Returns the sum of the values, rounded at its end.
 fn wide_sum<T: Small>(values: impl Iterator<Item = u32>) -> u32 {
     T::from_wide(values.map(|value| T::read(value).wide()).reduce(|sum, value| sum + value).unwrap_or(0.0)).write()
 }
@@ -67,7 +67,7 @@ impl<T: Small> Reduction for WidePair<T> {
     }
 }
 
-/// The places that the address of a lane stands for. A vector is aligned to its whole size.
+/// Returns the places that the address of a lane stands for. A vector is aligned to its whole size.
 fn replicas_of(machine: &Machine<'_>, inst: &Inst, lane: usize, size: u64) -> Result<Vec<u64>, FaultKind> {
     let address = machine.registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm);
     if !address.is_multiple_of(size) {
@@ -76,7 +76,7 @@ fn replicas_of(machine: &Machine<'_>, inst: &Inst, lane: usize, size: u64) -> Re
     Ok(machine.env.host.replicas(address).unwrap_or_else(|| vec![address]))
 }
 
-/// `multimem.ld_reduce {d, ...}, [a + imm]`: `c` registers in the list at `x`.
+/// Runs `multimem.ld_reduce {d, ...}, [a + imm]`, with `c` registers in the list at `x`.
 fn load<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.spinning = true;
     for lane in lanes_of(machine.mask) {
@@ -102,7 +102,7 @@ fn load_lane<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst, lane: usize) 
     Ok(())
 }
 
-/// Does `work` with each element of a store or reduction, at each of its places.
+/// Does `work` for each element of a store or reduction, at each of its places.
 fn each<O: Operation>(
     machine: &mut Machine<'_>,
     inst: &Inst,
@@ -128,7 +128,7 @@ fn each<O: Operation>(
     Flow::Next
 }
 
-/// `multimem.red [a + imm], {b, ...}`
+/// Runs `multimem.red [a + imm], {b, ...}`.
 fn reduce<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each::<O>(machine, inst, |machine, lane, at, value| {
         let operation = |old| O::apply_far(old, value, O::Word::cut(0));
@@ -136,12 +136,12 @@ fn reduce<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     })
 }
 
-/// `multimem.st [a + imm], {b, ...}`, of an operation that has words and registers of that size.
+/// Runs `multimem.st [a + imm], {b, ...}`; `O` gives the sizes of words and registers.
 fn store<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each::<O>(machine, inst, |machine, lane, at, value| machine.write::<O::Word>(Space::Global, lane, at, value))
 }
 
-/// Makes code for one of the three.
+/// Makes code for one of the three instructions.
 #[derive(Debug, Clone, Copy)]
 enum MultimemKind {
     Load,
@@ -161,7 +161,7 @@ impl atom::Visitor for MultimemKind {
     }
 }
 
-/// Code for `multimem.ld_reduce`; `wide` asks for a sum in `f32`.
+/// Returns the code for `multimem.ld_reduce`; `wide` asks for a sum in `f32`.
 pub(crate) fn load_code(name: &str, ty: &str, wide: bool) -> Option<Exec> {
     if !wide {
         return atom::visit(name, ty, MultimemKind::Load);
@@ -175,12 +175,12 @@ pub(crate) fn load_code(name: &str, ty: &str, wide: bool) -> Option<Exec> {
     }
 }
 
-/// Code for `multimem.red`.
+/// Returns the code for `multimem.red`.
 pub(crate) fn reduce_code(name: &str, ty: &str) -> Option<Exec> {
     atom::visit(name, ty, MultimemKind::Reduce)
 }
 
-/// Code for `multimem.st` of elements of `bits` bits.
+/// Returns the code for `multimem.st` of elements of `bits` bits.
 pub(crate) fn store_code(bits: u32) -> Option<Exec> {
     match bits {
         16 => atom::visit("cas", "b16", MultimemKind::Store),

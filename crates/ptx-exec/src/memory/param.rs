@@ -1,30 +1,30 @@
-//! Kernel parameters: bytes that every lane reads alike.
+//! Kernel parameters: bytes that have the same value for every lane.
 
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{Raw, WARP_LANES};
 use crate::memory::word::Word;
 use crate::slot::NO_SLOT;
 
-/// Whether `size` bytes at `offset` exist.
+/// Returns whether `size` bytes at `offset` exist.
 pub(crate) fn contains(params: &[u8], offset: u64, size: u64) -> bool {
     offset.checked_add(size).is_some_and(|end| end <= params.len() as u64)
 }
 
-/// The little-endian number of `size` bytes at `offset`; bytes that do not exist are 0.
+/// Returns the little-endian number of `size` bytes at `offset`; bytes that do not exist are 0.
 pub(crate) fn read(params: &[u8], offset: u64, size: u64) -> u64 {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let bytes = params.get(start..).unwrap_or_default();
     bytes.iter().take(size as usize).rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// `ld.param` of a kernel at a constant offset: one read, 32 lanes.
+/// Runs `ld.param` of a kernel at a constant offset: one read for 32 lanes.
 pub(crate) fn load<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let value = T::cut(read(machine.env.params, inst.imm, T::SIZE));
     machine.registers.set(inst.d, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);
     Flow::Next
 }
 
-/// `ld.param` of a vector at a constant offset: one read, 32 lanes.
+/// Runs `ld.param` of a vector at a constant offset: one read of each element for 32 lanes.
 pub(crate) fn load_vector<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for index in 0..inst.c {
         let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::SIZE, T::SIZE));

@@ -1,19 +1,19 @@
-//! Registers that hold addresses, and what the addresses of a row have in common.
+//! Registers that hold addresses, and patterns in the addresses of a row.
 
 use super::wide;
 use crate::engine::registers::{Raw, WARP_LANES};
 
-/// Registers that hold addresses: 64 bits, or 32 for offsets into shared and local memory.
+/// A register that holds an address: 64 bits, or 32 for offsets into shared and local memory.
 pub(crate) trait Pointer: Raw {
-    /// The address `imm` bytes on, wrapping at the width of the register.
+    /// Returns the address `imm` bytes further, wrapping at the width of the register.
     fn plus(self, imm: u64) -> u64;
-    /// Whether the lanes are `size` bytes apart in order, and whether they are all equal.
+    /// Returns whether the lanes are `size` bytes apart in order, and whether they are all equal.
     fn pattern(row: &[Self; WARP_LANES], size: u64) -> (bool, bool);
-    /// Whether the lanes in `mask`, of which `first` is one, are `size` bytes apart in order, and whether they are all
-    /// equal.
+    /// Returns whether the lanes in `mask` are `size` bytes apart in order, and whether they are all equal. `first` is one of
+    /// these lanes.
     fn pattern_of(row: &[Self; WARP_LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
-    /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
-    /// not a multiple of `size` or is more than `limit` bytes above `start`.
+    /// Sets `out` to the distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in
+    /// `mask` is not a multiple of `size` or is more than `limit` bytes above `start`.
     fn distances(
         out: &mut [Self; WARP_LANES],
         row: &[Self; WARP_LANES],
@@ -23,16 +23,16 @@ pub(crate) trait Pointer: Raw {
     ) -> bool;
 }
 
-/// Where accesses may start, and what their addresses must be multiples of.
+/// Limits of the start addresses of accesses, and their alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AddressBounds {
-    /// The constant part of the addresses.
+    /// Constant part of the addresses.
     pub(crate) imm: u64,
-    /// The lowest address.
+    /// Lowest address.
     pub(crate) start: u64,
-    /// The highest one, from `start`.
+    /// Highest address, relative to `start`.
     pub(crate) limit: u64,
-    /// A power of two.
+    /// Alignment, a power of two.
     pub(crate) size: u64,
 }
 

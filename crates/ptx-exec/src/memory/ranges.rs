@@ -1,37 +1,38 @@
-//! Which memory may be touched: the host's ranges, remembered, because asking takes a lock and a search.
+//! Cache of the host's memory ranges, since asking the host takes a lock and a search.
 //!
-//! Each instruction tends to stay in one allocation, so the range that served it last is tried first. It also tends to go on
-//! in equal steps, which is what `predicted_address` is for: on a GPU other warps hide the way to memory, here it has to begin early.
+//! Each instruction tends to stay in one allocation, so the range of its last access is tried first. It also tends to go on in
+//! equal steps, which `predicted_address` makes use of. On a GPU, other warps hide the latency of memory; here the access has to
+//! begin early.
 
 use crate::host::{AddressRange, Host};
 
-/// How many ranges are remembered.
+/// Number of cached ranges.
 const CACHED_RANGES: usize = 16;
 
-/// Instructions that something is remembered of; those whose numbers are this far apart share a place, which costs time
-/// when they are in the same loop, and nothing else.
+/// Number of places for what is known about instructions. Instructions whose numbers are this far apart share a place. That costs
+/// time when they are in the same loop, and nothing else.
 const CACHE_SLOTS: usize = 256;
 
-/// Ranges a thread has used in this launch.
+/// Ranges that a thread has used in this launch.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     entries: [AddressRange; CACHED_RANGES],
-    /// For each instruction, the entry it used last.
+    /// For each instruction, the entry that it used last.
     hints: [u8; CACHE_SLOTS],
-    /// And where it was last.
+    /// For each instruction, its last address.
     steps: [u64; CACHE_SLOTS],
-    /// The entry to replace next.
+    /// Entry to replace next.
     next: usize,
 }
 
 impl Ranges {
-    /// Knows nothing yet.
+    /// Makes an empty cache.
     pub(crate) fn new() -> Self {
         let entries = [AddressRange { start: 0, end: 0, writable: false }; CACHED_RANGES];
         Self { entries, hints: [0; CACHE_SLOTS], steps: [0; CACHE_SLOTS], next: 0 }
     }
 
-    /// Where instruction `pc` will be next if it goes on as from the last time to `address`.
+    /// Returns the next address of instruction `pc`, if it takes the same step again from `address`.
     #[inline(always)]
     pub(crate) fn predicted_address(&mut self, pc: u32, address: u64) -> u64 {
         let last = &mut self.steps[pc as usize % CACHE_SLOTS];
@@ -40,7 +41,7 @@ impl Ranges {
         address.wrapping_add(step)
     }
 
-    /// Whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
+    /// Returns whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
     #[inline(always)]
     pub(crate) fn allow(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
         let hint = self.hints[pc as usize % CACHE_SLOTS];
@@ -48,7 +49,7 @@ impl Ranges {
         contains(entry, address, bytes, write) || self.search(host, pc, address, bytes, write)
     }
 
-    /// Start and end of the range that `allow` used last for instruction `pc`.
+    /// Returns start and end of the range that `allow` used last for instruction `pc`.
     #[inline(always)]
     pub(crate) fn around(&self, pc: u32) -> (u64, u64) {
         let hint = self.hints[pc as usize % CACHE_SLOTS];
@@ -56,13 +57,13 @@ impl Ranges {
         (entry.start, entry.end)
     }
 
-    /// The hint was wrong: looks at all that is known, then asks the host.
+    /// Looks at all cached ranges after a wrong hint, then asks the host.
     #[inline(never)]
     fn search(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
         let position = self.entries.iter().position(|entry| contains(entry, address, bytes, write));
         let index = match position {
             Some(index) => index,
-            // In a known range, but not wholly, or not for writing: the host would say the same again.
+            // The access is only partly in a known range, or the range is read-only: the host would answer the same again.
             None if self.entries.iter().any(|entry| contains(entry, address, 1, false)) => return false,
             None => match host.range_of(address) {
                 Some(range) if contains(&range, address, 1, false) => self.remember(range),
@@ -73,7 +74,7 @@ impl Ranges {
         contains(&self.entries[index], address, bytes, write)
     }
 
-    /// Puts a range in place of the oldest one.
+    /// Replaces the oldest entry by a range.
     fn remember(&mut self, range: AddressRange) -> usize {
         let index = self.next;
         self.entries[index] = range;
@@ -82,7 +83,7 @@ impl Ranges {
     }
 }
 
-/// Whether an access lies wholly in a range that allows it.
+/// Returns whether an access lies wholly in a range that allows it.
 #[inline(always)]
 fn contains(range: &AddressRange, address: u64, bytes: u64, write: bool) -> bool {
     let fits = address >= range.start && address < range.end && range.end - address >= bytes;
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// One read-only and one writable range, and a count of questions.
+    /// A host with one read-only and one writable range, and a count of questions.
     struct Two(AtomicUsize);
 
     impl Host for Two {

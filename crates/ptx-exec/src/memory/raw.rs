@@ -1,15 +1,15 @@
 //! The only code that touches memory at addresses that device code computed.
 //!
-//! Other threads of the grid, the host program and the GPU's copy engines may read and write the same bytes at the same
-//! time. So single values go through volatile accesses, read-modify-write through atomics, and blocks through assembly: no
-//! reference to such memory is ever made, and the compiler may assume nothing about it.
+//! Other threads of the grid, the host program and the GPU's copy engines may read and write the same bytes at the same time. So
+//! single values go through volatile accesses, read-modify-write through atomics, and blocks through assembly. No reference to
+//! such memory is ever made, and the compiler can assume nothing about it.
 
 #![expect(unsafe_code, reason = "device addresses are addresses of this process")]
 
 use crate::memory::word::Word;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-/// A pointer to `address`.
+/// Returns a pointer to `address`.
 fn pointer<T>(address: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
@@ -36,7 +36,7 @@ pub(crate) unsafe fn store<T: Word>(address: u64, value: T) {
     unsafe { pointer::<T>(address).write_volatile(value) }
 }
 
-/// Copies `size` bytes, a multiple of 16, in pieces of 16, which the compiler cannot look into.
+/// Copies `size` bytes, a multiple of 16, in pieces of 16. The compiler cannot look into these accesses.
 ///
 /// # Safety
 ///
@@ -59,11 +59,11 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
     }
 }
 
-/// Copies `size` bytes, one by one: correct anywhere.
+/// Copies `size` bytes one by one, which is correct on any architecture.
 ///
 /// # Safety
 ///
-/// As above.
+/// Same as for the other `copy`.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
     for byte in 0..size {
@@ -72,11 +72,11 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, size: usize) {
     }
 }
 
-/// Copies `size` bytes, 8 at a time where both places allow it.
+/// Copies `size` bytes, 8 at a time where both addresses allow it.
 ///
 /// # Safety
 ///
-/// As `load` and `store`, for all bytes.
+/// Same as for `load` and `store`, for all bytes.
 pub(crate) unsafe fn copy_bytes(to: u64, from: u64, size: u64) {
     let words = if (to | from).is_multiple_of(8) { size / 8 * 8 } else { 0 };
     for at in (0..words).step_by(8) {
@@ -89,11 +89,11 @@ pub(crate) unsafe fn copy_bytes(to: u64, from: u64, size: u64) {
     }
 }
 
-/// Most bytes of one lane's vector.
+/// Largest number of bytes in one lane's vector.
 const MAX_VECTOR_BYTES: usize = 32;
 
-/// The vector of one lane on its way between memory and registers. Up to 16 bytes move at once: programs put a flag and
-/// what it vouches for into one vector (chained scans do), and a GPU never tears an aligned one.
+/// The vector of one lane, between memory and registers. Up to 16 bytes move at once: programs such as chained scans put a flag
+/// and the data that it guards into one vector. A GPU never tears an aligned vector.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Group([u8; MAX_VECTOR_BYTES]);
@@ -106,7 +106,7 @@ impl Group {
     ///
     /// # Safety
     ///
-    /// As `load`, for all bytes.
+    /// Same as for the function `load`, for all bytes.
     #[inline(always)]
     pub(crate) unsafe fn load(address: u64, size: u64) -> Self {
         let mut group = Self::ZERO;
@@ -126,7 +126,7 @@ impl Group {
     ///
     /// # Safety
     ///
-    /// As `store`, for all bytes.
+    /// Same as for the function `store`, for all bytes.
     #[inline(always)]
     pub(crate) unsafe fn store(&self, address: u64, size: u64) {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
@@ -141,7 +141,7 @@ impl Group {
         }
     }
 
-    /// The element at `index`.
+    /// Returns the element at `index`.
     #[inline(always)]
     pub(crate) fn get<T: Word>(&self, index: usize) -> T {
         let mut bytes = [0; 8];
@@ -162,13 +162,13 @@ impl Group {
     }
 }
 
-/// Integers with an atomic counterpart.
+/// An integer with an atomic counterpart.
 pub(crate) trait Atomic: Copy + PartialEq {
-    /// Replaces the value by what `change` makes of it, and returns the old one.
+    /// Replaces the value by the result of `change`, and returns the old one.
     ///
     /// # Safety
     ///
-    /// As `store`.
+    /// Same as for `store`.
     unsafe fn update(address: u64, change: impl FnMut(Self) -> Self) -> Self;
 }
 

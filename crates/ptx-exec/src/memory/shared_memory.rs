@@ -1,11 +1,11 @@
 //! Shared memory of a block.
 //!
-//! One thread runs all warps of a block, so no other thread touches it; it goes through the same raw accesses as device memory
-//! because generic addresses reach both.
+//! One thread runs all warps of a block, so no other thread touches it. It still goes through the same raw accesses as device
+//! memory, because generic addresses reach both.
 
 use crate::engine::registers::Row;
 
-/// The bytes, in rows so that they are aligned for any access.
+/// The bytes of shared memory, in rows that are aligned for any access.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedMemory {
     rows: Vec<Row>,
@@ -17,46 +17,46 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes it `bytes` large. The content is left from the last block, as on the GPU.
+    /// Resizes it to `bytes` bytes. The content is left from the last block, as on the GPU.
     pub(crate) fn resize(&mut self, bytes: u32) {
         self.rows.resize(Self::rows_for(bytes), Row::ZERO);
         self.bytes = bytes;
         self.base = self.rows.as_mut_ptr().expose_provenance() as u64;
     }
 
-    /// Rows that hold `bytes` bytes.
+    /// Returns the number of rows that hold `bytes` bytes.
     pub(crate) fn rows_for(bytes: u32) -> usize {
         bytes.div_ceil(size_of::<Row>() as u32) as usize
     }
 
-    /// Its content; no thread may be running the block.
+    /// Returns its content; no thread may be running the block.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Its content, to be changed; no thread may be running the block.
+    /// Returns its content for writing; no thread may be running the block.
     pub(crate) fn rows_mut(&mut self) -> &mut [Row] {
         &mut self.rows
     }
 
-    /// Says where it is in the space of shared memory: elsewhere than at 0 only if programs look into other blocks.
+    /// Sets its address in the space of shared memory, which is not 0 only if programs look into other blocks.
     pub(crate) fn begin_at(&mut self, first: u64) {
         self.first = first;
     }
 
-    /// Address of the first byte in the space of shared memory.
+    /// Returns the address of the first byte in the space of shared memory.
     #[inline(always)]
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Length of the memory in bytes.
+    /// Returns its size in bytes.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes)
     }
 
-    /// Where `bytes` bytes at `address` are in this process, if they all exist.
+    /// Returns the address in this process of `bytes` bytes at `address`, if they all exist.
     #[inline(always)]
     pub(crate) fn span(&self, address: u64, bytes: u64) -> Option<u64> {
         let offset = address.wrapping_sub(self.first);

@@ -1,6 +1,6 @@
-//! `st` to global, generic and shared addresses: the mirror of `load`.
+//! `st` to global, generic and shared addresses: the counterpart of `load`.
 //!
-//! When lanes write the same address, the highest lane wins; PTX leaves the choice open.
+//! If several lanes write the same address, the highest lane wins; PTX leaves the choice open.
 
 #![expect(unsafe_code, reason = "writes memory that was checked a few lines above")]
 
@@ -23,7 +23,7 @@ fn cut_row<A: Access>(out: &mut [A::Word; WARP_LANES], values: &[A::Lane; WARP_L
     }
 }
 
-/// One value a lane.
+/// Stores one value for each lane.
 #[inline(always)]
 fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
@@ -51,7 +51,7 @@ fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst
     unsafe { store_rest::<A>()(machine, inst) }
 }
 
-/// Where lane 0 would write if the lanes that run write values in a row, of which those that do not run are left out.
+/// Returns where lane 0 would write, if the running lanes write consecutive values.
 #[inline(always)]
 fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Option<u64> {
     let mask = machine.mask;
@@ -66,7 +66,7 @@ fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Option<u64>
     Some(host.wrapping_sub(first as u64 * A::Word::SIZE))
 }
 
-/// One value a lane, whatever the addresses.
+/// Stores one value for each lane, for any addresses.
 #[inline(always)]
 fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if let Some(host) = row_of_some::<A>(machine, inst) {
@@ -85,7 +85,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
     Flow::Next
 }
 
-/// Any allowed addresses.
+/// Stores to any checked addresses.
 #[inline(always)]
 fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
     let values = machine.registers.row::<A::Lane>(slot);
@@ -101,7 +101,7 @@ fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot
     }
 }
 
-/// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
+/// Stores lane by lane, for any addresses; finds the fault, or serves lanes in different ranges.
 #[inline(never)]
 fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let count = if inst.c == NO_SLOT { 1 } else { inst.c };
@@ -122,7 +122,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Several values a lane, which must be aligned to all of them together.
+/// Stores several values for each lane, which must be aligned to their total size.
 #[inline(always)]
 fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let size = A::Word::SIZE * u64::from(inst.c);
@@ -148,7 +148,7 @@ fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst
     unsafe { store_vector_rest::<A>()(machine, inst) }
 }
 
-/// Writes `COUNT` registers of all lanes, those of each lane next to each other.
+/// Writes `COUNT` registers of all lanes, with the values of each lane next to each other.
 ///
 /// # Safety
 ///
@@ -166,7 +166,7 @@ unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machi
     unsafe { wide::write::<A::Word, LEVEL>(host, values.as_flattened()) };
 }
 
-/// Several values a lane, whatever the addresses.
+/// Stores several values for each lane, for any addresses.
 #[inline(always)]
 fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let size = A::Word::SIZE * u64::from(inst.c);
@@ -192,7 +192,7 @@ dispatched_by_level!(
     store, store_body, Access
 );
 dispatched_by_level!(
-    /// What is left of it.
+    /// Code for `st` of one value, where `store` does not apply.
     store_rest, rest_body, Access
 );
 dispatched_by_level!(
@@ -200,6 +200,6 @@ dispatched_by_level!(
     store_vector, store_vector_body, Access
 );
 dispatched_by_level!(
-    /// What is left of it.
+    /// Code for `st` of a vector, where `store_vector` does not apply.
     store_vector_rest, vector_rest_body, Access
 );

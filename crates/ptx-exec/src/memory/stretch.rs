@@ -1,4 +1,4 @@
-//! Stretches of memory that one lane moves at once: what asynchronous copies and the driver's own functions work on.
+//! Stretches of memory that one lane moves at once, for asynchronous copies and the driver's own functions.
 
 #![expect(unsafe_code, reason = "copies memory that was checked just before")]
 
@@ -10,20 +10,20 @@ use crate::host::Host;
 use crate::types::Space;
 use crate::window;
 
-/// Bytes that are looked up at once where a stretch does not lie in one range.
+/// Number of bytes that are looked up at once where a stretch does not lie in one range.
 const STRETCH_PIECE_BYTES: u64 = 16;
 
-/// A stretch: where it starts, in which space.
+/// Start of a stretch: its space and address.
 pub(crate) type Start = (Space, u64);
 
-/// The bytes from `address` on, at most `size`, that lie in one range which allows the access; none is a fault.
+/// Returns how many bytes from `address` on, at most `size`, lie in one range that allows the access; zero bytes are a fault.
 fn plain(host: &dyn Host, address: u64, size: u64, write: bool) -> Result<u64, FaultKind> {
     let range = host.range_of(address).filter(|range| (range.start..range.end).contains(&address));
     let allowed = range.filter(|range| range.writable || !write);
     allowed.map(|range| size.min(range.end - address)).ok_or(FaultKind::IllegalAddress(address))
 }
 
-/// Copies `size` bytes of device memory, without a thread that would do it.
+/// Copies `size` bytes of device memory, outside of any thread of a grid.
 pub(crate) fn copy(host: &dyn Host, to: u64, from: u64, size: u64) -> Result<(), FaultKind> {
     let mut done = 0;
     while done < size {
@@ -50,7 +50,7 @@ pub(crate) fn fill(host: &dyn Host, to: u64, byte: u8, size: u64) -> Result<(), 
 }
 
 impl Machine<'_> {
-    /// Where the `size` bytes at `start` are in this process.
+    /// Returns the address in this process of the `size` bytes at `start`.
     fn stretch(&mut self, (space, address): Start, size: u64, write: bool) -> Result<u64, FaultKind> {
         let illegal = FaultKind::IllegalAddress(address);
         let shared = match space {
@@ -69,14 +69,14 @@ impl Machine<'_> {
         if allowed { Ok(address) } else { Err(illegal) }
     }
 
-    /// Copies `size` bytes; the stretches do not overlap, or the caller accepts any content of an overlap afterwards.
+    /// Copies `size` bytes. The stretches must not overlap, unless the caller accepts any content of the overlap.
     pub(crate) fn copy_stretch(&mut self, to: Start, from: Start, size: u64) -> Result<(), FaultKind> {
         if let (Ok(to), Ok(from)) = (self.stretch(to, size, true), self.stretch(from, size, false)) {
             // SAFETY: both stretches were checked; accesses inside are volatile.
             unsafe { raw::copy_bytes(to, from, size) };
             return Ok(());
         }
-        // Two allocations may follow each other; a fault is to name its address.
+        // Two allocations may follow each other, and a fault must name its address.
         let mut done = 0;
         while done < size {
             let piece = STRETCH_PIECE_BYTES.min(size - done);

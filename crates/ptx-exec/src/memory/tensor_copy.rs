@@ -1,13 +1,13 @@
 //! `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor` over tiles and pixels, and `tensormap.replace`.
 //!
-//! A box of a tensor goes to or comes from shared memory, row after row without gaps. What lies outside the tensor is
-//! filled on the way in and left alone on the way out; a barrier hears of all bytes of a box. Like other bulk copies they
-//! happen when they are issued.
+//! A box of a tensor goes to or comes from shared memory, row after row without gaps. Elements outside the tensor are filled when
+//! loading, and left alone when storing; a barrier counts all bytes of a box. Like other bulk copies, these run when they are
+//! issued.
 //!
-//! A copy of pixels (`.im2col`) takes channels of so many pixels, one after the other: from its coordinates on along the first
-//! dimension of pixels, then the next ones, then the images, as far as the map's box goes, in the map's steps. On the way in,
-//! offsets are added to the coordinates of each. An H200 was asked: coordinates outside the box are a fault, and channels that
-//! do not begin at a multiple of 16 bytes; channels that the tensor does not have are filled.
+//! A copy of pixels (`.im2col`) takes the channels of a number of pixels, one after the other. It starts at its coordinates and
+//! follows the first dimension of pixels, then the next ones, then the images. It stays in the map's box and uses the map's
+//! steps. When loading, offsets are added to the coordinates of each pixel. Measured on an H200: coordinates outside the box are
+//! a fault, as are channels that do not begin at a multiple of 16 bytes. Channels that the tensor does not have are filled.
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -18,43 +18,43 @@ use crate::memory::word::Word;
 use crate::tensor::{Field, MAX_RANK, PixelBox, TensorMap};
 use crate::types::Space;
 
-/// `Inst::imm` of a tensor copy: the rank, what it does, and for a reduction the number of the operation.
+/// `Inst::imm` of a tensor copy: the rank, the kind of copy, and for a reduction the number of the operation.
 pub(crate) mod how {
-    /// The rank that the instruction names.
+    /// Mask of the rank that the instruction names.
     pub(crate) const RANK: u64 = 7;
-    /// From the tensor to shared memory.
+    /// Copy from the tensor to shared memory.
     pub(crate) const LOAD: u64 = 8;
-    /// To every block of the cluster that a mask names.
+    /// Copy to every block of the cluster that a mask names.
     pub(crate) const MULTICAST: u64 = 16;
-    /// Elements of shared memory are combined with those of the tensor.
+    /// Combine elements of shared memory with those of the tensor.
     pub(crate) const REDUCE: u64 = 32;
-    /// Pixels, not tiles; a load has offsets too.
+    /// Copy pixels instead of tiles; a load has offsets too.
     pub(crate) const PIXELS: u64 = 64;
-    /// Where the number of the operation starts.
+    /// Lowest bit of the number of the operation.
     pub(crate) const OPERATION_SHIFT: u32 = 8;
     /// Operations of reductions.
     pub(crate) const OPERATIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
 }
 
-/// Bytes of a piece of a row: what a swizzle moves as one.
+/// Number of bytes in a piece of a row, which a swizzle moves as one.
 const SWIZZLE_PIECE_BYTES: u64 = 16;
-/// What addresses of boxes in shared memory are multiples of.
+/// Alignment of boxes in shared memory.
 const BOX_ALIGN_BYTES: u64 = 128;
 
-/// The operands of one lane: a list of registers at `Inst::x`, in this order.
+/// Operands of one lane: a list of registers at `Inst::x`, in this order.
 struct Copy {
-    /// The box in shared memory.
+    /// Address of the box in shared memory.
     shared: u64,
-    /// Where the map is.
+    /// Address of the map.
     at: u64,
     map: TensorMap,
-    /// A barrier that counts the bytes of a load.
+    /// Address of a barrier that counts the bytes of a load.
     barrier: u64,
-    /// Blocks of the cluster, for a multicast.
+    /// Blocks of the cluster that a multicast writes to.
     blocks: u32,
-    /// Where the box starts in the tensor.
+    /// Start of the box in the tensor.
     corner: [i64; MAX_RANK],
-    /// What is added to the coordinates of pixels.
+    /// Offsets that are added to the coordinates of pixels.
     offsets: [i64; MAX_RANK],
 }
 
@@ -109,7 +109,7 @@ impl Copy {
         Ok(())
     }
 
-    /// As `rows`, of pixels: each is a row of its channels.
+    /// Does the same as `rows` for pixels: each is a row of its channels.
     fn pixels(
         &self,
         pixels: PixelBox,
@@ -140,12 +140,12 @@ impl Copy {
         Ok(())
     }
 
-    /// Whether the channels of a pixel begin with a piece.
+    /// Returns whether the channels of a pixel begin with a whole piece.
     fn has_whole_pieces(&self) -> bool {
         (self.corner[0].unsigned_abs() * self.map.element()).is_multiple_of(SWIZZLE_PIECE_BYTES)
     }
 
-    /// The address of element `at` of a row, if it lies in the tensor.
+    /// Returns the address of element `at` of a row, if it lies in the tensor.
     fn element(&self, mut coordinates: [i64; MAX_RANK], at: u64) -> Option<u64> {
         coordinates[0] += at as i64;
         let mut address = self.map.address;
@@ -160,7 +160,7 @@ impl Copy {
     }
 }
 
-/// `cp.async.bulk.tensor`, both ways, and the reduction.
+/// Runs `cp.async.bulk.tensor`, both ways, and the reduction.
 pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     machine.spinning = true;
     for lane in lanes_of(machine.mask) {
@@ -194,7 +194,7 @@ fn copy_lane(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), 
     Ok(())
 }
 
-/// Moves a box piece by piece: whole ones at once, those at an edge of the tensor by elements.
+/// Moves a box piece by piece: whole pieces at once, those at an edge of the tensor by elements.
 fn each_piece(machine: &mut Machine<'_>, copy: &Copy, shared: u64, load: bool) -> Result<(), FaultKind> {
     let (size, outside) = (copy.map.element(), copy.map.outside());
     let elements = SWIZZLE_PIECE_BYTES / size;
@@ -226,7 +226,7 @@ fn move_bytes(machine: &mut Machine<'_>, shared: u64, tensor: u64, size: u64, lo
     if load { machine.copy_stretch(shared, tensor, size) } else { machine.copy_stretch(tensor, shared, size) }
 }
 
-/// Writes an element that lies outside.
+/// Writes an element that lies outside the tensor.
 fn fill(machine: &mut Machine<'_>, at: u64, size: u64, value: u64) -> Result<(), FaultKind> {
     match size {
         1 => machine.write(Space::Shared, 0, at, value as u8),
@@ -239,7 +239,7 @@ fn fill(machine: &mut Machine<'_>, at: u64, size: u64, value: u64) -> Result<(),
 /// Combines one element of the tensor with one of shared memory.
 type Reduce = fn(&mut Machine<'_>, usize, u64, u64) -> Result<(), FaultKind>;
 
-/// One element of a reduction: `tensor = tensor OP shared`, atomically.
+/// Reduces one element: `tensor = tensor OP shared`, atomically.
 fn reduce_element<O: Operation>(
     machine: &mut Machine<'_>,
     lane: usize,
@@ -261,7 +261,7 @@ impl atom::Visitor for ReduceElement {
     }
 }
 
-/// The code for an operation on elements of a type; bits have the types of numbers in a map.
+/// Returns the code for an operation on elements of a type; bit operations take the types of numbers in a map.
 fn reduction(name: &str, ty: &str) -> Option<Reduce> {
     let bits = matches!(name, "and" | "or" | "xor");
     let ty = match ty {
@@ -272,7 +272,7 @@ fn reduction(name: &str, ty: &str) -> Option<Reduce> {
     atom::visit(name, ty, ReduceElement)
 }
 
-/// Reduces a box into the tensor, element by element; those outside are left alone.
+/// Reduces a box into the tensor, element by element; elements outside the tensor are left alone.
 fn each_element(machine: &mut Machine<'_>, lane: usize, copy: &Copy, reduce: Reduce) -> Result<(), FaultKind> {
     let size = copy.map.element();
     copy.rows(|offset, coordinates| {
@@ -287,12 +287,12 @@ fn each_element(machine: &mut Machine<'_>, lane: usize, copy: &Copy, reduce: Red
     })
 }
 
-/// `Inst::x` of a replacement: the space, above it `FIELD_SHIFT` the field, above that the dimension.
+/// Lowest bit of the field in `Inst::x` of a replacement; the space is below it, the dimension above it.
 pub(crate) const FIELD_SHIFT: u32 = 8;
-/// Where the dimension starts.
+/// Lowest bit of the dimension.
 pub(crate) const DIMENSION_SHIFT: u32 = 16;
 
-/// `tensormap.replace [a + imm], b`
+/// Runs `tensormap.replace [a + imm], b`.
 pub(crate) fn replace(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let space = Space::decode(inst.x & 3);
     let field = Field::decode(u64::from(inst.x >> FIELD_SHIFT & 0xff));

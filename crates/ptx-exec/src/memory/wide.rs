@@ -1,8 +1,8 @@
 //! Moves of 32 values at once between memory and rows, in the widest pieces that the CPU has.
 //!
-//! The next instruction reads a row that was just moved, in pieces of that width. A CPU forwards a store to a load only if
-//! the store was no narrower; otherwise the load waits until the store has reached the cache. As in `raw`, others share the
-//! memory, so the compiler does not see the accesses.
+//! The next instruction reads a row that was just moved, in pieces of that width. A CPU forwards a store to a load only if the
+//! store was no narrower; otherwise the load waits until the store has reached the cache. Other threads share the memory, so as
+//! in `raw`, the compiler does not see the accesses.
 
 #![expect(unsafe_code, reason = "moves memory that the caller has checked")]
 
@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 ///
 /// # Safety
 ///
-/// Both blocks must be accessible for the whole launch and must not overlap; the CPU must have what `LEVEL` says.
+/// Both blocks must be accessible for the whole launch and must not overlap; the CPU must have the features of `LEVEL`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn copy<const LEVEL: u8>(to: *mut u8, from: *const u8, size: usize) {
@@ -35,11 +35,11 @@ pub(crate) unsafe fn copy<const LEVEL: u8>(to: *mut u8, from: *const u8, size: u
     }
 }
 
-/// Copies `size` bytes: on other architectures, the compiler does not know the registers.
+/// Copies `size` bytes, on architectures without code for wide registers.
 ///
 /// # Safety
 ///
-/// As above.
+/// Same as for the other `copy`.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) unsafe fn copy<const LEVEL: u8>(to: *mut u8, from: *const u8, size: usize) {
@@ -98,13 +98,13 @@ unsafe fn copy_32(to: *mut u8, from: *const u8) {
     }
 }
 
-/// Brings the lines of `size` bytes at `address` on their way into the cache, wherever that is: nothing is read.
+/// Starts to bring the cache lines of `size` bytes at `address` into the cache. Any address is allowed, since nothing is read.
 #[inline(always)]
 pub(crate) fn prefetch(address: u64, size: u64) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..size.div_ceil(64) + 1 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // The last byte may lie on a line more than the size says.
+        // The last byte may lie one line further than the size suggests.
         let at = address.wrapping_add((64 * line).min(size - 1));
         // SAFETY: a hint, allowed for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(at as usize)) };
@@ -113,8 +113,8 @@ pub(crate) fn prefetch(address: u64, size: u64) {
     let _ = (address, size);
 }
 
-/// A number that the compiler knows nothing about. What it knows of the first lane of a row (its distance from itself is
-/// zero) makes it take the row apart.
+/// Returns the number so that the compiler knows nothing about it. Otherwise it uses what it knows of a row's first lane (its
+/// distance from itself is zero) and takes the row apart.
 #[inline(always)]
 pub(crate) fn opaque(value: u64) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -128,17 +128,17 @@ pub(crate) fn opaque(value: u64) -> u64 {
     std::hint::black_box(value)
 }
 
-/// The most values that one lane moves at once.
+/// Largest number of values that one lane moves at once.
 const MAX_LANE_VALUES: usize = 4;
 
-/// Values of 32 lanes on their way, `MAX_LANE_VALUES` for each.
+/// Values of 32 lanes between memory and registers, `MAX_LANE_VALUES` for each lane.
 pub(crate) type Buffer<T> = MaybeUninit<[T; MAX_LANE_VALUES * WARP_LANES]>;
 
-/// Reads `count` values that follow each other.
+/// Reads `count` consecutive values.
 ///
 /// # Safety
 ///
-/// They must be readable for the whole launch, and `count` must be 32, 64 or 128; the CPU must have what `LEVEL` says.
+/// They must be readable for the whole launch, and `count` must be 32, 64 or 128; the CPU must have the features of `LEVEL`.
 #[inline(always)]
 pub(crate) unsafe fn read<T: Word, const LEVEL: u8>(buffer: &mut Buffer<T>, address: u64, count: usize) -> &[T] {
     let pointer = buffer.as_mut_ptr().cast::<T>();
@@ -149,11 +149,11 @@ pub(crate) unsafe fn read<T: Word, const LEVEL: u8>(buffer: &mut Buffer<T>, addr
     }
 }
 
-/// Writes values one after the other.
+/// Writes consecutive values.
 ///
 /// # Safety
 ///
-/// As `read`, for writing.
+/// Same as for `read`, but the memory must be writable.
 #[inline(always)]
 pub(crate) unsafe fn write<T: Word, const LEVEL: u8>(address: u64, values: &[T]) {
     let pointer = std::ptr::with_exposed_provenance_mut(address as usize);

@@ -1,12 +1,12 @@
-//! What a load or store moves for one lane.
+//! Type of the value that a load or store moves for one lane.
 
 use crate::alu::convert::IntoFloat;
 
-/// What a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign says how it is extended.
+/// Type of the value that a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign tells how it is extended.
 pub(crate) trait Word: IntoFloat {
     /// Its size in memory.
     const SIZE: u64;
-    /// The low bytes of a register.
+    /// Returns the low bytes of a register.
     fn cut(value: u64) -> Self;
 }
 

@@ -1,15 +1,15 @@
-//! C's `printf`, from a format and an argument buffer packed the way the device compiler packs it.
+//! C's `printf`, for a format and an argument buffer that is packed as by the device compiler.
 //!
-//! Arguments are 4 or 8 bytes, each at a multiple of its size. Nothing here can fail: a conversion that is not one is
-//! printed as it stands.
+//! Arguments have 4 or 8 bytes, each at a multiple of its size. Nothing here can fail: an invalid conversion is printed as it
+//! stands.
 
-/// Where arguments and strings come from.
+/// Source of arguments and strings.
 pub(crate) trait Arguments {
-    /// The next argument of 4 bytes.
+    /// Returns the next argument of 4 bytes.
     fn word(&mut self) -> u32;
-    /// The next argument of 8 bytes.
+    /// Returns the next argument of 8 bytes.
     fn double_word(&mut self) -> u64;
-    /// The string at a device address, without its NUL.
+    /// Returns the string at a device address, without its NUL.
     fn string(&mut self, address: u64) -> Vec<u8>;
 }
 
@@ -23,14 +23,14 @@ struct Spec {
     zero: bool,
     width: usize,
     precision: Option<usize>,
-    /// The integer has 8 bytes (`l` or `ll`).
+    /// Whether the integer has 8 bytes (`l` or `ll`).
     long: bool,
-    /// Integers are cut to this many bits first.
+    /// Number of bits that an integer is cut to.
     bits: u32,
     conversion: u8,
 }
 
-/// Widths and precisions beyond this are cut, so that one conversion cannot take all memory.
+/// Limit of widths and precisions, so that one conversion cannot take all memory.
 const MAX_WIDTH_CHARS: usize = 4096;
 
 /// Formats `text` as `printf` does, with these arguments.
@@ -46,7 +46,7 @@ pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Vec<u8> {
     out
 }
 
-/// Formats the conversion that `text` starts with; returns what follows it.
+/// Formats the conversion at the start of `text`; returns the text behind it.
 fn conversion<'a>(text: &'a [u8], arguments: &mut dyn Arguments, out: &mut Vec<u8>) -> &'a [u8] {
     let mut spec = Spec { bits: 32, ..Spec::default() };
     let mut at = flags(text, 1, &mut spec);
@@ -77,7 +77,7 @@ fn conversion<'a>(text: &'a [u8], arguments: &mut dyn Arguments, out: &mut Vec<u
     rest
 }
 
-/// Flags in any order; returns where they end.
+/// Reads flags in any order; returns the position behind them.
 fn flags(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     loop {
         match text.get(at) {
@@ -92,7 +92,7 @@ fn flags(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     }
 }
 
-/// A decimal number or `*`, which is the next argument.
+/// Reads a decimal number, or takes the next argument for `*`.
 fn number(text: &[u8], at: &mut usize, arguments: &mut dyn Arguments) -> i64 {
     if text.get(*at) == Some(&b'*') {
         *at += 1;
@@ -106,7 +106,7 @@ fn number(text: &[u8], at: &mut usize, arguments: &mut dyn Arguments) -> i64 {
     value
 }
 
-/// `hh h l ll j z t L`
+/// Reads `hh h l ll j z t L`; returns the position behind them.
 fn length(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     loop {
         match text.get(at) {
@@ -119,7 +119,7 @@ fn length(text: &[u8], mut at: usize, spec: &mut Spec) -> usize {
     }
 }
 
-/// `d i u o x X`. A precision is a least number of digits, and turns the zero flag off.
+/// Formats `d i u o x X`. A precision is a minimum number of digits, and turns the zero flag off.
 fn integer(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let raw = if spec.long { arguments.double_word() } else { u64::from(arguments.word()) };
     let unused = if spec.long { 0 } else { 64 - spec.bits.max(8) };
@@ -145,7 +145,7 @@ fn integer(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     number_field(Spec { zero: spec.zero && spec.precision.is_none(), ..spec }, prefix, &digits, out);
 }
 
-/// What stands before a number.
+/// Returns the sign that stands before a number.
 fn sign(spec: Spec, negative: bool) -> &'static str {
     match (negative, spec.plus, spec.space) {
         (true, ..) => "-",
@@ -155,14 +155,14 @@ fn sign(spec: Spec, negative: bool) -> &'static str {
     }
 }
 
-/// A number in its field; zeroes go between prefix and digits.
+/// Formats a number in its field; zeroes go between prefix and digits.
 fn number_field(spec: Spec, prefix: &str, digits: &str, out: &mut Vec<u8>) {
     let length = prefix.len() + digits.len();
     let zeroes = if spec.zero && !spec.left { spec.width.saturating_sub(length) } else { 0 };
     pad(spec, format!("{prefix}{}{digits}", "0".repeat(zeroes)).into_bytes(), out);
 }
 
-/// Any text in its field.
+/// Formats any text in its field.
 fn pad(spec: Spec, text: Vec<u8>, out: &mut Vec<u8>) {
     let blanks = vec![b' '; spec.width.saturating_sub(text.len())];
     let (first, second) = if spec.left { (text, blanks) } else { (blanks, text) };
@@ -170,7 +170,7 @@ fn pad(spec: Spec, text: Vec<u8>, out: &mut Vec<u8>) {
     out.extend(second);
 }
 
-/// `s`, cut to the precision. A null pointer prints as the C library does.
+/// Formats `s`, cut to the precision. A null pointer is printed as by the C library.
 fn string(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let address = arguments.double_word();
     let mut text = if address == 0 { b"(null)".to_vec() } else { arguments.string(address) };
@@ -178,14 +178,14 @@ fn string(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     pad(spec, text, out);
 }
 
-/// `p`
+/// Formats `p`.
 fn pointer(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let address = arguments.double_word();
     let text = if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") };
     pad(spec, text.into_bytes(), out);
 }
 
-/// `f e g a` in both cases. Infinities and NaN are never padded with zeroes.
+/// Formats `f e g a` in both cases. Infinities and NaN are never padded with zeroes.
 fn float(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     let value = f64::from_bits(arguments.double_word());
     let magnitude = value.abs();
@@ -202,7 +202,7 @@ fn float(spec: Spec, arguments: &mut dyn Arguments, out: &mut Vec<u8>) {
     number_field(Spec { zero: spec.zero && value.is_finite(), ..spec }, prefix, &digits, out);
 }
 
-/// The digits of a finite magnitude.
+/// Returns the digits of a finite magnitude.
 fn finite(spec: Spec, value: f64) -> String {
     let precision = spec.precision.unwrap_or(6);
     match spec.conversion.to_ascii_lowercase() {
@@ -213,30 +213,30 @@ fn finite(spec: Spec, value: f64) -> String {
     }
 }
 
-/// `#` keeps the point even without digits after it.
+/// Appends the point that `#` asks for even if no digits follow.
 fn with_point(spec: Spec, digits: String) -> String {
     if spec.alternate && !digits.contains('.') { digits + "." } else { digits }
 }
 
-/// Mantissa and decimal exponent of `value` rounded to `precision` digits after the point.
+/// Returns mantissa and decimal exponent of `value`, rounded to `precision` digits after the point.
 fn decimal_parts(value: f64, precision: usize) -> (String, i32) {
     let text = format!("{value:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     (mantissa.to_owned(), exponent.parse().unwrap_or(0))
 }
 
-/// A decimal exponent of at least two digits.
+/// Returns a decimal exponent with at least two digits.
 fn exponent_text(exponent: i32) -> String {
     format!("e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs())
 }
 
-/// `1.5e+01`
+/// Returns a number such as `1.5e+01`.
 fn scientific(spec: Spec, value: f64, precision: usize) -> String {
     let (mantissa, exponent) = decimal_parts(value, precision);
     with_point(spec, mantissa) + &exponent_text(exponent)
 }
 
-/// The shorter of the two notations, by C's rule, without trailing zeroes.
+/// Returns the notation of the two that C's rule chooses, without trailing zeroes.
 fn general(spec: Spec, value: f64, precision: usize) -> String {
     let (mantissa, exponent) = decimal_parts(value, precision - 1);
     let strip = |digits: String| {
@@ -253,7 +253,7 @@ fn general(spec: Spec, value: f64, precision: usize) -> String {
     strip(format!("{value:.digit_count$}"))
 }
 
-/// `0x1.8p+1`; a precision cuts digits without rounding.
+/// Returns a number such as `0x1.8p+1`; a precision cuts digits without rounding.
 fn hexadecimal(spec: Spec, value: f64) -> String {
     let bits = value.to_bits();
     let biased = ((bits >> 52) & 0x7ff) as i32;
@@ -275,7 +275,7 @@ fn hexadecimal(spec: Spec, value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Arguments from a list; every string is "text".
+    /// A list of arguments, in which every string is "text".
     struct List(Vec<u64>);
 
     impl Arguments for List {

@@ -1,8 +1,8 @@
-//! Blocks and warps to bytes and back.
+//! Conversion of blocks and warps to bytes and back.
 //!
-//! The interpreter trusts its own state: a program counter lies in the function of its frame, a frame has the rows that its
-//! function names, a split at a barrier stands at a barrier instruction. Each of these is established here, for bytes that
-//! any caller may have made; what lanes hold in registers and memory may be anything, as in a program that went wrong.
+//! The interpreter trusts its own state. A program counter lies in the function of its frame, a frame has the rows that its
+//! function needs, and a split at a barrier stands at a barrier instruction. The code here checks each of these, since any caller
+//! may have made the bytes. Values in registers and memory may be anything, as in a faulty program.
 
 use super::bytes::{Reader, Writer};
 use crate::control::{barrier, cluster};
@@ -15,48 +15,48 @@ use crate::memory::shared_memory::SharedMemory;
 use crate::state::bytes::sound;
 use crate::state::error::StateError;
 
-/// Bytes of a row of registers.
+/// Number of bytes in a row of registers.
 const REGISTER_ROW_BYTES: usize = size_of::<Row>();
 
-/// Bytes of a row of local memory: 8 for each lane.
+/// Number of bytes in a row of local memory: 8 for each lane.
 const LOCAL_ROW_BYTES: usize = 8 * WARP_LANES;
 
-/// Bytes of a split, and of a frame.
+/// Number of bytes of a split, and of a frame.
 const SPLIT_BYTES: usize = 17;
 const FRAME_BYTES: usize = 24;
 
-/// How a split that waits for its cluster is written.
+/// Code of a split that waits for its cluster.
 const CLUSTER_WAIT: u8 = u8::MAX;
 
-/// What all blocks of a launch have in common.
+/// Common properties of all blocks of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockShape<'a> {
     /// The program that the block runs.
     pub(crate) code: &'a Code,
     /// The kernel's function.
     pub(crate) function: u32,
-    /// Blocks in the grid and in its clusters.
+    /// Numbers of blocks in the grid and in its clusters.
     pub(crate) order: BlockOrder,
-    /// Threads in a block.
+    /// Number of threads in a block.
     pub(crate) threads: u32,
-    /// Bytes of shared memory of a block.
+    /// Size of a block's shared memory in bytes.
     pub(crate) shared_bytes: u32,
 }
 
 impl BlockShape<'_> {
-    /// Lanes that warp `index` of a block starts with.
+    /// Returns the lanes that warp `index` of a block starts with.
     fn lanes(&self, index: u32) -> u32 {
         let lanes = self.threads.saturating_sub(index.saturating_mul(32)).min(32);
         if lanes == 32 { FULL_LANE_MASK } else { (1 << lanes) - 1 }
     }
 
-    /// Whether `pc` lies in a function.
+    /// Returns whether `pc` lies in a function.
     fn holds(&self, function: u32, pc: u32) -> bool {
         self.code.functions.get(function as usize).is_some_and(|function| (function.entry..function.end).contains(&pc))
     }
 }
 
-/// Writes a block that no thread runs.
+/// Writes a block that no thread is running.
 pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
     writer.triple(block.index);
     writer.count(block.next_warp);
@@ -79,7 +79,7 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &BlockShape<'_>) -> Res
         *barrier = Barrier { arrived, expected, votes };
     }
     let mut shared = SharedMemory::default();
-    // The size is known from the launch: make no room before the bytes are there.
+    // The size is known from the launch, but the bytes must be there before memory is allocated.
     let rows = reader.take(SharedMemory::rows_for(shape.shared_bytes) * REGISTER_ROW_BYTES)?;
     shared.resize(shape.shared_bytes);
     let rank = if shape.code.ranked { shape.order.rank(index) } else { 0 };
@@ -91,7 +91,7 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &BlockShape<'_>) -> Res
     Ok(Block { index, warps, shared, barriers, next_warp, epoch: 0 })
 }
 
-/// Words of rows, one after the other.
+/// Writes the words of rows, one row after the other.
 fn write_rows(writer: &mut Writer, rows: &[Row]) {
     writer.0.reserve(rows.len() * REGISTER_ROW_BYTES);
     for row in rows {
@@ -99,7 +99,7 @@ fn write_rows(writer: &mut Writer, rows: &[Row]) {
     }
 }
 
-/// The reverse of `write_rows`.
+/// Fills rows from the output of `write_rows`.
 fn fill_rows(rows: &mut [Row], bytes: &[u8]) {
     let words = rows.iter_mut().flat_map(|row| &mut row.0);
     for (word, bytes) in words.zip(bytes.as_chunks::<4>().0) {
@@ -107,7 +107,7 @@ fn fill_rows(rows: &mut [Row], bytes: &[u8]) {
     }
 }
 
-/// Writes a warp. What follows from the program is left out: where the rows of a frame start, and how deep it is.
+/// Writes a warp. It leaves out what follows from the program: the start of a frame's rows, and its depth.
 fn write_warp(writer: &mut Writer, warp: &Warp) {
     writer.u32(warp.alive);
     writer.u32(warp.arrived);
@@ -118,7 +118,7 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
     for split in &warp.splits {
         writer.triple([split.pc, split.frame, split.lanes]);
         writer.u32(split.last_slice);
-        // Who waits for other lanes looks again, and waits again if they have not come.
+        // A split that waits for other lanes looks again, and waits again if they have not come.
         writer.u8(match split.wait {
             Wait::Ready | Wait::Lanes => 0,
             Wait::Barrier(id) => id + 1,
@@ -153,7 +153,7 @@ fn read_warp(reader: &mut Reader<'_>, shape: &BlockShape<'_>, index: u32) -> Res
         let frame = read_frame(reader, shape, &warp)?;
         let rows = shape.code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
         warp.frames.push(frame);
-        // Rows are made below, when it is known that their bytes are there.
+        // The rows are made below, after it is known that their bytes are there.
         sound(frame.base.checked_add(rows).is_some(), "the rows of a frame")?;
     }
     sound(frames > 0, "a warp without a kernel")?;
@@ -172,7 +172,7 @@ fn read_warp(reader: &mut Reader<'_>, shape: &BlockShape<'_>, index: u32) -> Res
     Ok(warp)
 }
 
-/// Reads a split; `check_splits` looks at it when the frames are known.
+/// Reads a split; `check_splits` checks it once the frames are known.
 fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
     let ([pc, frame, lanes], last_slice) = (reader.triple()?, reader.u32()?);
     let wait = match reader.u8()? {
@@ -183,7 +183,7 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
     Ok(Split { pc, frame, lanes, wait, last_slice })
 }
 
-/// Reads the frame after those that `warp` has.
+/// Reads the frame that follows the existing ones of `warp`.
 fn read_frame(reader: &mut Reader<'_>, shape: &BlockShape<'_>, warp: &Warp) -> Result<CallFrame, StateError> {
     let ([function, local, parent], [return_pc, lanes, call_site]) = (reader.triple()?, reader.triple()?);
     let depth = warp.frames.get(parent as usize).map_or(0, |parent| parent.depth + 1);
@@ -206,7 +206,7 @@ fn read_frame(reader: &mut Reader<'_>, shape: &BlockShape<'_>, warp: &Warp) -> R
     Ok(frame)
 }
 
-/// Local memory of frames lies in the order of the frames, and inside what the warp has.
+/// Checks that local memory of frames lies in the order of the frames, and within the memory of the warp.
 fn check_frames(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
     let size = warp.local.len() as u64 * 8;
     for (at, frame) in warp.frames.iter().enumerate() {
@@ -219,7 +219,7 @@ fn check_frames(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Every lane that is alive is in one split, at an instruction of its frame's function.
+/// Checks that every live lane is in exactly one split, at an instruction of its frame's function.
 fn check_splits(warp: &Warp, shape: &BlockShape<'_>) -> Result<(), StateError> {
     let mut lanes = 0;
     for split in &warp.splits {

@@ -1,8 +1,8 @@
-//! Numbers to little-endian bytes and back. What is read is bounded by what is there, before anything is allocated.
+//! Numbers to little-endian bytes and back. Sizes that are read are limited by the bytes left, before anything is allocated.
 
 use crate::state::error::StateError;
 
-/// Bytes being written.
+/// Bytes that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -27,12 +27,12 @@ impl Writer {
         values.into_iter().for_each(|value| self.u32(value));
     }
 
-    /// How many items follow. None of the lists of a grid comes near 2^32 entries.
+    /// Writes the number of items that follow. No list of a grid comes near 2^32 entries.
     pub(crate) fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// Bytes with their number before them.
+    /// Writes bytes after their number.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.0.extend_from_slice(bytes);
@@ -44,7 +44,7 @@ impl Writer {
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next `size` bytes.
+    /// Takes the next `size` bytes.
     pub(crate) fn take(&mut self, size: usize) -> Result<&'a [u8], StateError> {
         let (head, rest) = self.0.split_at_checked(size).ok_or(StateError::Truncated)?;
         self.0 = rest;
@@ -75,26 +75,26 @@ impl<'a> Reader<'a> {
         Ok([self.u32()?, self.u32()?, self.u32()?])
     }
 
-    /// How many items of at least `size` bytes follow; no more than there are bytes for.
+    /// Reads the number of items that follow, each of at least `size` bytes; fails if they cannot all be there.
     pub(crate) fn count(&mut self, size: usize) -> Result<usize, StateError> {
         let count = self.u32()? as usize;
         let needed = count.checked_mul(size).ok_or(StateError::Truncated)?;
         if needed <= self.0.len() { Ok(count) } else { Err(StateError::Truncated) }
     }
 
-    /// Bytes with their number before them.
+    /// Reads bytes after their number.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], StateError> {
         let count = self.count(1)?;
         self.take(count)
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) fn end(self) -> Result<(), StateError> {
         if self.0.is_empty() { Ok(()) } else { Err(StateError::Trailing { bytes: self.0.len() }) }
     }
 }
 
-/// FNV-1a over words of eight bytes: tells damage and mix-ups, not malice; whatever passes is still checked.
+/// FNV-1a hash over words of eight bytes. It detects damage and mix-ups, not malice, so the content is still checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hash(u64);
 
@@ -102,7 +102,7 @@ impl Hash {
     /// The hash of no words.
     pub(crate) const NONE: Self = Self(0xcbf2_9ce4_8422_2325);
 
-    /// With one more word.
+    /// Returns the hash with one more word.
     #[must_use]
     pub(crate) fn word(self, word: u64) -> Self {
         let mixed = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01b3);
@@ -110,7 +110,7 @@ impl Hash {
         Self(mixed ^ mixed >> 32)
     }
 
-    /// With more bytes, and how many they are.
+    /// Returns the hash with more bytes and their number.
     #[must_use]
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<8>();
@@ -119,13 +119,13 @@ impl Hash {
         hash.word(rest).word(bytes.len() as u64)
     }
 
-    /// As a number.
+    /// Returns the hash as a number.
     pub(crate) fn value(self) -> u64 {
         self.0
     }
 }
 
-/// An error unless something holds that the interpreter relies on.
+/// Fails unless a condition holds that the interpreter relies on.
 pub(crate) fn sound(holds: bool, what: &'static str) -> Result<(), StateError> {
     if holds { Ok(()) } else { Err(StateError::Unsound { what }) }
 }

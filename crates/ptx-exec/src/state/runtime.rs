@@ -1,7 +1,7 @@
-//! What grids have asked of the device runtime, to bytes and back.
+//! Conversion of grids' requests to the device runtime to bytes and back.
 //!
-//! A launch that was read must name a kernel of the program with the parameters that it takes; the rest of it is checked when
-//! its turn comes, as for a launch that device code has just made.
+//! A launch that is read must name a kernel of the program, with parameters of the right size. Everything else is checked when
+//! the launch begins, as for a launch that device code has just made.
 
 use super::bytes::{Reader, Writer};
 use crate::device_runtime::jobs::{Child, DeferredWork, Level, RowArea, Runtime};
@@ -10,19 +10,19 @@ use crate::state::bytes::sound;
 use crate::state::error::StateError;
 use std::collections::VecDeque;
 
-/// Fewest bytes of a job, of a parameter buffer, and of a level.
+/// Smallest number of bytes of a job, of a parameter buffer, and of a level.
 const MIN_JOB_BYTES: usize = 1 + 24;
 const MIN_PRINT_RECORD_BYTES: usize = 8 + 36;
 const MIN_LEVEL_BYTES: usize = 8;
 
-/// Tells jobs apart.
+/// Codes of the kinds of jobs.
 mod kind {
     pub(super) const LAUNCH: u8 = 0;
     pub(super) const COPY: u8 = 1;
     pub(super) const FILL: u8 = 2;
 }
 
-/// Writes what the running grid has asked for.
+/// Writes the requests of the running grid.
 pub(super) fn write_runtime(writer: &mut Writer, runtime: &Runtime) {
     writer.count(runtime.buffers.len());
     for (address, child) in &runtime.buffers {
@@ -41,12 +41,12 @@ pub(super) fn write_runtime(writer: &mut Writer, runtime: &Runtime) {
     }
 }
 
-/// The reverse of `write_runtime`.
+/// Reads the output of `write_runtime`.
 pub(super) fn read_runtime(reader: &mut Reader<'_>, code: &Code) -> Result<Runtime, StateError> {
     let mut runtime = Runtime::default();
     for _ in 0..reader.count(MIN_PRINT_RECORD_BYTES)? {
         let address = reader.u64()?;
-        // A buffer may not know yet what it is for; parameters are only in it once it is launched.
+        // The purpose of a buffer may still be unknown; it holds parameters only once it is launched.
         let child = read_child(reader)?;
         runtime.buffers.insert(address, child);
     }
@@ -63,7 +63,7 @@ pub(super) fn read_runtime(reader: &mut Reader<'_>, code: &Code) -> Result<Runti
     Ok(runtime)
 }
 
-/// Writes what earlier grids have left to do.
+/// Writes the jobs that earlier grids have left.
 pub(super) fn write_levels(writer: &mut Writer, levels: &[Level]) {
     writer.count(levels.len());
     for level in levels {
@@ -72,7 +72,7 @@ pub(super) fn write_levels(writer: &mut Writer, levels: &[Level]) {
     }
 }
 
-/// The reverse of `write_levels`.
+/// Reads the output of `write_levels`.
 pub(super) fn read_levels(reader: &mut Reader<'_>, code: &Code) -> Result<Vec<Level>, StateError> {
     let count = reader.count(MIN_LEVEL_BYTES)?;
     (0..count).map(|_| Ok(Level { jobs: read_jobs(reader, code)?, tails: read_jobs(reader, code)? })).collect()

@@ -1,39 +1,39 @@
-//! From coordinates to texels: fixed point as the texture unit has it.
+//! From coordinates to texels, in the fixed-point numbers of the texture unit.
 //!
-//! Positions for linear filtering have 8 bits behind the point. A normalised coordinate is cut to 21 bits behind the
-//! point before it is multiplied by the extent, so that the boundary between two texels lies a little higher than in
-//! exact arithmetic. NaN is 0; infinite coordinates are clamped to the edges.
+//! Positions for linear filtering have 8 bits behind the point. A normalised coordinate is cut to 21 bits behind the point before
+//! it is multiplied by the extent. So the boundary between two texels lies a little higher than in exact arithmetic. NaN is 0;
+//! infinite coordinates are clamped to the edges.
 
 use super::AddressMode;
 
-/// Bits behind the point of a normalised coordinate.
+/// Number of bits behind the point of a normalised coordinate.
 const NORMALIZED_BITS: u32 = 21;
 
-/// Bits behind the point of a position.
+/// Number of bits behind the point of a position.
 pub(crate) const FRACTION_BITS: u32 = 8;
 
-/// One texel apart.
+/// Distance between two neighbouring texels.
 pub(crate) const ONE_TEXEL: i64 = 1 << FRACTION_BITS;
 
-/// Beyond this, a position is outside every image in every mode that looks at it.
+/// Limit of positions; those beyond it are outside every image, in every mode that checks for it.
 const FAR_POSITION: f64 = (1_u64 << 30) as f64;
 
 /// A texel index in one direction; `None` is the border.
 pub(crate) type Index = Option<u32>;
 
-/// Two neighbours in one direction, and how much of the second counts, of 256.
+/// Two neighbours in one direction, and the weight of the second one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// The lower neighbour.
     pub(crate) low: Index,
     /// The higher neighbour.
     pub(crate) high: Index,
-    /// Weight of the higher one, below 256.
+    /// Weight of the higher neighbour in 256ths, below 256.
     pub(crate) weight: u32,
 }
 
 impl Pair {
-    /// One texel that counts alone.
+    /// Returns a pair in which only one texel counts.
     pub(crate) fn single(index: Index) -> Self {
         Self { low: index, high: index, weight: 0 }
     }
@@ -42,16 +42,16 @@ impl Pair {
 /// One direction of a sampler.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
-    /// Texels in this direction.
+    /// Number of texels in this direction.
     pub(crate) extent: u32,
-    /// What is outside.
+    /// Treatment of coordinates outside the image.
     pub(crate) address: AddressMode,
-    /// Coordinates go from 0 to 1.
+    /// Whether coordinates go from 0 to 1.
     pub(crate) normalized: bool,
 }
 
 impl Axis {
-    /// The mode that counts: images repeat for normalised coordinates only.
+    /// Returns the effective mode: images repeat for normalised coordinates only.
     fn mode(self) -> AddressMode {
         match self.address {
             AddressMode::Wrap | AddressMode::Mirror if !self.normalized => AddressMode::Clamp,
@@ -59,16 +59,16 @@ impl Axis {
         }
     }
 
-    /// The position of a coordinate with `NORMALIZED_BITS` behind the point.
+    /// Returns the position of a coordinate with `NORMALIZED_BITS` bits behind the point.
     fn scaled(self, coordinate: f32) -> i64 {
-        // The texture unit does not know denormal numbers.
+        // The texture unit has no denormal numbers.
         let coordinate = if coordinate.is_subnormal() || coordinate.is_nan() { 0.0 } else { f64::from(coordinate) };
         if !self.normalized {
             return (coordinate.clamp(-FAR_POSITION, FAR_POSITION) * f64::from(1_u32 << NORMALIZED_BITS)).floor()
                 as i64;
         }
         let near = match self.mode() {
-            // Two periods apart is the same place, also for a mirrored image.
+            // A shift by two periods leads to the same place, even in a mirrored image.
             AddressMode::Wrap | AddressMode::Mirror => coordinate % 2.0,
             _ => coordinate.clamp(-4096.0, 4096.0),
         };
@@ -76,7 +76,7 @@ impl Axis {
         (near * f64::from(1_u32 << NORMALIZED_BITS)).floor() as i64 * i64::from(self.extent)
     }
 
-    /// The texel at a whole index.
+    /// Returns the texel at a whole index.
     pub(crate) fn index(self, index: i64) -> Index {
         let extent = i64::from(self.extent);
         let inside = (0..extent).contains(&index);
@@ -93,33 +93,33 @@ impl Axis {
         u32::try_from(wrapped).ok()
     }
 
-    /// The index of the texel that holds a coordinate, before it is known to be one.
+    /// Returns the index of the texel that holds a coordinate, which may lie outside the image.
     pub(crate) fn whole(self, coordinate: f32) -> i64 {
         self.scaled(coordinate) >> NORMALIZED_BITS
     }
 
-    /// The texel that holds a coordinate.
+    /// Returns the texel that holds a coordinate.
     pub(crate) fn nearest(self, coordinate: f32) -> Index {
         self.index(self.whole(coordinate))
     }
 
-    /// A coordinate as a distance from the centre of the first texel, in 256ths of a texel.
+    /// Converts a coordinate to a distance from the centre of the first texel, in 256ths of a texel.
     pub(crate) fn position(self, coordinate: f32) -> i64 {
         const DROPPED: u32 = NORMALIZED_BITS - FRACTION_BITS;
         let centred = self.scaled(coordinate) - (1 << (NORMALIZED_BITS - 1));
         (centred + (1 << (DROPPED - 1))) >> DROPPED
     }
 
-    /// The two texels around a position, as `tld4` gives them: beyond an edge it is one texel twice.
+    /// Returns the two texels around a position for `tld4`: beyond an edge, both are the same texel.
     pub(crate) fn both(self, position: i64) -> Pair {
         let low = position >> FRACTION_BITS;
         Pair { low: self.index(low), high: self.index(low + 1), weight: (position & (ONE_TEXEL - 1)) as u32 }
     }
 
-    /// The two texels around a position, as they are mixed.
+    /// Returns the two texels around a position for mixing.
     pub(crate) fn around(self, position: i64) -> Pair {
         let position = match self.mode() {
-            // Beyond the edge there is one texel, and nothing to mix.
+            // Beyond the edge there is only one texel, so nothing is mixed.
             AddressMode::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE_TEXEL),
             _ => position,
         };

@@ -1,15 +1,15 @@
-//! Cube maps: which face a direction meets, and which texel lies beyond the edge of a face.
+//! Cube maps: the face that a direction meets, and the texel beyond the edge of a face.
 
 use super::coordinate::Axis;
 use super::{AddressMode, Level};
 
-/// Faces of a cube.
+/// Number of faces of a cube.
 pub(crate) const CUBE_FACES: u32 = 6;
 
-/// A place on a face: face, and two coordinates from 0 to 1.
+/// A point of a face: its number, and two coordinates from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FacePoint {
-    /// +x, -x, +y, -y, +z, -z.
+    /// Number of the face, in the order +x, -x, +y, -y, +z, -z.
     pub(crate) face: u32,
     /// The coordinate that grows to the right.
     pub(crate) s: f32,
@@ -17,7 +17,7 @@ pub(crate) struct FacePoint {
     pub(crate) t: f32,
 }
 
-/// Where a direction meets the cube. Of equally long components z counts before y, and y before x.
+/// Returns the point where a direction meets the cube. Among equally long components, z goes before y, and y before x.
 pub(crate) fn face_point([x, y, z]: [f32; 3]) -> FacePoint {
     let (ax, ay, az) = (x.abs(), y.abs(), z.abs());
     let (face, s, t, major) = if az >= ax && az >= ay {
@@ -29,12 +29,12 @@ pub(crate) fn face_point([x, y, z]: [f32; 3]) -> FacePoint {
     } else {
         (1, z, -y, ax)
     };
-    // No direction at all is the middle of a face.
+    // A zero direction leads to the middle of a face.
     let unit = |component: f32| if major > 0.0 { (component / major + 1.0) / 2.0 } else { 0.5 };
     FacePoint { face, s: unit(s), t: unit(t) }
 }
 
-/// The direction of a point of a face, whose coordinates may lie beyond its edges.
+/// Returns the direction of a point of a face, whose coordinates may lie beyond its edges.
 fn direction(face: u32, s: f32, t: f32) -> [f32; 3] {
     let (s, t) = (2.0 * s - 1.0, 2.0 * t - 1.0);
     match face {
@@ -47,8 +47,8 @@ fn direction(face: u32, s: f32, t: f32) -> [f32; 3] {
     }
 }
 
-/// The texel at `x`, `y` of a face; one step beyond an edge it is one of the face across. `None` beyond a corner, where
-/// three faces meet and there is no fourth texel.
+/// Returns the texel at `x`, `y` of a face; one step beyond an edge it belongs to the adjacent face. `None` beyond a corner,
+/// where three faces meet and there is no fourth texel.
 pub(crate) fn texel(face: u32, x: i64, y: i64, level: &Level) -> Option<[u32; 3]> {
     let size = i64::from(level.extent[0]);
     let (right, below) = ((0..size).contains(&x), (0..size).contains(&y));
@@ -56,7 +56,7 @@ pub(crate) fn texel(face: u32, x: i64, y: i64, level: &Level) -> Option<[u32; 3]
         (true, true) => Some([face, x as u32, y as u32]),
         (false, false) => None,
         _ => {
-            // Seen from the middle, a texel beyond the edge covers the middle of its neighbour across the edge.
+            // Seen from the middle of the cube, a texel beyond the edge covers the middle of its neighbour on the adjacent face.
             let centre = |index: i64| (index as f32 + 0.5) / size as f32;
             let point = face_point(direction(face, centre(x), centre(y)));
             let axis = Axis { extent: level.extent[0], address: AddressMode::Clamp, normalized: true };

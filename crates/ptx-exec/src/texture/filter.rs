@@ -1,39 +1,38 @@
-//! Weighted sums of texels, bit for bit as the texture unit of an H200 makes them.
+//! Weighted sums of texels, bit for bit as in the texture unit of an H200.
 //!
-//! All weights are whole 256ths that add up to 256: they are split from direction to direction, and what one half gets
-//! by rounding the other half loses. Integers are summed as they are. Floats are first aligned to the largest of those
-//! that count, with a few bits to spare, and what does not fit is cut off; the sum itself is exact and rounded once,
-//! half away from zero.
+//! All weights are whole 256ths that add up to 256. They are split from direction to direction: if rounding makes one half
+//! larger, the other half becomes smaller. Integers are summed as they are. Floats are first aligned to the largest one with a
+//! weight, with a few bits to spare; the bits below are cut off. The sum itself is exact, and rounded once, half away from zero.
 
 use super::coordinate::Pair;
 
-/// Texels that a weighted sum may have.
+/// Largest number of texels in a weighted sum.
 pub(crate) const MAX_FILTER_TEXELS: usize = 8;
 
-/// Bits that an aligned float keeps below the last place of the largest one.
+/// Number of bits that an aligned float keeps below the last place of the largest one.
 const SPARE_BITS: i32 = 4;
 
-/// Bits of a mantissa in single precision.
+/// Number of bits in a mantissa in single precision.
 pub(crate) const SINGLE_MANTISSA_BITS: u32 = 24;
 
-/// Bits of a mantissa in half precision.
+/// Number of bits in a mantissa in half precision.
 pub(crate) const HALF_MANTISSA_BITS: u32 = 11;
 
-/// Bits behind the point of a weight.
+/// Number of bits behind the point of a weight.
 const WEIGHT_FRACTION_BITS: i32 = 8;
 
-/// Texels that are aligned to each other: a cell is summed plane by plane.
+/// Number of texels that are aligned to each other: a cell is summed plane by plane.
 pub(crate) const PLANE_TEXELS: usize = 4;
 
-/// The bits of the NaN that filtering gives.
+/// Bits of the NaN that filtering returns.
 const FILTER_NAN_BITS: u32 = 0x7fff_ffff;
 
-/// A 256th of a 256th, rounded half up.
+/// Returns the product of two numbers of 256ths, rounded half up.
 fn share(whole: u32, part: u32) -> u32 {
     (whole * part + 128) >> 8
 }
 
-/// Weights of the corners of a cell that together count `whole`; the index of a corner is `x + 2 y + 4 z`.
+/// Returns the weights of a cell's corners, whose sum is `whole`; the index of a corner is `x + 2 y + 4 z`.
 pub(crate) fn weights(x: Pair, y: Pair, z: Pair, whole: u32) -> [u32; MAX_FILTER_TEXELS] {
     let mut weights = [0; MAX_FILTER_TEXELS];
     let far = share(whole, z.weight);
@@ -47,29 +46,30 @@ pub(crate) fn weights(x: Pair, y: Pair, z: Pair, whole: u32) -> [u32; MAX_FILTER
     weights
 }
 
-/// A sum of integers in 256ths.
+/// Returns a sum of integers in 256ths.
 fn total(texels: impl Iterator<Item = i64>, weights: &[u32]) -> i64 {
     texels.zip(weights).map(|(texel, weight)| texel * i64::from(*weight)).sum()
 }
 
-/// A sum of integers, rounded half up.
+/// Returns a sum of integers, rounded half up.
 pub(crate) fn integers(texels: impl Iterator<Item = i32>, weights: &[u32]) -> i32 {
     ((total(texels.map(i64::from), weights) + 128) >> WEIGHT_FRACTION_BITS) as i32
 }
 
-/// A sum of integers, rounded down: how those of 32 bits are.
+/// Returns a sum of integers, rounded down, as for 32-bit integers.
 pub(crate) fn cut(texels: impl Iterator<Item = i64>, weights: &[u32]) -> i64 {
     total(texels, weights) >> WEIGHT_FRACTION_BITS
 }
 
-/// A sum of integers of 8 bits with sign, spread over 16 bits: a 127th is 258 and a little. About one result in twenty is
-/// off by one in the 16th bit.
+/// Returns a sum of signed 8-bit integers, spread over 16 bits: a 127th is 258 and a little. About one result in twenty is off by
+/// one in the 16th bit.
 pub(crate) fn spread(texels: impl Iterator<Item = i32>, weights: &[u32]) -> i32 {
     let sum = total(texels.map(i64::from), weights);
     ((sum * 258 + (sum >> 7) + 128) >> WEIGHT_FRACTION_BITS) as i32
 }
 
-/// The parts of a float: value is `mantissa * 2^exponent`, with the sign in the mantissa. Denormals are zero.
+/// Returns mantissa and exponent of a float: its value is `mantissa * 2^exponent`, with the sign in the mantissa. Denormals are
+/// zero.
 fn parts(bits: u32) -> (i64, i32) {
     let exponent = (bits >> 23 & 0xff).cast_signed();
     if exponent == 0 {
@@ -79,7 +79,7 @@ fn parts(bits: u32) -> (i64, i32) {
     (if bits >> 31 != 0 { -mantissa } else { mantissa }, exponent - 150)
 }
 
-/// What a sum is when not all texels are finite; `None` when they are.
+/// Returns the sum if not all texels are finite; `None` if they are.
 fn special(texels: &[u32], weights: &[u32]) -> Option<u32> {
     let (mut infinite, mut nan) = (None, false);
     for bits in texels.iter().zip(weights).filter(|(_, weight)| **weight != 0).map(|(bits, _)| *bits) {
@@ -91,7 +91,7 @@ fn special(texels: &[u32], weights: &[u32]) -> Option<u32> {
     if nan { Some(FILTER_NAN_BITS) } else { infinite }
 }
 
-/// The sum of the texels of one plane of a cell, and its exponent, aligned within the plane.
+/// Returns the sum of the texels in one plane of a cell, aligned within the plane, and its exponent.
 fn plane(texels: &[u32], weights: &[u32], precision: u32) -> Option<(i64, i32)> {
     let counting = || texels.iter().zip(weights).filter(|(_, weight)| **weight != 0);
     let largest = counting().map(|(bits, _)| parts(*bits).1).max().filter(|exponent| *exponent != i32::MIN)?;
@@ -100,7 +100,7 @@ fn plane(texels: &[u32], weights: &[u32], precision: u32) -> Option<(i64, i32)> 
         let (mantissa, exponent) = parts(bits);
         match exponent.saturating_sub(base) {
             shift @ 0.. => mantissa << shift,
-            // Towards zero: magnitudes are what is cut.
+            // Bits are cut from magnitudes, so the value goes towards zero.
             shift => mantissa.signum() * (mantissa.abs() >> shift.unsigned_abs().min(63)),
         }
     };
@@ -108,7 +108,7 @@ fn plane(texels: &[u32], weights: &[u32], precision: u32) -> Option<(i64, i32)> 
     Some((sum, base - WEIGHT_FRACTION_BITS))
 }
 
-/// A sum of floats, rounded to `precision` bits of mantissa: `SINGLE_MANTISSA_BITS` or `HALF_MANTISSA_BITS`.
+/// Returns a sum of floats, rounded to `precision` bits of mantissa: `SINGLE_MANTISSA_BITS` or `HALF_MANTISSA_BITS`.
 pub(crate) fn floats(texels: &[u32], weights: &[u32], precision: u32) -> u32 {
     if let Some(bits) = special(texels, weights) {
         return bits;
@@ -121,7 +121,7 @@ pub(crate) fn floats(texels: &[u32], weights: &[u32], precision: u32) -> u32 {
     });
     match total {
         Some((sum, exponent)) if sum != 0 => round(sum, exponent, precision),
-        // Zeroes keep a sign that they all have.
+        // A sum of zeroes keeps their sign if it is the same for all.
         _ => {
             let counting = texels.iter().zip(weights).filter(|(_, weight)| **weight != 0);
             counting.fold(1 << 31, |sign, (bits, _)| sign & bits)
@@ -129,7 +129,7 @@ pub(crate) fn floats(texels: &[u32], weights: &[u32], precision: u32) -> u32 {
     }
 }
 
-/// The sum of two sums; what does not fit under the larger one is cut.
+/// Adds two sums; the bits of the smaller one that do not fit are cut.
 fn add(a: (i64, i32), b: (i64, i32)) -> (i64, i32) {
     let (large, small) = if a.1 >= b.1 { (a, b) } else { (b, a) };
     // A plane has at most 38 bits, so that this many more fit.
@@ -138,7 +138,7 @@ fn add(a: (i64, i32), b: (i64, i32)) -> (i64, i32) {
     ((large.0 << shift) + (small.0 >> excess), large.1 - shift)
 }
 
-/// The float nearest to `sum * 2^exponent`, half away from zero.
+/// Returns the float nearest to `sum * 2^exponent`, rounded half away from zero.
 fn round(sum: i64, exponent: i32, precision: u32) -> u32 {
     let magnitude = sum.unsigned_abs();
     let bits = 64 - magnitude.leading_zeros();
@@ -146,7 +146,7 @@ fn round(sum: i64, exponent: i32, precision: u32) -> u32 {
     let rounded = if extra == 0 { magnitude } else { ((magnitude >> (extra - 1)) + 1) >> 1 };
     let value = rounded as f64 * f64::from(exponent + extra.cast_signed()).exp2();
     let value = if sum < 0 { -value } else { value } as f32;
-    // Results have no denormals either.
+    // Denormal results become zero as well.
     if value.is_subnormal() { value.to_bits() & 1 << 31 } else { value.to_bits() }
 }
 

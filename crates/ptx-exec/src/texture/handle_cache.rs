@@ -1,21 +1,21 @@
-//! What the handles stand for that a thread has met in this launch: asking the host takes a lock and a search.
+//! Cache of the objects of handles that a thread has met in this launch, since asking the host takes a lock and a search.
 
 use super::Bound;
 use crate::host::Host;
 
-/// How many handles are remembered.
+/// Number of cached handles.
 const CACHED_HANDLES: usize = 8;
 
 /// Handles of this launch.
 #[derive(Debug, Default)]
 pub(crate) struct HandleCache {
     entries: Vec<(u64, Bound)>,
-    /// The entry to replace next.
+    /// Entry to replace next.
     next: usize,
 }
 
 impl HandleCache {
-    /// What `handle` stands for; `None` for what is no handle.
+    /// Returns the object of `handle`; `None` for an invalid handle.
     pub(super) fn get(&mut self, host: &dyn Host, handle: u64) -> Option<&Bound> {
         let index = match self.entries.iter().position(|(known, _)| *known == handle) {
             Some(index) => index,

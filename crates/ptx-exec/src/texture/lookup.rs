@@ -6,7 +6,7 @@ use crate::engine::machine::Machine;
 use std::sync::Arc;
 
 impl Machine<'_> {
-    /// The texture of a handle; `None` where every texel is zero, which is also what a surface reads as.
+    /// Returns the texture of a handle; `None` if every texel is zero, as for a surface.
     pub(crate) fn texture(&mut self, handle: u64) -> Result<Option<Arc<Texture>>, FaultKind> {
         match self.handles.get(self.env.host, handle) {
             Some(Bound::Texture(texture)) => Ok(Some(Arc::clone(texture))),
@@ -15,7 +15,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The image of a surface; `None` where every byte is zero and nothing can be written.
+    /// Returns the image of a surface; `None` if every byte is zero and nothing can be written.
     pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<TextureImage>>, FaultKind> {
         match self.handles.get(self.env.host, handle) {
             Some(Bound::Surface(image)) => Ok(Some(Arc::clone(image))),

@@ -1,16 +1,16 @@
-//! `txq`, `suq` and `istypep`: what an image is.
+//! `txq`, `suq` and `istypep`: queries of an image.
 //!
-//! The driver's textures answer width, height, depth and their values at a level; nothing else is known of them at run
-//! time, and the texture unit says that no address is a texture reference.
+//! Textures of the driver have width, height and depth, also for each level. No other property is known at run time, and the
+//! texture unit says that no address is a texture reference.
 
 use super::TextureImage;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 
-/// `Inst::imm` flag: ask a surface instead of a texture. Below it is the direction.
+/// Flag in `Inst::imm`: the query is for a surface instead of a texture. The bits below it are the direction.
 pub(crate) const SURFACE_FLAG: u64 = 4;
 
-/// `txq.OP d, [a]`, `txq.level.OP d, [a], b`, `suq.OP d, [a]`.
+/// Runs `txq.OP d, [a]`, `txq.level.OP d, [a], b` and `suq.OP d, [a]`.
 pub(crate) fn extent(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let direction = (inst.imm & 3) as usize;
     for lane in lanes_of(machine.mask) {
@@ -31,11 +31,11 @@ pub(crate) fn extent(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// An extent at a level; 0 beyond the last one.
+/// Returns an extent at a level; 0 beyond the last one.
 fn at_level(image: &TextureImage, direction: usize, level: u32) -> u32 {
     match image.levels.get(level as usize) {
         Some(_) if level == 0 => image.queried[direction],
-        // What an image does not have, its levels do not have either.
+        // A direction that the image does not have is also missing from its levels.
         Some(level_image) => level_image.extent[direction].min(image.queried[direction]),
         None => 0,
     }

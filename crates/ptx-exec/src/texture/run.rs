@@ -1,7 +1,7 @@
-//! `tex` and `tld4`: lane by lane, as each lane has a point of its own.
+//! `tex` and `tld4`, which run lane by lane, as each lane has its own point.
 //!
-//! Operands are a list, since there are up to thirteen: form, handle, layer, coordinates, level or gradients, offsets.
-//! Results go to `d`, `a`, `b` and `c`.
+//! Operands are a list, since there are up to thirteen: form, handle, layer, coordinates, level or gradients, offsets. Results go
+//! to `d`, `a`, `b` and `c`.
 
 use super::sample::{Detail, SamplePoint};
 use super::texel::Texel;
@@ -10,56 +10,56 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::slot::{CONSTANT_BIT, NO_SLOT};
 
-/// What the indices of an instruction are.
+/// Meaning of the indices of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Coordinates: 1 to 3.
+    /// Number of coordinates: 1 to 3.
     pub(crate) coordinates: u32,
-    /// Whether a layer comes before them.
+    /// Whether a layer comes before the coordinates.
     pub(crate) layered: bool,
 }
 
-/// How results are written.
+/// Format of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Results {
-    /// 32 bits, whatever they mean.
+    /// As 32 bits, whatever their type.
     Words,
-    /// Each as half precision.
+    /// In half precision, one in a register.
     Halves,
-    /// As half precision, two in a register.
+    /// In half precision, two in a register.
     Pairs,
 }
 
-/// What is read.
+/// Kind of read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// At the first level.
     Base,
-    /// At a level.
+    /// At a given level.
     Level,
-    /// At the level that gradients ask for.
+    /// At the level that follows from gradients.
     Gradients,
-    /// This channel of four texels.
+    /// One channel of four texels.
     Gather(u32),
 }
 
-/// All that the modifiers of an instruction say.
+/// All modifiers of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     /// Dimensions of the texture, by which it is indexed.
     pub(crate) geometry: Geometry,
-    /// What it reads.
+    /// Kind of read.
     pub(crate) access: Access,
-    /// Coordinates are whole texels.
+    /// Whether coordinates are whole texels.
     pub(crate) integers: bool,
-    /// How it writes.
+    /// Format of the results.
     pub(crate) results: Results,
     /// Whether offsets follow.
     pub(crate) offsets: bool,
 }
 
 impl Form {
-    /// As an entry of the operand list: looks like a constant, so that nothing takes it for a register.
+    /// Encodes the form as an entry of the operand list, which looks like a constant so that it is not taken for a register.
     pub(crate) fn encode(self) -> u32 {
         let (access, channel) = match self.access {
             Access::Base => (0, 0),
@@ -77,7 +77,7 @@ impl Form {
         CONSTANT_BIT | coordinates | flags | access << 5 | channel << 7 | results << 9
     }
 
-    /// The reverse of `encode`.
+    /// Decodes the result of `encode`.
     fn decode(code: u32) -> Self {
         let access = [Access::Base, Access::Level, Access::Gradients, Access::Gather(code >> 7 & 3)];
         Self {
@@ -90,7 +90,7 @@ impl Form {
     }
 }
 
-/// Operands of one lane, taken in order.
+/// Operands of one lane, which are taken in order.
 struct Operands<'m, 'a> {
     machine: &'m Machine<'a>,
     lane: usize,
@@ -111,7 +111,7 @@ impl Operands<'_, '_> {
     }
 }
 
-/// `tex` and `tld4`.
+/// Runs `tex` and `tld4`.
 pub(crate) fn texture(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));

@@ -1,31 +1,31 @@
-//! Reading a texture at a point: levels, texels around the point, their weights, the sum.
+//! Reading a texture at a point: levels, texels around the point, their weights, and the sum.
 //!
-//! Up to 16 texels count: a cell of 2, 4 or 8 in each of two mipmap levels. The share of a level is split over its cell
-//! first, so that the weights of all 16 add up to 256.
+//! Up to 16 texels count: a cell of 2, 4 or 8 in each of two mipmap levels. The share of a level is split over its cell first, so
+//! that the weights of all 16 add up to 256.
 
 use super::coordinate::{Axis, FRACTION_BITS, Index, ONE_TEXEL, Pair};
 use super::texel::{ChannelKind, MAX_SUM_TEXELS, Spot, Texel};
 use super::{Level, Texture, TextureShape, cube, filter};
 
-/// Where a texture is read.
+/// Point at which a texture is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SamplePoint {
-    /// The layer; beyond the last one, the last one counts.
+    /// The layer; a number beyond the last layer means the last one.
     pub(crate) layer: u32,
     /// The coordinates, or the direction for a cube.
     pub(crate) at: [f32; 3],
-    /// Added to the indices, in texels.
+    /// Offset that is added to the indices, in texels.
     pub(crate) offset: [i32; 3],
 }
 
-/// Which mipmap levels count.
+/// Selection of mipmap levels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Detail {
-    /// As far as the instruction knows: the first one.
+    /// The first level.
     Base,
-    /// This one, which need not be whole.
+    /// A given level, which need not be whole.
     Level(f32),
-    /// How the coordinates change to the right and downwards.
+    /// Changes of the coordinates to the right and downwards.
     Gradients([[f32; 3]; 2]),
 }
 
@@ -38,12 +38,12 @@ struct Cell {
 }
 
 impl Cell {
-    /// No texels yet.
+    /// Makes an empty cell.
     fn new() -> Self {
         Self { spots: [(0, None); MAX_SUM_TEXELS], weights: [0; MAX_SUM_TEXELS], count: 0 }
     }
 
-    /// Adds a texel; there is room for all that one result has.
+    /// Adds a texel; there is room for all texels of one result.
     fn add(&mut self, level: usize, spot: Option<Spot>, weight: u32) {
         if let (Some(spot_slot), Some(share)) = (self.spots.get_mut(self.count), self.weights.get_mut(self.count)) {
             *spot_slot = (level as u32, spot);
@@ -52,19 +52,19 @@ impl Cell {
         }
     }
 
-    /// What is added from here on is summed apart from what was added before.
+    /// Starts a new plane, which is summed apart from the texels before.
     fn next_plane(&mut self) {
         self.count = self.count.next_multiple_of(filter::PLANE_TEXELS);
     }
 
-    /// The texels so far, with their shares.
+    /// Returns the texels so far, with their levels.
     fn spots(&self) -> &[(u32, Option<Spot>)] {
         &self.spots[..self.count]
     }
 }
 
 impl Texture {
-    /// The result of `tex` with coordinates that are floats.
+    /// Returns the result of `tex` with float coordinates.
     pub(crate) fn sample(&self, point: &SamplePoint, detail: Detail) -> Texel {
         if self.image.shape == TextureShape::Linear {
             return [0; 4];
@@ -86,10 +86,10 @@ impl Texture {
         self.resolve(&cell)
     }
 
-    /// The result of `tex` with coordinates that are integers. At a level that the instruction names, indices are treated
-    /// as the sampler says; without one, what is outside is zero.
+    /// Returns the result of `tex` with integer coordinates. At a level that the instruction names, indices outside follow the
+    /// sampler; without one, they read as zero.
     pub(crate) fn fetch(&self, point: &SamplePoint, index: [i32; 3], level: Option<i32>) -> Texel {
-        // The instruction for one dimension reads linear memory; an array has none.
+        // The one-dimensional instruction reads linear memory; an array has none.
         if self.image.shape == TextureShape::Plain(1) && level.is_none() {
             return [0; 4];
         }
@@ -114,7 +114,7 @@ impl Texture {
         std::array::from_fn(|channel| self.alone(number as u32, spot, channel))
     }
 
-    /// The result of `tld4`: one channel of the four texels that linear filtering would mix, counter-clockwise from the
+    /// Returns the result of `tld4`: one channel of the four texels that linear filtering would mix, counter-clockwise from the
     /// lower left.
     pub(crate) fn gather(&self, point: &SamplePoint, channel: usize) -> Texel {
         let mut cell = Cell::new();
@@ -125,12 +125,12 @@ impl Texture {
         })
     }
 
-    /// What channel `index` is.
+    /// Returns the kind of channel `index`.
     fn kind(&self, index: usize) -> ChannelKind {
         ChannelKind::of(self.image.channel, &self.sampler, index)
     }
 
-    /// The two levels that count, and the share of the second one in 256ths.
+    /// Returns the two levels that count, and the share of the second one in 256ths.
     fn levels(&self, detail: Detail) -> (usize, usize, u32) {
         let top = self.image.levels.len().saturating_sub(1);
         if top == 0 {
@@ -142,7 +142,7 @@ impl Texture {
             Detail::Level(level) => level,
             Detail::Gradients(gradients) => self.level_of(gradients),
         };
-        // All levels have 8 bits behind the point; what is below is cut off, towards zero.
+        // All levels have 8 bits behind the point; lower bits are cut off, towards zero.
         let fixed = |level: f32| (level * ONE_TEXEL as f32) as i32;
         let [lowest, highest] = sampler.level_clamp.map(fixed);
         let biased_level = fixed(detail_level).saturating_add(fixed(sampler.level_bias));
@@ -156,7 +156,7 @@ impl Texture {
         }
     }
 
-    /// The level at which neighbouring points are about one texel apart: by the longer of the two gradients.
+    /// Returns the level at which neighbouring points are about one texel apart, by the longer of the two gradients.
     fn level_of(&self, gradients: [[f32; 3]; 2]) -> f32 {
         let Some(base) = self.image.levels.first() else { return 0.0 };
         let texels = |gradient: [f32; 3]| {
@@ -170,7 +170,7 @@ impl Texture {
         texels(gradients[0]).max(texels(gradients[1])).log2()
     }
 
-    /// The layer of a point, with the face of a cube.
+    /// Returns the layer of a point, or that of a cube's face.
     fn layer(&self, point: &SamplePoint, face: u32) -> u32 {
         let layers = self.image.levels.first().map_or(1, |level| level.layers);
         match self.image.shape {
@@ -183,14 +183,14 @@ impl Texture {
         }
     }
 
-    /// One direction of the sampler at a level.
+    /// Returns one direction of the sampler at a level.
     fn axis(&self, level: &Level, at: usize) -> Axis {
         let cube = matches!(self.image.shape, TextureShape::Cube | TextureShape::CubeLayers);
         let address = if cube { super::AddressMode::Clamp } else { self.sampler.address[at] };
         Axis { extent: level.extent[at], address, normalized: self.sampler.normalized || cube }
     }
 
-    /// The coordinates in the plane of a face, and the face; without a cube the coordinates themselves.
+    /// Returns the coordinates in the plane of a face, and the face; without a cube, the coordinates themselves.
     fn on_face(&self, point: &SamplePoint) -> ([f32; 3], u32) {
         match self.image.shape {
             TextureShape::Cube | TextureShape::CubeLayers => {
@@ -277,8 +277,8 @@ impl Texture {
             let (column, row) = (x >> FRACTION_BITS, y >> FRACTION_BITS);
             cube::texel(face, column + (corner & 1) as i64, row + (corner >> 1) as i64, found)
         });
-        // Where three faces meet, the weight of the fourth texel goes to the others: a third to each neighbour, and
-        // what is left to the one opposite.
+        // Where three faces meet, the weight of the fourth texel goes to the others: a third to each neighbour, and the rest to
+        // the opposite one.
         let lost = corners.iter().position(Option::is_none);
         let share = lost.map_or(0, |lost| (2 * weights[lost] + 3) / 6);
         let first = self.layer(point, 0);
@@ -294,7 +294,7 @@ impl Texture {
         }
     }
 
-    /// One channel of one texel or of the border, alone.
+    /// Returns one channel of a texel or of the border, without filtering.
     fn alone(&self, level: u32, spot: Option<Spot>, channel: usize) -> u32 {
         if channel >= self.image.channels as usize {
             return 0;
@@ -306,7 +306,7 @@ impl Texture {
         }
     }
 
-    /// The sum over a cell, channel by channel.
+    /// Returns the sum over a cell, channel by channel.
     fn resolve(&self, cell: &Cell) -> Texel {
         if let [(level, spot)] = cell.spots() {
             return std::array::from_fn(|channel| self.alone(*level, *spot, channel));

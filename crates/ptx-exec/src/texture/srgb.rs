@@ -1,9 +1,9 @@
 //! The sRGB curve of the texture unit.
 //!
-//! It is a table in the hardware: close to the curve of IEC 61966-2-1, but with few bits for each entry. These are the
-//! upper halves of the floats that an H200 (driver 580) gives for each of the 256 values; their lower halves are zero.
+//! The hardware has it as a table, close to the curve of IEC 61966-2-1 but with few bits for each entry. The table here holds the
+//! upper halves of the floats that an H200 (driver 580) returns for the 256 values. Their lower halves are zero.
 
-/// Upper 16 bits of the linear value, by the 8 bits of a channel.
+/// Upper 16 bits of the linear value, indexed by the 8 bits of a channel.
 #[rustfmt::skip]
 static LINEAR_BY_SRGB: [u16; 256] = [
     0x0000, 0x39a0, 0x3a20, 0x3a70, 0x3aa0, 0x3ac8, 0x3af0, 0x3b0c, 0x3b20, 0x3b34, 0x3b48, 0x3b5c, 0x3b70, 0x3b84, 0x3b90, 0x3b9c,
@@ -24,7 +24,7 @@ static LINEAR_BY_SRGB: [u16; 256] = [
     0x3f5f, 0x3f61, 0x3f63, 0x3f65, 0x3f68, 0x3f6a, 0x3f6c, 0x3f6e, 0x3f70, 0x3f72, 0x3f74, 0x3f76, 0x3f7a, 0x3f7c, 0x3f7e, 0x3f80,
 ];
 
-/// The linear value of an 8-bit channel, as the bits of a float.
+/// Returns the linear value of an 8-bit channel, as the bits of a float.
 pub(crate) fn linear(channel: u32) -> u32 {
     u32::from(LINEAR_BY_SRGB[(channel & 0xff) as usize]) << 16
 }

@@ -1,7 +1,7 @@
-//! `suld`, `sust` and `sured`: bytes of an image at whole indices.
+//! `suld`, `sust` and `sured`: access to the bytes of an image at whole indices.
 //!
-//! The first index counts bytes, the others rows, slices and layers. What lies outside is a fault (`.trap`), the nearest
-//! place inside (`.clamp`), or nothing (`.zero`: loads give zeroes, stores are dropped). An access must be aligned to its
+//! The first index counts bytes, the others rows, slices and layers. An access outside is a fault (`.trap`), goes to the nearest
+//! place inside (`.clamp`), or has no effect (`.zero`: loads return zeroes, stores are dropped). An access must be aligned to its
 //! size in any mode.
 
 use super::{Channel, Level, TextureImage, TextureShape, cube};
@@ -14,34 +14,34 @@ use crate::slot::CONSTANT_BIT;
 use crate::texture::run::Geometry;
 use std::sync::Arc;
 
-/// What happens outside.
+/// Treatment of an access outside the surface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outside {
     /// The launch faults.
     Trap,
-    /// The nearest place inside counts.
+    /// The access goes to the nearest place inside.
     Clamp,
-    /// There are zeroes.
+    /// Loads return zeroes, and stores are dropped.
     Zero,
 }
 
-/// All that the modifiers of an instruction say.
+/// All modifiers of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     /// Dimensions of the surface, by which it is indexed.
     pub(crate) geometry: Geometry,
-    /// What is outside.
+    /// Treatment of an access outside the surface.
     pub(crate) outside: Outside,
-    /// Elements: 1, 2 or 4.
+    /// Number of elements: 1, 2 or 4.
     pub(crate) count: u32,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub(crate) bytes: u32,
-    /// Values are converted to the format of the image, and the first index counts texels.
+    /// Whether values are converted to the format of the image, and the first index counts texels.
     pub(crate) formatted: bool,
 }
 
 impl Form {
-    /// As an entry of the operand list that nothing takes for a register.
+    /// Encodes the form as an entry of the operand list, which is not taken for a register.
     pub(crate) fn encode(self) -> u32 {
         let outside = match self.outside {
             Outside::Trap => 0,
@@ -53,7 +53,7 @@ impl Form {
         CONSTANT_BIT | coordinates | flags | outside << 4 | self.count << 6 | self.bytes << 9
     }
 
-    /// The reverse of `encode`.
+    /// Decodes the result of `encode`.
     fn decode(code: u32) -> Self {
         Self {
             geometry: Geometry { coordinates: code & 3, layered: code >> 2 & 1 != 0 },
@@ -65,13 +65,13 @@ impl Form {
     }
 }
 
-/// An access of one lane, resolved.
+/// A resolved access of one lane.
 struct ResolvedAccess {
     image: Arc<TextureImage>,
     address: u64,
 }
 
-/// Layers of a surface: the faces of a cube are layers of their own.
+/// Returns the number of layers of a surface: each face of a cube is a layer.
 fn layers(image: &TextureImage, level: &Level) -> u32 {
     match image.shape {
         TextureShape::Layered(_) | TextureShape::CubeLayers => level.layers,
@@ -80,7 +80,7 @@ fn layers(image: &TextureImage, level: &Level) -> u32 {
     }
 }
 
-/// `index` if it is below `end`, or what counts instead; `Ok(None)` where there are zeroes.
+/// Returns `index` if it is below `end`, or the index that takes its place; `Ok(None)` if the access has no effect.
 fn within(index: i64, end: u64, outside: Outside) -> Result<Option<u64>, FaultKind> {
     let last = end.cast_signed() - 1;
     match outside {
@@ -91,7 +91,7 @@ fn within(index: i64, end: u64, outside: Outside) -> Result<Option<u64>, FaultKi
     }
 }
 
-/// Finds the `bytes` bytes that an access of one lane means.
+/// Finds the `bytes` bytes that one lane accesses.
 fn find(
     image: &Arc<TextureImage>,
     form: Form,
@@ -122,7 +122,7 @@ fn find(
 }
 
 impl Machine<'_> {
-    /// The place that an access of `lane` means, with the entry of the operand list that comes after the indices.
+    /// Returns the place that `lane` accesses, with the entry of the operand list that comes after the indices.
     fn surface_address(
         &mut self,
         inst: &Inst,
@@ -145,7 +145,7 @@ impl Machine<'_> {
     }
 }
 
-/// The integer of `bytes` bytes at an address.
+/// Reads the integer of `bytes` bytes at an address.
 #[expect(unsafe_code, reason = "texels are in device memory")]
 fn load(address: u64, bytes: u32) -> u64 {
     // SAFETY: `find` placed the access inside a level that the host found readable for this launch, at a multiple of the
@@ -174,7 +174,7 @@ fn store(address: u64, bytes: u32, value: u64) {
     }
 }
 
-/// `suld.b`: results go to `d`, `a`, `b` and `c`.
+/// Runs `suld.b`; results go to `d`, `a`, `b` and `c`.
 pub(crate) fn load_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let form = Form::decode(machine.env.code.list(inst.x));
     for lane in lanes_of(machine.mask) {
@@ -191,7 +191,7 @@ pub(crate) fn load_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow
     Flow::Next
 }
 
-/// `sust.b` and `sust.p`: sources come after the indices.
+/// Runs `sust.b` and `sust.p`; sources come after the indices.
 pub(crate) fn store_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));
@@ -215,7 +215,7 @@ pub(crate) fn store_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flo
     Flow::Next
 }
 
-/// A 32-bit value as `sust.p` stores it: integers saturate, floats are rounded.
+/// Converts a 32-bit value for `sust.p`: integers saturate, floats are rounded.
 fn formatted(channel: Channel, value: u32) -> u32 {
     match channel {
         Channel::U8 => value.min(0xff),
@@ -231,9 +231,9 @@ fn formatted(channel: Channel, value: u32) -> u32 {
 
 /// An operation of `sured`.
 pub(crate) trait Reduction {
-    /// What is in the image.
+    /// Type of the value in the image.
     type Word: Raw + Atomic;
-    /// The new value.
+    /// Returns the new value.
     fn apply(old: Self::Word, value: Self::Word) -> Self::Word;
 }
 
@@ -266,7 +266,7 @@ reductions! {
     Or32: u32 = |old, value| old | value;
 }
 
-/// `sured`: the value comes after the indices.
+/// Runs `sured`; the value comes after the indices.
 #[expect(unsafe_code, reason = "texels are in device memory")]
 pub(crate) fn reduce<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let code = machine.env.code;

@@ -1,29 +1,29 @@
-//! Texels in memory: where one is, and what its channels mean to a sampler.
+//! Texels in memory: their addresses, and the meaning of their channels to a sampler.
 //!
-//! A point read turns a channel into its value. For filtering, 8- and 16-bit channels become integers of 16 bits, all
-//! others floats; `ChannelKind` says which, and how the sum becomes a value.
+//! A point read turns a channel into its value. For filtering, 8- and 16-bit channels become integers of 16 bits, all others
+//! floats. `ChannelKind` tells which, and how the sum becomes a value.
 
 use super::{Channel, Level, Sampler, TextureImage};
 use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
 use crate::memory::raw;
 use crate::texture::{filter, srgb};
 
-/// Channels of a texel as an instruction gives them; those that an image lacks are zero.
+/// Channels of a texel as an instruction returns them; those that an image lacks are zero.
 pub(crate) type Texel = [u32; 4];
 
-/// Texels that one sum may have.
+/// Largest number of texels in one sum.
 pub(crate) const MAX_SUM_TEXELS: usize = 2 * filter::MAX_FILTER_TEXELS;
 
-/// The largest finite value of half precision.
+/// Largest finite value of half precision.
 const LARGEST_HALF: f32 = 65504.0;
 
-/// Where a texel is in a level: x, y, z, and layer or face.
+/// Position of a texel in a level: x, y, z, and layer or face.
 pub(crate) type Spot = [u32; 4];
 
-/// What a sampler makes of a channel.
+/// How a sampler interprets a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChannelKind {
-    /// An integer of this many bits, without or with sign.
+    /// An integer of this many bits, unsigned or signed.
     Integer(u32, bool),
     /// 0 to 1, of this many bits.
     Unsigned(u32),
@@ -38,7 +38,7 @@ pub(crate) enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// What `sampler` makes of channel `index` of a texel.
+    /// Returns how `sampler` interprets channel `index` of a texel.
     pub(crate) fn of(channel: Channel, sampler: &Sampler, index: usize) -> Self {
         let bits = channel.bytes() * 8;
         match channel {
@@ -54,7 +54,7 @@ impl ChannelKind {
         }
     }
 
-    /// The value of a channel that is read alone.
+    /// Returns the value of a channel that is read without filtering.
     pub(crate) fn value(self, raw: u32) -> u32 {
         match self {
             Self::Integer(..) | Self::Single => raw,
@@ -65,9 +65,9 @@ impl ChannelKind {
         }
     }
 
-    /// The channel of a border: the colour of the sampler as a texel in memory would have it.
+    /// Returns the channel of a border: the sampler's colour as a texel in memory would have it.
     pub(crate) fn border(self, colour: f32) -> u32 {
-        // Half way between two values, the lower one counts.
+        // Half way between two values, the lower one is taken.
         let nearest = |most: u32, lowest: f32| (colour.clamp(lowest, 1.0) * most as f32 - 0.5).ceil() as i32;
         match self {
             Self::Integer(bits @ (8 | 16), signed) => {
@@ -83,7 +83,7 @@ impl ChannelKind {
         }
     }
 
-    /// The weighted sum of the channels of texels.
+    /// Returns the weighted sum of the channels of texels.
     pub(crate) fn sum(self, raw: &[u32], weights: &[u32]) -> u32 {
         match self {
             Self::Integer(32, signed) => {
@@ -115,14 +115,14 @@ impl ChannelKind {
 }
 
 impl TextureImage {
-    /// The address of a texel, whose indices are below the extents of the level.
+    /// Returns the address of a texel, whose indices are below the extents of the level.
     fn address(&self, level: &Level, [x, y, z, layer]: Spot) -> u64 {
         // An image has either slices or layers, never both.
         let slice = u64::from(z) + u64::from(layer);
         level.address + slice * level.slice + u64::from(y) * level.pitch + u64::from(x) * self.texel_bytes()
     }
 
-    /// One channel of a texel, extended to 32 bits by its sign.
+    /// Returns one channel of a texel, extended to 32 bits by its sign.
     ///
     /// Indices beyond the extents of the level read as zero.
     #[expect(unsafe_code, reason = "texels are in device memory")]

@@ -5,7 +5,7 @@
 use crate::common::Device;
 use katydid_ptx_exec::{FaultKind, LoadError};
 
-/// A kernel over 64 threads with an input and an output pointer, and 512 bytes of shared memory with two barriers.
+/// Returns a kernel over 64 threads with an input and an output pointer, and 512 bytes of shared memory with two barriers.
 fn kernel(body: &str) -> String {
     format!(
         ".shared .align 16 .b8 tile[512]; .shared .align 8 .b64 bar[2];
@@ -26,7 +26,7 @@ fn run(body: &str) -> Result<Vec<u32>, FaultKind> {
     done.map(|()| device.words(output, 64)).map_err(|fault| fault.kind)
 }
 
-/// Why a body is refused.
+/// Returns why a body is refused.
 fn refused(body: &str) -> LoadError {
     Device::default().load(&kernel(body)).expect_err("refused")
 }
@@ -128,7 +128,7 @@ fn a_barrier_tracks_copies_of_its_threads() {
                 WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra WAIT;
                 xor.b32 %r6, %r5, 252; ld.shared.u32 %r7, [%r6]; st.global.u32 [%d4], %r7;";
     assert_eq!(run(body).unwrap(), (1000..1064).rev().collect::<Vec<_>>());
-    // NVIDIA's headers give an address of 32 bits without its space.
+    // NVIDIA's headers use an address of 32 bits without its space.
     let bare = body.replace(".noinc.shared.b64", ".noinc.b64");
     assert_eq!(run(&bare).unwrap(), (1000..1064).rev().collect::<Vec<_>>());
     let counted = body.replace(".noinc.shared.b64 [%r3];", ".b64 [%r3]; mbarrier.arrive.shared.b64 %d5, [%r3];");

@@ -5,7 +5,7 @@
 use crate::common::{Device, launch};
 use katydid_ptx_exec::{FaultKind, Grid, Progress, RunLimits, Switch, run};
 
-/// A kernel over 32 threads a block; `%r9` is the rank in the cluster, `%r8` the number of the thread in the grid.
+/// Returns a kernel over 32 threads a block; `%r9` is the rank in the cluster, `%r8` the number of the thread in the grid.
 fn kernel(directives: &str, body: &str) -> String {
     format!(
         ".shared .align 16 .b8 tile[256]; .shared .align 8 .b64 bar;
@@ -31,7 +31,7 @@ fn words(text: &str, blocks: u32, size: u32) -> Result<Vec<u32>, FaultKind> {
     Ok(device.words(output, blocks as usize * 32))
 }
 
-/// Each block writes its numbers to its shared memory and reads those of the next block of its cluster.
+/// Returns a kernel in which each block writes numbers to its shared memory and reads those of the next block of its cluster.
 fn ring(read: &str) -> String {
     let body = format!(
         "st.shared.u32 [%r5], %r8; {SYNC} add.u32 %r11, %r9, 1; rem.u32 %r11, %r11, %r10;
@@ -56,7 +56,7 @@ fn a_block_reads_the_shared_memory_of_the_next() {
 
 #[test]
 fn an_address_means_the_same_in_every_block() {
-    // Each block puts the plain address of its own tile where the next one finds it.
+    // Each block puts the plain address of its own tile where the next block finds it.
     let body = format!(
         "st.shared.u32 [%r5], %r8; add.u32 %r11, %r9, 1; rem.u32 %r11, %r11, %r10; mov.u32 %r13, tile;
          mapa.shared::cluster.u32 %r6, %r5, %r11; st.shared::cluster.u32 [%r6+128], %r13; {SYNC}

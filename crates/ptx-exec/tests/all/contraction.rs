@@ -5,10 +5,10 @@
 use crate::common::{Device, f};
 use std::fmt::Write;
 
-/// The inputs of `data/contraction.txt`.
+/// Inputs of `data/contraction.txt`.
 const INPUTS: [f64; 5] = [1.1, -0.7, 1.3, 2.9, -3.7];
 
-/// One line of the file as a kernel, with the results it has.
+/// Returns one line of the file as a kernel, with its results.
 struct Recorded<'a> {
     ty: &'a str,
     body: String,
@@ -45,7 +45,7 @@ fn random_programs_come_to_what_ptxas_makes_of_them() {
             } else {
                 format!("0f{:08X}", (value as f32).to_bits())
             };
-            // Through memory, so that no operand is a constant.
+            // Goes through memory, so that no operand is a constant.
             let _ =
                 writeln!(text, "mov.{ty} {name}, {bits};\nst.global.{ty} [to], {name};\nld.global.{ty} {name}, [to];");
         }
@@ -63,11 +63,11 @@ fn random_programs_come_to_what_ptxas_makes_of_them() {
     }
 }
 
-/// `1 + 2^-12`, whose square is `1 + 2^-11 + 2^-24`: the last bit is lost where the square is rounded.
+/// `1 + 2^-12`, whose square is `1 + 2^-11 + 2^-24`: rounding the square loses the last bit.
 const NEAR_ONE: f32 = 1.0 + 1.0 / 4096.0;
 /// The square, rounded.
 const SQUARE: f32 = 1.0 + 1.0 / 2048.0;
-/// What was rounded away.
+/// Rounding error of the square.
 const REST: f32 = 1.0 / 16_777_216.0;
 
 /// Runs `body`, which puts a value into `x` out of `a = NEAR_ONE`, `c = SQUARE` and a true `p`.

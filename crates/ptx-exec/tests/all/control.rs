@@ -1,11 +1,11 @@
-//! Branches, calls, barriers, warp operations, pausing: what depends on which lanes are where.
+//! Branches, calls, barriers, warp operations and pauses, whose results depend on the positions of lanes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, launch};
 use katydid_ptx_exec::{FaultKind, Switch, run};
 
-/// A kernel with an output pointer; `%r1` is the thread, `%d4` its word of output.
+/// Returns a kernel with an output pointer; `%r1` is the thread, `%d4` its word of output.
 fn kernel(declarations: &str, body: &str) -> String {
     format!(
         "{declarations} .visible .entry k(.param .u64 out) {{
@@ -15,7 +15,7 @@ fn kernel(declarations: &str, body: &str) -> String {
     )
 }
 
-/// Runs it on `threads` threads and returns their words.
+/// Runs a body on `threads` threads and returns their words.
 fn run_block(declarations: &str, body: &str, threads: u32) -> Result<Vec<u32>, FaultKind> {
     let device = Device::default();
     let output = device.put(&vec![0; threads as usize]);
@@ -162,7 +162,8 @@ fn a_tile_works_without_the_rest_of_its_warp() {
     assert_eq!(run_block("", body, 32).unwrap()[..9], [1004, 1006, 1008, 1010, 1008, 1010, 1012, 1014, 0]);
 }
 
-/// As an H100 has it (driver 580): what PTX leaves undefined is 0, and a lane whose source is out of range keeps its own.
+/// Measured on an H100 (driver 580): a value that PTX leaves undefined is 0, and a lane whose source is out of range keeps its
+/// own.
 #[test]
 fn a_shuffle_from_a_lane_that_takes_no_part_gives_zero() {
     let of = |before: &str, shuffle: &str| {
@@ -273,8 +274,8 @@ fn cooperative_blocks_wait_for_each_other_on_one_thread() {
     assert_eq!(device.words(output, 3), [12; 3]);
 }
 
-/// Three steps of a grid that waits for itself by the calls of the device's library, which no text of the program has: how
-/// many threads had come after the last wait, and what that wait returned.
+/// Runs three steps of a grid that waits for itself by calls of the device library, which no text of the program has. Returns how
+/// many threads had come after the last wait, and the result of that wait.
 fn waited_by_calls(cooperative: bool) -> [u32; 2] {
     let declarations = ".global .u32 arrived = 0;
         .extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);

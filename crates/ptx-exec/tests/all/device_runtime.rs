@@ -5,7 +5,7 @@
 use crate::common::{Device, launch};
 use katydid_ptx_exec::{FaultKind, Grid, Progress, RunLimits, Switch, run};
 
-/// Declarations of functions, and kernels that others launch: `add` adds to a word, `shift` multiplies it by 10 and adds.
+/// Declarations of functions, and kernels for others to launch: `add` adds to a word, `shift` multiplies it by 10 and adds.
 const KERNELS: &str = ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2 (.param .b64 f, .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
     .extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 p, .param .b64 s);
     .extern .func (.param .b32 r) __cudaCDP2GetLastError ();
@@ -41,7 +41,7 @@ fn text(body: &str) -> String {
     )
 }
 
-/// Runs it for `threads` threads on a zero; returns the first two words afterwards.
+/// Runs a body for `threads` threads on a zero; returns the first two words afterwards.
 fn words(body: &str, threads: u32) -> Result<[u32; 2], FaultKind> {
     let device = Device::default();
     let output = device.put(&[0; 2]);

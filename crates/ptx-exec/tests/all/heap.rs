@@ -5,7 +5,7 @@
 use crate::common::Device;
 use katydid_ptx_exec::FaultKind;
 
-/// Each of 32 threads allocates, writes, reads back and frees; `body` may do something in between.
+/// Returns a kernel whose 32 threads allocate, write, read back and free; `body` may do something in between.
 fn kernel(size: &str, body: &str) -> String {
     format!(
         ".extern .func (.param .b64 retval) malloc (.param .b64 size);

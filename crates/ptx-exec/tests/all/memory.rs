@@ -1,11 +1,11 @@
-//! Loads, stores and atomics in every space, and the faults they give.
+//! Loads, stores and atomics in every space, and their faults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, once};
 use katydid_ptx_exec::FaultKind;
 
-/// A kernel over 64 threads with an input and an output pointer.
+/// Returns a kernel over 64 threads with an input and an output pointer.
 fn kernel(declarations: &str, body: &str) -> String {
     format!(
         "{declarations} .visible .entry k(.param .u64 in, .param .u64 out) {{
@@ -16,7 +16,7 @@ fn kernel(declarations: &str, body: &str) -> String {
     )
 }
 
-/// Runs it on words 0..64 and returns 64 words of output.
+/// Runs a body on words 0..64 and returns 64 words of output.
 fn run(declarations: &str, body: &str) -> Result<Vec<u32>, FaultKind> {
     let device = Device::default();
     let (input, output) = (device.put(&(0..64).collect::<Vec<_>>()), device.put(&[0; 64]));
@@ -60,7 +60,7 @@ fn addresses_in_any_pattern_reach_their_lanes() {
 fn vectors_are_loaded_and_stored_whole() {
     let body = "setp.lt.u32 %p1, %r1, 16; shl.b32 %r9, %r1, 4; cvt.u64.u32 %d5, %r9; add.u64 %d6, %d1, %d5; add.u64 %d7, %d2, %d5;
         @%p1 ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%d6]; @%p1 st.global.v2.u32 [%d7], {%r5, %r4}; @%p1 st.global.v2.u32 [%d7+8], {%r3, _};";
-    // A store has no `_`: the text is refused.
+    // A store has no `_`, so the text is refused.
     assert!(Device::default().load(&kernel("", body)).is_err());
     let body = body.replace("{%r3, _}", "{%r3, %r2}");
     assert_eq!(run("", &body).unwrap()[..8], [3, 2, 1, 0, 7, 6, 5, 4]);
@@ -71,7 +71,7 @@ fn vectors_are_loaded_and_stored_whole() {
 
 #[test]
 fn a_flag_and_what_it_vouches_for_are_never_torn() {
-    // Block 0 writes pairs whose sum is 0, block 1 reads them meanwhile, one lane each: both sums and the last pair count.
+    // Block 0 writes pairs whose sum is 0. Block 1 reads them at the same time, one lane each: both sums and the last pair count.
     let body = "mov.u32 %r2, %ctaid.x; setp.ne.u32 %p1, %r1, 0; @%p1 bra END; mov.u64 %d5, 0; mov.u32 %r3, 0;
         setp.ne.u32 %p2, %r2, 0; @%p2 bra READ;
         WRITE: add.u64 %d5, %d5, 1; neg.s64 %d6, %d5; st.volatile.global.v2.u64 [%d2], {%d5, %d6};

@@ -1,4 +1,4 @@
-//! One address for the memory of several devices: loads reduce, stores and reductions go to all.
+//! One address for the memory of several devices: loads reduce, and stores and reductions go to all.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -13,7 +13,7 @@ fn devices(device: &Device, words: [&[u32]; 3]) -> (u64, [u64; 3]) {
     (multicast, replicas)
 }
 
-/// Runs `body` with the multicast address in `m` and gives the 8 words that it writes to `to`.
+/// Runs `body` with the multicast address in `m` and returns the 8 words that it writes to `to`.
 fn run(device: &Device, multicast: u64, body: &str) -> Vec<u32> {
     let out = device.allocate(32);
     let text = format!(

@@ -1,9 +1,9 @@
-//! Kept and damaged PTX texts, loaded and run for a moment: the short run of the fuzz target `ptx` that needs no fuzzer.
+//! Saved and damaged PTX texts, loaded and run briefly: the short run of the fuzz target `ptx` that needs no fuzzer.
 //!
-//! Each text of `fuzz/corpus/ptx` is a small program, or an input that once was trouble. Mutations work on tokens, since
-//! random bytes hardly pass the parser: most often a token becomes another of its kind (a register, a modifier, a number) out
-//! of any text, or a statement is left out or doubled. The numbers come from a fixed seed, so a failure repeats;
-//! `KATYDID_MUTATIONS` sets how many texts are made.
+//! Each text of `fuzz/corpus/ptx` is a small program, or an input that once caused trouble. Mutations work on tokens, since
+//! random bytes hardly pass the parser. Most often a token becomes another one of its kind (a register, a modifier, a number)
+//! from any text. Other mutations remove or double a statement. The numbers come from a fixed seed, so a failure repeats;
+//! `KATYDID_MUTATIONS` sets the number of texts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -18,10 +18,10 @@ use std::{env, fs};
 
 use random::Random;
 
-/// Texts that are made unless the environment says otherwise: some seconds' work.
+/// Default number of texts, which take some seconds.
 const MUTATION_COUNT: usize = 20_000;
 
-/// The texts that are kept, in a fixed order.
+/// Reads the saved texts in a fixed order.
 fn corpus() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/ptx");
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -29,7 +29,7 @@ fn corpus() -> Vec<String> {
     paths.iter().map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect()
 }
 
-/// Words, numbers and signs, each with the white space behind it.
+/// Splits a text into words, numbers and signs, each with the white space behind it.
 fn tokens(text: &str) -> Vec<String> {
     let in_word = |c: char| c.is_alphanumeric() || "_$%".contains(c);
     let mut tokens: Vec<String> = Vec::new();
@@ -45,7 +45,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// What a token is, by its first letters: registers of one name, numbers, words, and each sign by itself.
+/// Returns the kind of a token by its first letters: registers of one name, numbers, words, and each sign by itself.
 fn kind(token: &str) -> &str {
     let word = token.trim_end();
     match word.chars().next() {
@@ -56,7 +56,7 @@ fn kind(token: &str) -> &str {
     }
 }
 
-/// Where the statement of token `at` begins, and where the next one does.
+/// Returns where the statement of token `at` begins, and where the next one does.
 fn statement(tokens: &[String], at: usize) -> std::ops::Range<usize> {
     let ends = |token: &String| matches!(token.trim_end(), ";" | "{" | "}");
     let start = tokens[..at].iter().rposition(ends).map_or(0, |end| end + 1);
@@ -70,7 +70,7 @@ fn mutate(tokens: &mut Vec<String>, words: &[String], random: &mut Random) {
     if tokens.is_empty() {
         return;
     }
-    // The first lines say what the text is; without them nothing else is looked at.
+    // The first lines declare the text's kind; without them the rest is ignored.
     let at = 12.min(tokens.len() - 1) + random.index(tokens.len().saturating_sub(12));
     match random.index(10) {
         0 => drop(tokens.drain(statement(tokens, at))),
@@ -94,7 +94,7 @@ fn mutate(tokens: &mut Vec<String>, words: &[String], random: &mut Random) {
     }
 }
 
-/// Runs a text and says which one it was when that panics.
+/// Runs a text, and prints which one it was if it panics.
 fn survives(text: &str) -> bool {
     catch_unwind(|| interpret::interpret(text)).unwrap_or_else(|_| panic!("this text is trouble:\n{text}"))
 }
@@ -120,6 +120,6 @@ fn mutated_texts_are_survived() {
         }
         loaded += usize::from(survives(&text.concat()));
     }
-    // Mutations that never load would test the parser only.
+    // If the mutations never loaded, they would test the parser only.
     assert!(loaded > mutation_count / 20, "{loaded} of {mutation_count} mutated texts load");
 }

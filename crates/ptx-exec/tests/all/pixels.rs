@@ -1,4 +1,4 @@
-//! Copies of pixels (`.im2col`): what an H200 made of the same maps, coordinates and offsets.
+//! Copies of pixels (`.im2col`), compared with an H200's results for the same maps, coordinates and offsets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -10,7 +10,7 @@ const SIZES: [u64; 4] = [16, 7, 5, 3];
 const STRIDES: [u64; 3] = [32, 224, 1120];
 const BYTES: usize = 3360;
 
-/// What a map says of pixels.
+/// Settings of a map of pixels.
 #[derive(Clone, Copy)]
 struct Pixels {
     lower: [i16; 2],
@@ -34,7 +34,7 @@ fn map(tensor: u64, pixels: Pixels) -> Vec<u32> {
     words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect()
 }
 
-/// A kernel that runs `body` between a tensor and `room` of 1 KiB, and writes `room` to its second parameter.
+/// Returns a kernel that runs `body` between a tensor and `room` of 1 KiB, and writes `room` to its second parameter.
 fn text(body: &str) -> String {
     format!(
         ".visible .entry k(.param .u64 map, .param .u64 out) {{
@@ -58,7 +58,7 @@ fn load(corner: [i32; 4], offsets: [u16; 2], bytes: u64) -> String {
     )
 }
 
-/// The first channel of each pixel that comes in.
+/// Returns the first channel of each pixel that was loaded.
 fn first_channels(pixels: Pixels, corner: [i32; 4], offsets: [u16; 2]) -> Result<Vec<u32>, FaultKind> {
     let device = Device::default();
     let words: Vec<u32> = (0..BYTES as u32 / 4).map(|word| (2 * word) | ((2 * word + 1) << 16)).collect();
@@ -71,7 +71,7 @@ fn first_channels(pixels: Pixels, corner: [i32; 4], offsets: [u16; 2]) -> Result
     Ok(words.chunks(row as usize / 4).take(pixels.count as usize).map(|row| row[0] & 0xffff).collect())
 }
 
-/// A row of pixels: those of a line of an image.
+/// Returns a row of pixels from a line of an image.
 fn line(image: u32, y: u32, columns: &[u32]) -> Vec<u32> {
     columns.iter().map(|x| image * 560 + y * 112 + x * 16).collect()
 }

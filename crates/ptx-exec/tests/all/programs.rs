@@ -1,11 +1,11 @@
-//! Whole programs as a compiler writes them, several texts linked, and what loading refuses.
+//! Whole programs as a compiler writes them, several linked texts, and texts that are refused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, Globals, HEADER, TARGET, launch};
 use katydid_ptx_exec::{LoadError, Program, Switch, TargetDevice, run};
 
-/// `C = A * B` for square matrices, 16 by 16 tiles in shared memory, two columns a thread.
+/// `C = A * B` for square matrices, with 16 by 16 tiles in shared memory and two columns for each thread.
 const MATMUL: &str = "
 .visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pn)
 {

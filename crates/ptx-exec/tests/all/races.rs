@@ -1,4 +1,4 @@
-//! Races that are found, and programs in which none is.
+//! Races that are found, and programs without races.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -6,7 +6,7 @@ use crate::common::{Device, launch};
 use katydid_ptx_exec::{AddressRange, Host, Race, Switch, run};
 use std::sync::Mutex;
 
-/// A device on which races are looked for.
+/// A device that searches for races.
 struct Watched {
     device: Device,
     races: Mutex<Vec<Race>>,
@@ -34,16 +34,16 @@ impl Host for Watched {
     }
 }
 
-/// The line of each side, what it does, and whether in shared memory.
+/// Line and access of each side, and whether the race is in shared memory.
 type Found = (u32, &'static str, u32, &'static str, bool);
 
-/// The races of a kernel over two blocks of 64 threads.
+/// Returns the races of a kernel over two blocks of 64 threads.
 fn races(body: &str) -> Vec<Found> {
     races_in([64, 1, 1], body)
 }
 
-/// The races of a kernel over two blocks of this shape. `%r1` is the thread along the first axis, `%r2` the block, `%r3` the
-/// thread's place in `tile`, `%d1` the output, `%d2` its place there.
+/// Returns the races of a kernel over two blocks of this shape. `%r1` is the thread along the first axis, `%r2` the block, and
+/// `%r3` the thread's place in `tile`. `%d1` is the output, `%d2` the thread's place there.
 fn races_in(block: [u32; 3], body: &str) -> Vec<Found> {
     let text = format!(
         ".shared .align 16 .b8 tile[512]; .visible .entry k(.param .u64 out) {{
@@ -129,14 +129,14 @@ fn bytes_beside_each_other_do_not_race() {
     );
 }
 
-/// Whether all races are between a load and a store of memory that is shared, or is not; and there are some.
+/// Returns whether there are races, all of them between a load and a store, and in shared memory or not.
 fn are_of_load_and_store(found: &[Found], shared: bool) -> bool {
     let is_one =
         |race: &Found| [race.1, race.3].contains(&"load") && [race.1, race.3].contains(&"store") && race.4 == shared;
     !found.is_empty() && found.iter().all(is_one)
 }
 
-/// As in a product of matrix and vector whose block has rows of threads, and whose kernel has no row in its indices.
+/// Product of matrix and vector, whose block has rows of threads and whose kernel has no row in its indices.
 #[test]
 fn rows_of_threads_that_do_the_same_sum_are_found() {
     let sum = "ld.global.u32 %r5, [%d2]; add.u32 %r5, %r5, 1; st.global.u32 [%d2], %r5;";
@@ -145,7 +145,7 @@ fn rows_of_threads_that_do_the_same_sum_are_found() {
     assert!(are_of_load_and_store(&found, false), "{found:?}");
 }
 
-/// As in a filter of sections, each a thread: it reads what its neighbour left, leaves its own, and one barrier ends the turn.
+/// Filter of sections, one for each thread: it reads its neighbour's result, writes its own, and one barrier ends the turn.
 #[test]
 fn a_pipeline_of_threads_needs_two_barriers_a_turn() {
     let filter = |between: &str| {
@@ -156,14 +156,14 @@ fn a_pipeline_of_threads_needs_two_barriers_a_turn() {
         ))
     };
     assert_eq!(filter("bar.sync 0;"), []);
-    // Lanes of a warp that go in step hide it on a GPU; the two warps do not.
+    // On a GPU, lanes of a warp in lockstep hide the race; the two warps do not.
     for between in ["", "bar.warp.sync -1;"] {
         let found = filter(between);
         assert!(are_of_load_and_store(&found, true), "{between}: {found:?}");
     }
 }
 
-/// As where a sum over the block is asked for twice, and the second one begins while the first is still read.
+/// Two sums over the block, of which the second begins while the first is still read.
 #[test]
 fn two_reductions_through_the_same_words_need_a_barrier_between() {
     let sums = |between: &str| {
@@ -178,7 +178,7 @@ fn two_reductions_through_the_same_words_need_a_barrier_between() {
     assert!(are_of_load_and_store(&found, true), "{found:?}");
 }
 
-/// As where a lock is taken by an atomic operation and given back by a plain store.
+/// Lock that is taken by an atomic operation and released by a plain store.
 #[test]
 fn a_lock_that_a_plain_store_releases_is_found() {
     let locked = |release: &str| {
@@ -215,7 +215,7 @@ fn a_copy_is_there_when_its_thread_has_waited_and_a_barrier_has_told() {
     ] {
         assert!(is_found(&format!("{no_wait} {OTHERS}")), "{no_wait}");
     }
-    // The thread itself needs no barrier, and a wait all the same.
+    // The thread itself needs no barrier, but it does need a wait.
     assert!(!is_found("cp.async.wait_all; ld.shared.u32 %r7, [%r3];"));
     assert!(is_found("ld.shared.u32 %r7, [%r3];"));
 }

@@ -1,4 +1,4 @@
-//! Forms that compilers seldom write and ptxas takes: constant expressions, vector registers, carries of 16 bits.
+//! Forms that compilers seldom write but ptxas accepts: constant expressions, vector registers, carries of 16 bits.
 
 use crate::common::{Device, f, i, once};
 

@@ -1,4 +1,4 @@
-//! The running state of a grid as bytes: what comes back is what was put aside, and nothing else is accepted.
+//! The running state of a grid as bytes: the saved state is restored exactly, and nothing else is accepted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -7,7 +7,7 @@ use katydid_ptx_exec::{FaultKind, Grid, Kernel, Launch, Progress, RunLimits, Sta
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The busy kernel on a device, and where it puts its results.
+/// The busy kernel on a device, with the address of its results.
 struct Fixture {
     device: Device,
     launch: Launch,
@@ -33,7 +33,7 @@ impl Fixture {
         grid.run(&self.device, RunLimits { threads: 1, budget }, &Switch::new()).unwrap()
     }
 
-    /// A grid in the middle of its work, with several blocks started.
+    /// Returns a grid in the middle of its work, with several blocks started.
     fn halfway(&self) -> Grid {
         let mut grid = Grid::new(self.launch.clone()).unwrap();
         (0..9).for_each(|_| assert_eq!(self.step(&mut grid, 501), Progress::Paused));
@@ -138,7 +138,7 @@ fn a_grid_does_not_fit_another_program() {
     assert_eq!(outcome, Err(StateError::OtherProgram { kernel: "k".to_owned() }));
 }
 
-/// Puts the hash in the header right: FNV-1a over words, folded, with the last bytes and the length as words.
+/// Corrects the hash in the header: FNV-1a over words, folded, with the last bytes and the length as words.
 fn rehash(bytes: &mut [u8]) {
     let step = |hash: u64, word: u64| {
         let mixed = (hash ^ word).wrapping_mul(0x100_0000_01b3);
@@ -152,7 +152,7 @@ fn rehash(bytes: &mut [u8]) {
     bytes[12..20].copy_from_slice(&hash.to_le_bytes());
 }
 
-/// Whatever one byte is changed to, the result is refused or runs without harm to this process.
+/// Changes single bytes: each result is refused, or runs without harm to this process.
 #[test]
 fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
     let fixture = Fixture::new(false);
@@ -161,7 +161,7 @@ fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
     let mut random = 12345_u64;
     for round in 0..4000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Half of them in the first kilobyte, where most of what is not register content is.
+        // Half of the changes are in the first kilobyte, which has most of the state besides register content.
         let range = if round % 2 == 0 { 1024 } else { bytes.len() - 20 };
         let mut bytes = bytes.clone();
         bytes[20 + (random >> 33) as usize % range] ^= (1 << (random >> 20 & 7)) as u8;
@@ -171,7 +171,7 @@ fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
             Ok(mut grid) => {
                 accepted += 1;
                 let limits = RunLimits { threads: 1, budget: 3000 };
-                // A fault of the kernel is as good an end as any: lanes may hold anything.
+                // The kernel may also end with a fault, since lanes may hold anything.
                 let _ = grid.run(&fixture.device, limits, &Switch::new());
             }
         }

@@ -1,11 +1,11 @@
-//! Copies of tensors by maps: what PTX says of boxes, edges, swizzles, reductions and changed maps.
+//! Copies of tensors by maps: boxes, edges, swizzles, reductions and changed maps as PTX describes them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{self, Device, TARGET};
 use katydid_ptx_exec::{FaultKind, LoadError, Program};
 
-/// A map of two dimensions of 32-bit elements: the tensor's size, its pitch in elements, and the size of a box.
+/// Returns a map of two dimensions of 32-bit elements, from the tensor's size, its pitch in elements, and the size of a box.
 fn map(address: u64, [width, height]: [u64; 2], pitch: u64, [columns, rows]: [u64; 2], kinds: u64) -> Vec<u32> {
     let mut words = [0_u64; 16];
     (words[0], words[1]) = (address, kinds | 2 << 32);
@@ -14,13 +14,13 @@ fn map(address: u64, [width, height]: [u64; 2], pitch: u64, [columns, rows]: [u6
     words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]).collect()
 }
 
-/// The kinds of a map of `u32`, of `f32`, and of a swizzle of 128 bytes.
+/// Words for the kinds of a map: of `u32`, of `f32`, and of a swizzle of 128 bytes.
 const U32: u64 = 2 << 40;
 const F32: u64 = 7 << 40;
 const SWIZZLE_128: u64 = 3 << 16;
 const NAN: u64 = 1;
 
-/// A kernel that runs `body` with a box `room` of 1 KiB and a barrier `bar`, and writes `room` to its second parameter.
+/// Returns a kernel that runs `body` with a box `room` of 1 KiB and a barrier `bar`, and writes `room` to its second parameter.
 fn text(body: &str) -> String {
     format!(
         ".visible .entry k(.param .u64 map, .param .u64 out, .param .s32 left, .param .s32 top) {{
@@ -34,7 +34,7 @@ fn text(body: &str) -> String {
     )
 }
 
-/// A load of `bytes` bytes, and the wait for them.
+/// Returns a load of `bytes` bytes, followed by the wait for them.
 fn load(bytes: u32) -> String {
     format!(
         "mbarrier.arrive.expect_tx.shared.b64 _, [bar], {bytes};
@@ -43,7 +43,7 @@ fn load(bytes: u32) -> String {
     )
 }
 
-/// Runs a kernel over a tensor of 8 by 4 with a pitch of 12, element (x, y) being 100 y + x; gives `room` and the tensor.
+/// Runs a kernel over a tensor of 8 by 4 with a pitch of 12, where element (x, y) is 100 y + x. Returns `room` and the tensor.
 fn run(device: &Device, body: &str, kinds: u64, tile: [u64; 2], [x, y]: [i32; 2]) -> (Vec<u32>, Vec<u32>) {
     let elements: Vec<u32> = (0..48).map(|at| at / 12 * 100 + at % 12).collect();
     let tensor = device.put(&elements);
@@ -122,7 +122,7 @@ fn a_changed_map_is_used_as_it_is_then() {
     let tile = device.words(out, 12);
     assert_eq!(tile[..4], [7; 4]);
     assert!(tile[4..].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{tile:?}");
-    // For sm_90 it is refused.
+    // The form is refused for sm_90.
     assert!(matches!(device.load(&body), Err(LoadError::Unsupported { .. })));
 }
 

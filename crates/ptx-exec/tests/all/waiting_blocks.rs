@@ -1,12 +1,13 @@
-//! Blocks of an ordinary launch that wait for each other: all that a device holds at once make progress, whatever the number
-//! of threads that run them.
+//! Blocks of an ordinary launch that wait for each other. All blocks that a device holds at once make progress, for any number of
+//! threads that run them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, launch};
 use katydid_ptx_exec::{Program, Progress, RunLimits, Switch, run};
 
-/// Each thread 0 adds 1 to the counter and waits for all blocks by the loop `wait`, then each block counts itself out.
+/// Returns a kernel whose blocks each add 1 to the counter in thread 0, wait for all blocks by the loop `wait`, and count their
+/// end.
 fn kernel(directives: &str, wait: &str) -> String {
     format!(
         ".visible .entry k(.param .u64 p) {directives} {{
@@ -22,7 +23,7 @@ const ATOMIC: &str = "L: atom.global.or.b32 %v, [%a], 0; setp.lt.u32 %q, %v, %n;
 const ASLEEP: &str = "L: nanosleep.u32 20; ld.acquire.gpu.global.u32 %v, [%a]; setp.lt.u32 %q, %v, %n; @%q bra L;";
 const PLAIN: &str = "L: ld.global.u32 %v, [%a]; setp.lt.u32 %q, %v, %n; @%q bra L;";
 
-/// Runs it; returns both counters.
+/// Runs a kernel; returns both counters.
 fn counters(text: &str, blocks: u32, threads: u32, cores: usize) -> Vec<u32> {
     let device = Device::default();
     let counter = device.put(&[0, 0]);
@@ -42,7 +43,7 @@ fn blocks_wait_for_each_other_however_they_do_it() {
 #[test]
 fn as_many_blocks_wait_as_a_device_holds_and_more_may_follow() {
     assert_eq!(counters(&kernel("", VOLATILE), 64, 1, 2), [64, 64]);
-    // Blocks that wait for the first 32 alone, of which there are more than fit.
+    // All blocks wait only for the first 32, and there are more blocks than fit.
     let first = "min.u32 %n, %n, 32; L: ld.volatile.global.u32 %v, [%a]; setp.lt.u32 %q, %v, %n; @%q bra L;";
     assert_eq!(counters(&kernel("", first), 500, 64, 1), [500, 500]);
 }
@@ -55,7 +56,7 @@ fn clusters_wait_for_each_other() {
 
 #[test]
 fn a_block_of_many_warps_that_spin_waits_for_the_last_of_its_cluster() {
-    // All warps of all blocks but the last one spin; what they wait for comes from behind a barrier of some of its warps.
+    // All warps of all blocks except the last one spin; the value they wait for comes from behind a barrier of some of its warps.
     let text = ".visible .entry k(.param .u64 p) .reqnctapercluster 8 {
             .reg .u64 %a; .reg .u32 %c, %v, %t; .reg .pred %q, %w;
             ld.param.u64 %a, [p]; mov.u32 %c, %ctaid.x; mov.u32 %t, %tid.x; setp.ne.u32 %q, %c, 7; @%q bra L;

@@ -1,11 +1,11 @@
-//! Matrix instructions, and lanes that meet in different places.
+//! Matrix instructions, and lanes that meet at different instructions.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::Device;
 use katydid_ptx_exec::LoadError;
 
-/// Runs a kernel of one warp whose parameters are `input` and room for `output` words.
+/// Runs a kernel of one warp whose parameters are `input` and a buffer for `output` words.
 fn warp(text: &str, input: &[u32], output: usize) -> Vec<u32> {
     let device = Device::default();
     let (from, to) = (device.put(input), device.allocate(output as u64 * 4));
@@ -13,7 +13,7 @@ fn warp(text: &str, input: &[u32], output: usize) -> Vec<u32> {
     device.words(to, output)
 }
 
-/// The start of every kernel here: addresses, and the lane in `t`.
+/// Start of every kernel here: addresses, and the lane in `t`.
 const START: &str = ".visible .entry k(.param .u64 pin, .param .u64 pout) {
     .reg .b64 in, out, at; .reg .b32 t, n, a, b, r<8>; .reg .pred p;
     ld.param.u64 in, [pin]; ld.param.u64 out, [pout]; mov.u32 t, %tid.x;";

@@ -1,12 +1,13 @@
-//! A kernel with a bit of everything that a running grid can be in the middle of.
+//! A kernel with some of everything that a running grid can be in the middle of.
 
-/// Threads of a block: the last warp is not full.
+/// Number of threads in a block, whose last warp is not full.
 pub(crate) const THREADS: u32 = 72;
 
-/// Parameters: results (a word a thread), a counter. Loops with divergence, calls with frames in local memory, warp
-/// operations, barriers, shared memory and a variable; blocks of a cooperative launch wait for each other as well.
+/// Returns the text of the kernel. Its parameters are the results (a word for each thread) and a counter. It has loops with
+/// divergence, calls with frames in local memory, warp operations, barriers, shared memory and a variable. Blocks of a
+/// cooperative launch also wait for each other.
 pub(crate) fn text(cooperative: bool) -> String {
-    // Every block adds one to the first word of the workspace and waits until all three have.
+    // Every block adds one to the first word of the workspace and waits until all three have done so.
     let meet = "
         mov.u32 %r10, %envreg1; mov.u32 %r11, %envreg2; mov.b64 %d9, {%r11, %r10};
         bar.sync 0;

@@ -1,6 +1,6 @@
-//! A device for tests: memory, a host that keeps what is printed, and kernels made of a few lines of PTX.
+//! A device for tests: memory, a host that keeps printed text, and kernels made of a few lines of PTX.
 //!
-//! Memory is bytes that are atomics, so that tests read it in safe code while the interpreter writes it.
+//! Memory consists of atomic bytes, so that tests read it in safe code while the interpreter writes it.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -13,24 +13,24 @@ use katydid_ptx_exec::{
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What every text begins with.
+/// Beginning of every text.
 pub(crate) const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 /// The device that programs are loaded for.
 pub(crate) const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
-/// Bytes of a device's memory.
+/// Size of a device's memory in bytes.
 const SIZE: usize = 1 << 20;
 
 /// Memory and output.
 pub(crate) struct Device {
     bytes: Vec<AtomicU8>,
-    /// Allocations as start and end.
+    /// Start and end of each allocation.
     ranges: Mutex<Vec<(u64, u64)>>,
-    /// Addresses below this may be read only.
+    /// End of the read-only addresses.
     pub read_only_below: u64,
     printed: Mutex<Vec<u8>>,
-    /// Multicast stretches: start, size, and the places that they stand for.
+    /// Multicast stretches: start, size, and the addresses that they stand for.
     multicast: Mutex<Vec<(u64, u64, Vec<u64>)>>,
 }
 
@@ -41,7 +41,7 @@ impl Default for Device {
 }
 
 impl Device {
-    /// A device with that much memory.
+    /// Makes a device with `size` bytes of memory.
     pub(crate) fn new(size: usize) -> Self {
         let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(size).collect();
         Self {
@@ -57,7 +57,7 @@ impl Device {
         self.bytes.as_ptr().expose_provenance() as u64
     }
 
-    /// A new allocation, 256-byte aligned, with a gap after it.
+    /// Makes an allocation, 256-byte aligned, with a gap after it.
     pub(crate) fn allocate(&self, size: u64) -> u64 {
         let mut ranges = self.ranges.lock().unwrap();
         let end = ranges.last().map_or(self.base(), |(_, end)| *end);
@@ -72,7 +72,7 @@ impl Device {
         self.multicast.lock().unwrap().push((start, size, replicas.to_vec()));
     }
 
-    /// A new allocation that holds `words`.
+    /// Makes an allocation that holds `words`.
     pub(crate) fn put(&self, words: &[u32]) -> u64 {
         let address = self.allocate(words.len() as u64 * 4);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -87,30 +87,30 @@ impl Device {
         }
     }
 
-    /// The bytes at `address`.
+    /// Returns the bytes at `address`.
     pub(crate) fn bytes(&self, address: u64, size: usize) -> Vec<u8> {
         let start = (address - self.base()) as usize;
         self.bytes[start..start + size].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
-    /// Changes the word at `address`, also while a kernel runs.
+    /// Changes the word at `address`, even while a kernel runs.
     pub(crate) fn set_word(&self, address: u64, word: u32) {
         self.store(address, &word.to_le_bytes());
     }
 
-    /// The words at `address`.
+    /// Returns the words at `address`.
     pub(crate) fn words(&self, address: u64, count: usize) -> Vec<u32> {
         let bytes = self.bytes(address, count * 4);
         bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
-    /// The double words at `address`.
+    /// Returns the double words at `address`.
     pub(crate) fn doubles(&self, address: u64, count: usize) -> Vec<u64> {
         let bytes = self.bytes(address, count * 8);
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
-    /// Everything printed so far.
+    /// Returns everything printed so far.
     pub(crate) fn printed(&self) -> String {
         String::from_utf8(self.printed.lock().unwrap().clone()).unwrap()
     }
@@ -137,7 +137,7 @@ impl Device {
     }
 }
 
-/// A launch of kernel `k` with 8-byte parameters.
+/// Returns a launch of kernel `k` with 8-byte parameters.
 pub(crate) fn launch(program: &Program, grid: [u32; 3], block: [u32; 3], params: &[u64]) -> Launch {
     let kernel = program.kernel("k").unwrap();
     let params = params.iter().flat_map(|param| param.to_le_bytes()).collect();
@@ -174,7 +174,7 @@ impl Host for Device {
     }
 }
 
-/// Where a program's variables go.
+/// Addresses for a program's variables.
 pub(crate) struct Globals<'a>(pub &'a Device);
 
 impl GlobalMemory for Globals<'_> {
@@ -190,9 +190,9 @@ impl GlobalMemory for Globals<'_> {
 /// Operands of one lane: `a` to `d`.
 pub(crate) type Operands = [u64; 4];
 
-/// Runs `body` once for each element of `operands`, one lane each, and returns what it left in `%d0`.
+/// Runs `body` once for each element of `operands`, one lane each, and returns the value that it left in `%d0`.
 ///
-/// Operands come as `%d4..%d7`, their low parts as `%r4..`, `%f4..`, `%h4..`, their bits as `%g4..` (`f64`); `%r0` and `%f0`
+/// Operands are in `%d4..%d7`, their low parts in `%r4..`, `%f4..`, `%h4..`, and their bits in `%g4..` (`f64`). `%r0` and `%f0`
 /// can be the result too, by way of `result` ("r", "f", "g", "h", "p" or "d").
 pub(crate) fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u64> {
     let device = Device::default();
@@ -234,24 +234,24 @@ pub(crate) fn evaluate(body: &str, result: &str, operands: &[Operands]) -> Vec<u
     device.doubles(output, operands.len())
 }
 
-/// `evaluate` on one lane among others that hold something else, so that a mix-up of lanes shows.
+/// Runs `evaluate` on one lane among others with different operands, so that a mix-up of lanes shows.
 pub(crate) fn once(body: &str, result: &str, operands: Operands) -> u64 {
     let mut all = [[0x5555_1234_5678_9abd; 4]; 11];
     all[5] = operands;
     evaluate(body, result, &all)[5]
 }
 
-/// An `f32` as an operand.
+/// Returns an `f32` as an operand.
 pub(crate) fn f(value: f32) -> u64 {
     u64::from(value.to_bits())
 }
 
-/// An `i32` as an operand.
+/// Returns an `i32` as an operand.
 pub(crate) fn i(value: i32) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
-/// The `f32` that `once` gave.
+/// Returns the `f32` in a result of `once`.
 pub(crate) fn to_f32(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }

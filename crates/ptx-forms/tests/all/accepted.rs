@@ -1,4 +1,5 @@
-//! What ptxas takes is loaded, and what it refuses is refused: the instructions of NVIDIA's headers, and every conversion.
+//! The interpreter loads the texts that ptxas accepts, and refuses the others: the instructions of NVIDIA's headers, and every
+//! conversion.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,7 +10,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Forms on which the interpreter and ptxas do not agree.
+/// Returns the forms on which the interpreter and ptxas differ.
 fn differing(forms: &[Form]) -> Vec<String> {
     let mut out = Vec::new();
     for form in forms {

@@ -1,4 +1,4 @@
-//! The interpreter answers every case as the GPU did whose answers are kept, and the pages that say so are up to date.
+//! The interpreter's answers to every case equal the recorded answers of the GPU, and the pages about them are up to date.
 //!
 //! `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms` rewrites the pages; the difference is then reviewed like code.
 
@@ -38,7 +38,7 @@ fn every_case_has_its_kept_answer() {
     assert!(missing.is_empty(), "record these on a GPU (docs/evidence/softcuda-differential.md says how): {missing:?}");
 }
 
-/// Compares a page with what it should be, or rewrites it.
+/// Compares a page with its expected text, or rewrites it.
 fn check(name: &str, page: &str) {
     let path: PathBuf = root().join("../../docs").join(name);
     if std::env::var_os("KATYDID_BLESS").is_some() {

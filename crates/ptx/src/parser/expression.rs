@@ -4,12 +4,12 @@ use super::tokens::{ParseResult, Parser, error};
 use crate::constant::{Binary, Constant, Unary};
 use crate::lexer::{Token, TokenKind};
 
-/// Threads of a warp, by their name in PTX.
+/// Threads of a warp, and their name in PTX.
 pub(super) const WARP_SIZE: &str = "WARP_SZ";
 const WARP_THREADS: i64 = 32;
 
 impl<'a> Parser<'a> {
-    /// The value of the constant expression that starts with `first`.
+    /// Evaluates the constant expression that starts with `first`.
     pub(super) fn expression(&mut self, first: Token<'a>) -> ParseResult<Constant> {
         self.descend()?;
         let mut value = self.operators(first)?;
@@ -24,7 +24,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    /// A constant expression that is an integer.
+    /// Evaluates a constant expression that must be an integer.
     fn integer_expression(&mut self) -> ParseResult<Constant> {
         let first = self.next()?;
         let value = self.expression(first)?;
@@ -32,16 +32,16 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    /// The bits of a constant expression that is an integer.
+    /// Returns the bits of a constant expression that must be an integer.
     pub(super) fn integer_bits(&mut self) -> ParseResult<u64> {
         let first = self.next()?;
         self.expression(first)?.bits().map_err(|message| error(&first, message))
     }
 
-    /// Values with operators between, the tighter ones first, those of one precedence from left to right.
+    /// Evaluates values and the operators between them, tighter ones first, and those of one precedence from left to right.
     fn operators(&mut self, first: Token<'a>) -> ParseResult<Constant> {
         let mut value = self.unary(first)?;
-        // What waits for the value to its right: values and their operators, each tighter than the one before.
+        // Values and their operators that wait for a right operand, each operator tighter than the one before.
         let mut waiting: Vec<(Constant, Binary)> = Vec::new();
         loop {
             let token = self.peek()?;
@@ -58,7 +58,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The operator that comes next, if one does. The remainder of a name is one, as `%3` would be a register.
+    /// Takes the next operator, if there is one. The word `%` is the remainder operator, while `%3` would be a register.
     fn operator(&mut self) -> ParseResult<Option<Binary>> {
         let token = self.peek()?;
         let first = match token.kind {
@@ -81,7 +81,7 @@ impl<'a> Parser<'a> {
         Binary::parse(first, None).map(Some).ok_or_else(|| error(&token, "expected an operator"))
     }
 
-    /// A number, `WARP_SZ` or an expression in parentheses, with the operators before it.
+    /// Evaluates a number, `WARP_SZ` or an expression in parentheses, with the operators before it.
     fn unary(&mut self, first: Token<'a>) -> ParseResult<Constant> {
         let mut token = first;
         let mut operators = Vec::new();
@@ -103,7 +103,7 @@ impl<'a> Parser<'a> {
         operators.into_iter().rev().try_fold(value, apply).map_err(|message| error(&first, message))
     }
 
-    /// `.s64)` or `.u64)`, the parenthesis before it read.
+    /// Parses `.s64)` or `.u64)`, after the opening parenthesis.
     fn cast(&mut self) -> ParseResult<Option<Unary>> {
         let token = self.peek()?;
         let cast = match token.kind {
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
         Ok(Some(cast))
     }
 
-    /// An expression and the parenthesis after it.
+    /// Evaluates an expression, up to the closing parenthesis.
     fn parenthesised(&mut self) -> ParseResult<Constant> {
         let first = self.next()?;
         let value = self.expression(first)?;
@@ -126,7 +126,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A number by itself.
+/// Converts a number token.
 fn literal(token: &Token<'_>) -> ParseResult<Constant> {
     Ok(match token.kind {
         TokenKind::Int(value) => match i64::try_from(value) {

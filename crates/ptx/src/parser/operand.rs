@@ -7,7 +7,7 @@ use crate::constant::Constant;
 use crate::lexer::{Token, TokenKind};
 
 impl<'a> Parser<'a> {
-    /// One operand, `d|p` pairs included.
+    /// Parses one operand, including `d|p` pairs.
     pub(super) fn operand(&mut self) -> ParseResult<Operand<'a>> {
         let first = self.simple_operand()?;
         if self.accept(b'|')? {
@@ -17,12 +17,12 @@ impl<'a> Parser<'a> {
         Ok(first)
     }
 
-    /// One operand of a call, which may be a list in parentheses.
+    /// Parses one operand of a call, which may be a list in parentheses.
     pub(super) fn call_operand(&mut self) -> ParseResult<Operand<'a>> {
         if self.accept(b'(')? { Ok(Operand::List(self.operand_list(b')')?)) } else { self.operand() }
     }
 
-    /// One operand without what may follow a `|`.
+    /// Parses one operand, without a second one after `|`.
     fn simple_operand(&mut self) -> ParseResult<Operand<'a>> {
         let token = self.next()?;
         match token.kind {
@@ -38,13 +38,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The name after a sign: `!p`, `-r`, `-r.h1`.
+    /// Parses the name after a sign: `!p`, `-r`, `-r.h1`.
     fn signed_name(&mut self, sign: u8) -> ParseResult<Operand<'a>> {
         let name = self.word()?;
         Ok(if sign == b'!' { Operand::Not(name) } else { Operand::Negated(Box::new(self.named(name)?)) })
     }
 
-    /// A name, with a component (`%tid.x`) or an offset (`var+4`) after it.
+    /// Parses what follows a name: a component (`%tid.x`), an offset (`var+4`) or nothing.
     fn named(&mut self, name: &'a str) -> ParseResult<Operand<'a>> {
         if let TokenKind::Dotted(member) = self.peek()?.kind {
             self.next()?;
@@ -56,7 +56,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The constant expression that starts with `first`.
+    /// Parses the constant expression that starts with `first`.
     fn constant(&mut self, first: Token<'a>) -> ParseResult<Operand<'a>> {
         Ok(match self.expression(first)? {
             Constant::Signed(value) => Operand::Int(value.cast_unsigned()),
@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Operands with commas between them, up to `close`; trailing commas are refused, an empty list is not.
+    /// Parses operands with commas between them, up to `close`. Refuses a trailing comma, but not an empty list.
     fn operand_list(&mut self, close: u8) -> ParseResult<Vec<Operand<'a>>> {
         self.descend()?;
         let mut list = Vec::new();
@@ -83,7 +83,7 @@ impl<'a> Parser<'a> {
         Ok(list)
     }
 
-    /// `[base+offset]`, `[number]`, or several operands in brackets.
+    /// Parses `[base+offset]`, `[number]`, or several operands in brackets.
     fn bracket(&mut self) -> ParseResult<Operand<'a>> {
         let mut list = self.operand_list(b']')?;
         if list.len() != 1 {
@@ -97,7 +97,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `+` and a constant expression, `-8`, or nothing, which is 0.
+    /// Parses `+` and a constant expression, `-8`, or nothing, which is 0.
     pub(super) fn signed_offset(&mut self) -> ParseResult<i64> {
         if self.accept(b'+')? {
             return Ok(self.integer_bits()?.cast_signed());

@@ -5,7 +5,7 @@ use crate::ast::{Function, Linkage, Variable};
 use crate::lexer::TokenKind;
 
 impl<'a> Parser<'a> {
-    /// `(returns) name (params)`, also of a `.callprototype`, whose name is `_`.
+    /// Parses `(returns) name (params)`, also of a `.callprototype`, whose name is `_`.
     pub(super) fn signature(&mut self, entry: bool, linkage: Linkage) -> ParseResult<Function<'a>> {
         let returns = self.params()?;
         let token = self.next()?;
@@ -14,7 +14,7 @@ impl<'a> Parser<'a> {
         Ok(Function { linkage, entry, name, returns, params, directives: Vec::new(), body: None, line: token.line })
     }
 
-    /// A parenthesised parameter list, or nothing.
+    /// Parses an optional parameter list in parentheses.
     pub(super) fn params(&mut self) -> ParseResult<Vec<Variable<'a>>> {
         let mut params = Vec::new();
         if !self.accept(b'(')? || self.accept(b')')? {
@@ -29,7 +29,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `.maxntid 128, 1, 1 .minnctapersm 2 .pragma "..."; .noreturn`
+    /// Parses `.maxntid 128, 1, 1 .minnctapersm 2 .pragma "..."; .noreturn`.
     pub(super) fn function_directives(&mut self) -> ParseResult<Vec<(&'a str, Vec<u64>)>> {
         let mut directives = Vec::new();
         while let TokenKind::Dotted(name) = self.peek()?.kind {

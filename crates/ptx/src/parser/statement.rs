@@ -6,7 +6,7 @@ use crate::ast::{Guard, Instruction, Linkage, Operand, Statement};
 use crate::lexer::{Token, TokenKind};
 
 impl<'a> Parser<'a> {
-    /// The statements up to the closing brace; the opening one has been read.
+    /// Parses the statements up to the closing brace, after the opening one.
     pub(super) fn block(&mut self) -> ParseResult<Vec<Statement<'a>>> {
         self.descend()?;
         let mut statements = Vec::new();
@@ -26,7 +26,7 @@ impl<'a> Parser<'a> {
         Ok(statements)
     }
 
-    /// A directive inside a body: a declaration, or something without effect on execution.
+    /// Parses a directive inside a body: a declaration, or a directive without effect on execution.
     fn body_directive(&mut self, word: &'a str, token: &Token<'a>, out: &mut Vec<Statement<'a>>) -> ParseResult<()> {
         match word {
             "loc" | "file" => self.skip_line(token.line),
@@ -41,7 +41,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What follows `@`: a predicate, then an instruction.
+    /// Parses a predicate and an instruction after `@`.
     fn guarded(&mut self) -> ParseResult<Statement<'a>> {
         let negated = self.accept(b'!')?;
         let register = self.word()?;
@@ -50,9 +50,9 @@ impl<'a> Parser<'a> {
         self.instruction(Some(Guard { negated, register }), opcode, token.line)
     }
 
-    /// A word that starts a statement is a label if a colon follows, else an opcode.
+    /// Parses a statement that begins with a word: a label if a colon follows, else an opcode.
     ///
-    /// A label may stand on a directive, which then is what the label names.
+    /// A label before a directive names the directive.
     fn label_or_instruction(&mut self, word: &'a str, token: &Token<'a>) -> ParseResult<Statement<'a>> {
         if !self.accept(b':')? {
             return self.instruction(None, word, token.line);
@@ -69,7 +69,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `name: .callprototype (returns) _ (params) .noreturn;`
+    /// Parses `name: .callprototype (returns) _ (params) .noreturn;`.
     fn prototype(&mut self, name: &'a str) -> ParseResult<Statement<'a>> {
         self.next()?;
         let mut prototype = self.signature(false, Linkage::Private)?;
@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Prototype(prototype))
     }
 
-    /// Modifiers and operands, to the semicolon.
+    /// Parses modifiers and operands, up to the semicolon.
     fn instruction(&mut self, guard: Option<Guard<'a>>, opcode: &'a str, line: u32) -> ParseResult<Statement<'a>> {
         let mut modifiers = Vec::new();
         while let TokenKind::Dotted(word) = self.peek()?.kind {
@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Instruction(Instruction { guard, opcode, modifiers, operands, line }))
     }
 
-    /// Operands with commas between them, up to and including the semicolon; only a call has lists in parentheses.
+    /// Parses operands with commas between them, up to and including the semicolon. Only a call has lists in parentheses.
     fn operands(&mut self, is_call: bool) -> ParseResult<Vec<Operand<'a>>> {
         let mut operands = Vec::new();
         if self.accept(b';')? {

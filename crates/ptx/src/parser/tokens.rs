@@ -1,9 +1,9 @@
-//! The tokens of a text, one read ahead, and what is made of a few tokens alone: names, numbers, skipped directives.
+//! The tokens of a text, with one lookahead, and small parts: names, numbers, skipped directives.
 
 use crate::error::ParseError;
 use crate::lexer::{Lexer, Token, TokenKind};
 
-/// Deepest nesting of braces that is followed; compilers nest two or three deep.
+/// Deepest accepted nesting of braces; compilers nest two or three deep.
 const MAX_BRACE_DEPTH: u32 = 64;
 
 /// A parser over one text.
@@ -15,11 +15,11 @@ pub(crate) struct Parser<'a> {
     depth: u32,
 }
 
-/// What most parsing functions return.
+/// Result of most parsing functions.
 pub(super) type ParseResult<T> = Result<T, ParseError>;
 
 impl<'a> Parser<'a> {
-    /// A parser at the start of `text`.
+    /// Returns a parser at the start of `text`.
     pub(crate) fn new(text: &'a str) -> Self {
         Self { lexer: Lexer::new(text), lookahead: None, depth: 0 }
     }
@@ -90,12 +90,12 @@ impl<'a> Parser<'a> {
         self.depth -= 1;
     }
 
-    /// Puts back the token that `next` gave last.
+    /// Puts back the token that `next` returned last.
     pub(super) fn put_back(&mut self, token: Token<'a>) {
         self.lookahead = Some(token);
     }
 
-    /// Words with commas between them.
+    /// Parses words with commas between them.
     pub(super) fn word_list(&mut self) -> ParseResult<Vec<&'a str>> {
         let mut words = vec![self.word()?];
         while self.accept(b',')? {
@@ -104,7 +104,7 @@ impl<'a> Parser<'a> {
         Ok(words)
     }
 
-    /// `.section .debug_info { ... }`, or `.section name` and nothing else on its line.
+    /// Skips `.section .debug_info { ... }`, or `.section name` alone on its line.
     pub(super) fn skip_section(&mut self) -> ParseResult<()> {
         let name = self.next()?;
         let brace = self.peek()?;
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// An error at `token`.
+/// Returns an error at `token`.
 pub(super) fn error(token: &Token<'_>, message: impl Into<String>) -> ParseError {
     ParseError::at(token.line, token.column, token.text, message)
 }

@@ -6,7 +6,7 @@ use crate::ast::{Initial, Linkage, Space, SymbolAddress, Variable};
 use crate::constant::Constant;
 use crate::lexer::TokenKind;
 
-/// The state space called `word`.
+/// Returns the state space called `word`.
 pub(super) fn space(word: &str) -> Option<Space> {
     Some(match word {
         "global" => Space::Global,
@@ -22,7 +22,7 @@ pub(super) fn space(word: &str) -> Option<Space> {
 }
 
 impl<'a> Parser<'a> {
-    /// What follows the state space, to the semicolon: several names may share a type.
+    /// Parses declarations after the state space, up to the semicolon. Several names may share a type.
     pub(super) fn variables(&mut self, space: Space, linkage: Linkage) -> ParseResult<Vec<Variable<'a>>> {
         let head = self.variable_head(space, linkage)?;
         let mut variables = Vec::new();
@@ -40,7 +40,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One formal parameter of a function, `.param` or `.reg`.
+    /// Parses one formal parameter of a function, `.param` or `.reg`.
     pub(super) fn param(&mut self) -> ParseResult<Variable<'a>> {
         let token = self.next()?;
         let space = match token.kind {
@@ -53,7 +53,7 @@ impl<'a> Parser<'a> {
         Ok(variable)
     }
 
-    /// The dotted words before a name: alignment, vector, type, and hints about what a pointer parameter points to.
+    /// Parses the dotted words before a name: alignment, vector, type, and hints about the target of a pointer parameter.
     fn variable_head(&mut self, space: Space, linkage: Linkage) -> ParseResult<Variable<'a>> {
         let line = self.peek()?.line;
         let (name, dimensions, initial) = ("", Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ impl<'a> Parser<'a> {
         Ok(head)
     }
 
-    /// The name with its register range or array dimensions.
+    /// Parses the name with its register range or array dimensions.
     fn variable_name(&mut self, variable: &mut Variable<'a>) -> ParseResult<()> {
         let token = self.next()?;
         let TokenKind::Word(name) = token.kind else { return Err(error(&token, "expected a variable name")) };
@@ -112,7 +112,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads `( ... )`, and tells whether `.managed` is in it: the other attributes have no effect here.
+    /// Reads `( ... )`, and returns whether it contains `.managed`. The other attributes have no effect here.
     fn has_managed_attribute(&mut self) -> ParseResult<bool> {
         self.expect(b'(')?;
         let (mut open, mut managed) = (1, false);
@@ -129,12 +129,12 @@ impl<'a> Parser<'a> {
         Ok(managed)
     }
 
-    /// `5` or `{1, 2, {3}}`; a scalar is a list of one.
+    /// Parses `5` or `{1, 2, {3}}`; a scalar is a list of one.
     fn initialiser(&mut self) -> ParseResult<Vec<Initial<'a>>> {
         if self.accept(b'{')? { self.initial_list() } else { Ok(vec![self.initial()?]) }
     }
 
-    /// The elements up to the closing brace; a trailing comma is accepted.
+    /// Parses the elements up to the closing brace. Accepts a trailing comma.
     fn initial_list(&mut self) -> ParseResult<Vec<Initial<'a>>> {
         self.descend()?;
         let mut list = Vec::new();
@@ -149,7 +149,7 @@ impl<'a> Parser<'a> {
         Ok(list)
     }
 
-    /// One scalar: a constant expression, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
+    /// Parses one scalar: a constant expression, a symbol, `generic(symbol)`, `0xFF00(symbol)`.
     fn initial(&mut self) -> ParseResult<Initial<'a>> {
         let token = self.next()?;
         if matches!(token.kind, TokenKind::Word(name) if name != WARP_SIZE) {
@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
         Ok(Initial::Address(address))
     }
 
-    /// `name`, `generic(name)`, either with `+ offset`, which may stand inside or outside the parentheses.
+    /// Parses `name` or `generic(name)`, each with an optional `+ offset` inside or outside the parentheses.
     fn symbol_address(&mut self, mask: Option<u64>) -> ParseResult<SymbolAddress<'a>> {
         let mut name = self.word()?;
         let mut offset = 0;

@@ -1,4 +1,4 @@
-//! Damaged texts: an error with its place, never a panic.
+//! Damaged texts: an error with its position, never a panic.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 

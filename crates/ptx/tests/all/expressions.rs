@@ -2,7 +2,7 @@
 
 use katydid_ptx::ast::{Initial, Item, Operand, Statement};
 
-/// What an initial value of a variable is.
+/// Returns the initial value of a variable.
 fn initial(expression: &str) -> Result<Vec<Initial<'_>>, String> {
     let text = format!(".version 9.0 .target sm_90 .global .u64 a = {expression};").leak();
     let mut module = katydid_ptx::parse(text).map_err(|error| error.message)?;
@@ -12,7 +12,7 @@ fn initial(expression: &str) -> Result<Vec<Initial<'_>>, String> {
     }
 }
 
-/// The operands of an instruction.
+/// Returns the operands of an instruction.
 fn operands(instruction: &str) -> Result<Vec<Operand<'_>>, String> {
     let text = format!(".version 9.0 .target sm_90 .func f() {{ {instruction} }}").leak();
     let mut module = katydid_ptx::parse(text).map_err(|error| error.message)?;

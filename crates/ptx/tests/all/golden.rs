@@ -8,7 +8,7 @@ use katydid_ptx::ast::{Function, Initial, Item, Module, Operand, Statement, Vari
 use std::fmt::Write;
 use std::path::Path;
 
-/// A tree as text: one line an item or statement, so that differences read well.
+/// Formats a tree with one line per item or statement, so that differences read well.
 fn dump(module: &Module<'_>) -> String {
     let mut out = format!("version {:?} target {:?} bits {}\n", module.version, module.target, module.address_size);
     for item in &module.items {

@@ -1,6 +1,6 @@
-//! Bounds lines that others can provoke: a peer that is refused a thousand times a second must not fill the disk with it.
+//! Bounds lines that others can provoke: a peer that is refused a thousand times a second must not fill the disk with lines.
 //!
-//! Each source has a burst of lines of a kind, and a rate per minute; all sources together have a bound too, since an attacker
+//! Each source has a burst of lines of a kind, and a rate per minute. All sources together have a bound too, since an attacker
 //! may have many addresses. Lines left out are counted, and the next line that is written reports their number.
 
 use std::collections::HashMap;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use crate::slots::PeerOrigin;
 
-/// What a line is about, where others decide how many there are.
+/// The subject of a line whose number others decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LineKind {
-    /// A connection that got nothing.
+    /// A connection that was refused.
     Refused,
     /// The beginning or the end of a session.
     Session,
-    /// What a worker wrote.
+    /// A line that a worker wrote.
     Worker,
-    /// What a worker wrote before it ended, and had been left out.
+    /// A line that a worker wrote before it ended, and that had been left out.
     LastWords,
-    /// What the system refused, because others have taken it.
+    /// A resource that the system refused, because others have taken it.
     System,
 }
 
@@ -32,11 +32,11 @@ pub(crate) enum LineSource {
     Worker(u32),
     /// A part of the server.
     Server(&'static str),
-    /// One of many for which there is no room.
+    /// All further sources for which there is no room.
     Others,
 }
 
-/// Lines at once, and a minute from then on.
+/// Lines at once, and lines per minute after that.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u32,
@@ -44,7 +44,7 @@ struct Rate {
 }
 
 impl LineKind {
-    /// The limits of one source, and of all sources.
+    /// Returns the limits of one source, and of all sources.
     fn rates(self) -> [Rate; 2] {
         let rate = |burst, per_minute| Rate { burst, per_minute };
         match self {
@@ -56,7 +56,7 @@ impl LineKind {
         }
     }
 
-    /// What left-out lines of this kind are called, in the plural.
+    /// Returns the name of left-out lines of this kind, in the plural.
     fn plural(self) -> &'static str {
         match self {
             Self::Refused => "lines about refused connections",
@@ -68,22 +68,22 @@ impl LineKind {
     }
 }
 
-/// Sources that are counted separately.
+/// Most sources that are counted separately.
 const MAX_SOURCES: usize = 1024;
-/// How often lines left out are reported when no further line follows.
+/// When left-out lines are reported if no further line follows.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Lines that may be written.
+/// A token bucket: the lines that may still be written.
 #[derive(Debug)]
 struct Bucket {
-    /// In units of which a line costs [`UNITS_PER_LINE`], so that a fraction of a minute counts.
+    /// Units left. A line costs [`UNITS_PER_LINE`], so that a fraction of a minute counts.
     available: u64,
     filled: Instant,
-    /// Lines that were not.
+    /// Lines that were left out.
     left_out: u64,
 }
 
-/// Units of a bucket that a line costs: a rate of one line a minute fills in one unit a millisecond.
+/// Units that a line costs: a rate of one line a minute adds one unit a millisecond.
 const UNITS_PER_LINE: u64 = 60_000;
 
 impl Bucket {
@@ -105,17 +105,17 @@ impl Bucket {
     }
 }
 
-/// Counts of the lines that were said and left out, by source.
+/// Counts written and left-out lines, by source.
 #[derive(Debug, Default)]
 pub(crate) struct LineLimits {
     sources: HashMap<(LineKind, LineSource), Bucket>,
     by_kind: HashMap<LineKind, Bucket>,
-    /// When lines were last left out without a word, for the first time since.
+    /// When unreported lines are due for a summary.
     summary_due: Option<Instant>,
 }
 
 impl LineLimits {
-    /// Whether a line may be written; if so, how many like it were not before.
+    /// Returns none if a line must be left out. Otherwise returns how many like it were left out before.
     pub(crate) fn admit(&mut self, kind: LineKind, source: LineSource, now: Instant) -> Option<u64> {
         let [of_source, of_all] = kind.rates();
         let of_kind = self.by_kind.entry(kind).or_insert_with(|| Bucket::new(of_all, now));
@@ -133,22 +133,22 @@ impl LineLimits {
         Some(std::mem::take(&mut bucket.left_out))
     }
 
-    /// A source that is gone: how many of its lines were left out.
+    /// Forgets a source that is gone. Returns how many of its lines were left out.
     pub(crate) fn forget(&mut self, kind: LineKind, source: LineSource) -> u64 {
         self.sources.remove(&(kind, source)).map_or(0, |bucket| bucket.left_out)
     }
 
-    /// When [`LineLimits::summary_at`] may have something to say: another thread may leave lines out meanwhile.
+    /// Returns when [`LineLimits::summary_at`] may have something to report: another thread may leave lines out meanwhile.
     pub(crate) fn summary_due(&self) -> Instant {
         self.summary_due.unwrap_or_else(|| Instant::now() + SUMMARY_INTERVAL)
     }
 
-    /// [`LineLimits::summary`] once it is due, and nothing before.
+    /// Returns [`LineLimits::summary`] once it is due, and nothing before.
     pub(crate) fn summary_at(&mut self, now: Instant) -> Vec<OmittedLines> {
         if self.summary_due.is_some_and(|due| due <= now) { self.summary() } else { Vec::new() }
     }
 
-    /// Lines that were left out and not told of, by kind and by how many sources.
+    /// Returns the unreported left-out lines, by kind, with the number of sources.
     pub(crate) fn summary(&mut self) -> Vec<OmittedLines> {
         self.summary_due = None;
         let kinds = [LineKind::Refused, LineKind::Session, LineKind::Worker, LineKind::LastWords, LineKind::System];
@@ -164,7 +164,7 @@ impl LineLimits {
     }
 }
 
-/// The source itself, if it is known or there is room for it.
+/// Returns the source itself, if it is known or there is room for it.
 fn limited_source(
     sources: &mut HashMap<(LineKind, LineSource), Bucket>,
     kind: LineKind,
@@ -172,7 +172,7 @@ fn limited_source(
     now: Instant,
 ) -> LineSource {
     if sources.len() >= MAX_SOURCES && !sources.contains_key(&(kind, source)) {
-        // Those that have said nothing for long are as unknown ones.
+        // Sources that have been quiet for long need no entry.
         sources.retain(|(kind, _), bucket| {
             let rate = kind.rates()[0];
             bucket.fill(rate, now);
@@ -183,7 +183,7 @@ fn limited_source(
     if is_listed { source } else { LineSource::Others }
 }
 
-/// What was left out of a kind.
+/// The left-out lines of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OmittedLines {
     kind: LineKind,

@@ -1,7 +1,7 @@
-//! What the server says on standard error: a line for each session begun and ended, and one for each problem.
+//! The server's messages on standard error: a line for each session's beginning and end, and one for each problem.
 //!
-//! A closed standard error never ends the server, and one that no process reads never holds it up: a line for which there is no
-//! room is left out. Lines that others provoke are bounded (`limits.rs`).
+//! A closed standard error never ends the server, and a full one never holds it up: a line without room is left out. Lines that
+//! others provoke are bounded (`limits.rs`).
 
 mod limits;
 
@@ -17,7 +17,7 @@ use crate::control::{is_obeyed, printable_within};
 use limits::LineLimits;
 pub(crate) use limits::{LineKind, LineSource};
 
-/// How much a server says.
+/// Which messages a server writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     /// What the user of a program must know: for a server of one program, which receives all other messages itself.
@@ -28,7 +28,7 @@ pub enum Verbosity {
     Everything,
 }
 
-/// Where lines go, or do not.
+/// Writes lines, or leaves them out.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     verbosity: Verbosity,
@@ -36,39 +36,39 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter with this verbosity.
+    /// Creates a reporter with this verbosity.
     pub(crate) fn new(verbosity: Verbosity) -> Self {
         Self { verbosity, limits: Mutex::default() }
     }
 
-    /// Something the operator may like to know.
+    /// Reports what the operator may like to know.
     pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
         self.write_line(Verbosity::Everything, line);
     }
 
-    /// Something the operator must know.
+    /// Reports what the operator must know.
     pub(crate) fn problem(&self, line: fmt::Arguments<'_>) {
         self.write_line(Verbosity::Problems, line);
     }
 
-    /// As [`Reporter::note`], where `source` decides how often.
+    /// Writes a line like [`Reporter::note`], within the limits of `source`.
     pub(crate) fn note_of(&self, kind: LineKind, source: LineSource, line: fmt::Arguments<'_>) {
         self.say_of(Verbosity::Everything, (kind, source), line);
     }
 
-    /// As [`Reporter::problem`], where `source` decides how often; whether it was not left out.
+    /// Writes a line like [`Reporter::problem`], within the limits of `source`. Returns whether it was written.
     pub(crate) fn problem_of(&self, kind: LineKind, source: LineSource, line: fmt::Arguments<'_>) -> bool {
         self.say_of(Verbosity::Problems, (kind, source), line)
     }
 
-    /// Something the user of the only program must know.
+    /// Reports what the user of the only program must know.
     pub(crate) fn warning(&self, line: fmt::Arguments<'_>) {
         if self.verbosity == Verbosity::Private {
             write_line("katydid: ", &printable_within(line.to_string().as_bytes(), MAX_LINE_CHARS));
         }
     }
 
-    /// What a worker wrote, a bounded line; whether it was not left out. The user of the only program sees it as it came.
+    /// Reports a bounded line of a worker. Returns whether it was written. The user of the only program sees it unchanged.
     pub(crate) fn of_worker(&self, worker: u32, line: &[u8]) -> bool {
         self.worker_line(LineKind::Worker, worker, line)
     }
@@ -80,12 +80,12 @@ impl Reporter {
             write_line("", &text.chars().map(shown).collect::<String>());
             return true;
         }
-        // As a worker begins its own lines.
+        // Workers begin their own lines with this.
         let text = text.strip_prefix(&format!("katydid worker {worker}: ")).unwrap_or(&text);
         self.problem_of(kind, LineSource::Worker(worker), format_args!("worker {worker}: {text}"))
     }
 
-    /// A worker is gone, and writes nothing more: tells its last lines, if they were left out.
+    /// Reports the last lines of a worker that is gone, if they were left out.
     pub(crate) fn last_of_worker(&self, worker: u32, last: &[Vec<u8>]) {
         let left_out = self.limits().forget(LineKind::Worker, LineSource::Worker(worker));
         let before = left_out.saturating_sub(last.len() as u64);
@@ -97,18 +97,18 @@ impl Reporter {
         self.limits().forget(LineKind::LastWords, LineSource::Worker(worker));
     }
 
-    /// When [`Reporter::tell_left_out`] may have something to say.
+    /// Returns when [`Reporter::tell_left_out`] may have something to report.
     pub(crate) fn summary_due(&self) -> Instant {
         self.limits().summary_due()
     }
 
-    /// Tells of lines that were left out and that none has followed since, if that is due.
+    /// Reports lines that were left out without a later line, if that is due.
     pub(crate) fn tell_left_out(&self) {
         let all = self.limits().summary_at(Instant::now());
         all.iter().for_each(|summary| self.problem(format_args!("{summary}")));
     }
 
-    /// Tells of all lines that were left out, due or not: the server ends.
+    /// Reports all left-out lines, due or not: the server ends.
     pub(crate) fn tell_all_left_out(&self) {
         let all = self.limits().summary();
         all.iter().for_each(|summary| self.problem(format_args!("{summary}")));
@@ -132,16 +132,17 @@ impl Reporter {
         }
     }
 
-    /// The counters of a thread that panicked are as good as any.
+    /// Locks the limits. The counters of a thread that panicked are usable.
     fn limits(&self) -> MutexGuard<'_, LineLimits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Most characters of a line: names and reasons in it come from peers. A pipe that polls as writable has space for them.
+/// Most characters of a line: names and reasons in it come from peers. A pipe that polls as writable has space for this many.
 const MAX_LINE_CHARS: usize = 1024;
 
-/// One `write` a line, so that lines of several threads do not mix. What a terminal would obey is not in it.
+/// Writes a line with one `write`, so that lines of several threads do not mix. The line has no characters that control a
+/// terminal.
 fn write_line(who: &str, line: &str) {
     let text = format!("{who}{line}\n");
     let mut error = io::stderr().lock();

@@ -1,8 +1,8 @@
-//! A control group for each worker, with a limit of memory that the kernel holds: exact, and for all that the worker starts.
+//! A control group for each worker, with a memory limit that the kernel enforces: exactly, and for all that the worker starts.
 //!
-//! It can be had where the server's own group (version 2) is the server's: root runs it, no other process is in it, and systemd, where
-//! it runs, has left it to the server (`Delegate=`). A group with processes of its own cannot give its children controllers. So the
-//! server goes into a leaf of its own first:
+//! This is available where the server owns its own group (version 2). Root must run the server, no other process may be in the
+//! group, and systemd, where it runs, must have delegated the group (`Delegate=`). A group with processes of its own cannot give
+//! its children controllers. So the server first moves into a leaf of its own:
 //!
 //! ```text
 //! the server's group ─┬─ katydid-server       the server
@@ -26,17 +26,17 @@ use rustix::process::geteuid;
 const SERVER_GROUP: &str = "katydid-server";
 /// How the names of workers' groups begin.
 const WORKER_GROUP_PREFIX: &str = "katydid-worker-";
-/// Where this process's groups stand, and what is mounted where.
+/// Lists this process's groups.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
 const MOUNTS_FILE: &str = "/proc/self/mountinfo";
-/// There where systemd runs, and how it marks what it has left to others.
+/// A folder that exists where systemd runs, and the attributes that mark a delegated group.
 const SYSTEMD_FOLDER: &str = "/run/systemd/system";
 const DELEGATED_ATTRIBUTES: [&str; 2] = ["user.delegate", "trusted.delegate"];
-/// How often the end of a killed process is looked for before its group is left to the next worker, and how long in between.
+/// How often a group's removal is tried while a killed process is ending, and the pause in between.
 const MAX_REMOVE_ATTEMPTS: u32 = 50;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// The group that workers' groups are made in.
+/// The group that contains the workers' groups.
 #[derive(Debug)]
 pub(crate) struct ControlGroups {
     folder: PathBuf,
@@ -44,15 +44,15 @@ pub(crate) struct ControlGroups {
     next: AtomicU64,
 }
 
-/// The group of one worker, which ends with this value.
+/// The group of one worker. It is removed with this value.
 #[derive(Debug)]
 pub(crate) struct ControlGroup {
     folder: PathBuf,
-    /// Where a process writes to enter it.
+    /// A process that writes to this file enters the group.
     processes: File,
 }
 
-/// Why there are none.
+/// Why there are no control groups.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoGroups {
     #[error("the server does not run as root")]
@@ -70,7 +70,7 @@ pub(crate) enum NoGroups {
 }
 
 impl ControlGroups {
-    /// Prepares the server's own group. Processes of it hold `limit` bytes each.
+    /// Prepares the server's own group. Each worker's group is limited to `limit` bytes.
     pub(crate) fn prepare(limit: u64) -> Result<Self, NoGroups> {
         if !geteuid().is_root() {
             return Err(NoGroups::NotRoot);
@@ -98,21 +98,21 @@ impl ControlGroups {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
             _ => {}
         }
-        // From here on, dropping it leads back.
+        // From here on, dropping `groups` undoes the change.
         fs::write(server.join("cgroup.procs"), &own)?;
         fs::write(groups.folder.join("cgroup.subtree_control"), "+memory")?;
-        // Shows whether a limit can be set, before a worker counts on it.
+        // Tests whether a limit can be set, before a worker relies on it.
         drop(groups.group()?);
         Ok(groups)
     }
 
-    /// A group for a worker.
+    /// Creates a group for a worker.
     pub(crate) fn group(&self) -> io::Result<ControlGroup> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.join(format!("{WORKER_GROUP_PREFIX}{number}"));
         fs::create_dir(&folder)?;
         let limited = fs::write(folder.join("memory.max"), self.limit.to_string());
-        // A system may lack it; the worker's processes are ended one by one then.
+        // The file may not exist; then the kernel ends the worker's processes one by one.
         let _ = fs::write(folder.join("memory.oom.group"), "1");
         let opened = limited.and_then(|()| OpenOptions::new().write(true).open(folder.join("cgroup.procs")));
         match opened {
@@ -128,7 +128,7 @@ impl ControlGroups {
 impl Drop for ControlGroups {
     fn drop(&mut self) {
         clear(&self.folder);
-        // The group has processes of its own again, once it has no controllers for others.
+        // The group can have processes of its own again once it gives no controllers to others.
         let _ = fs::write(self.folder.join("cgroup.subtree_control"), "-memory");
         let _ = fs::write(self.folder.join("cgroup.procs"), std::process::id().to_string());
         let _ = fs::remove_dir(self.folder.join(SERVER_GROUP));
@@ -136,12 +136,12 @@ impl Drop for ControlGroups {
 }
 
 impl ControlGroup {
-    /// A process that writes `0` there enters the group. Valid as long as this value.
+    /// Returns the file by which a process enters the group: it writes `0` there. Valid as long as this value.
     pub(crate) fn entrance(&self) -> RawFd {
         self.processes.as_raw_fd()
     }
 
-    /// Whether the kernel has ended a process of it because of its limit.
+    /// Returns whether the kernel has ended a process of the group because of its limit.
     pub(crate) fn has_met_limit(&self) -> bool {
         let events = fs::read_to_string(self.folder.join("memory.events")).unwrap_or_default();
         let kills = events.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok());
@@ -151,9 +151,9 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Ends what has left the worker's process group; the system has it from Linux 5.14 on.
+        // Ends processes that have left the worker's process group. The file exists from Linux 5.14 on.
         let _ = fs::write(self.folder.join("cgroup.kill"), "1");
-        // A killed process is in it until it has ended. What is left, the server's end or the next server removes.
+        // A killed process stays in the group until it has ended. The server's end or the next server removes what is left.
         for _ in 0..MAX_REMOVE_ATTEMPTS {
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(REMOVAL_PAUSE),
@@ -168,7 +168,7 @@ fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(WORKER_GROUP_PREFIX) {
             let _ = fs::write(entry.path().join("cgroup.kill"), "1");
-            // One that has processes stays.
+            // A group that has processes stays.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -186,7 +186,7 @@ fn is_delegated(folder: &Path) -> bool {
         .any(|name| getxattr(folder, *name, &mut value).is_ok_and(|length| &value[..length.min(8)] == b"1"))
 }
 
-/// The folder of this process's version 2 control group, from the kernel's lists of groups and of mounts.
+/// Returns the folder of this process's version 2 control group, from the kernel's lists of groups and of mounts.
 fn own_group(groups: &str, mounts: &str) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = mounts.lines().find_map(|line| {
@@ -239,8 +239,8 @@ mod tests {
         }
     }
 
-    /// The kernel makes a group's files with its folder, and removes them with it. Here each `group` fails in the end: its
-    /// `cgroup.procs` is not there.
+    /// The kernel makes a group's files with its folder, and removes them with it. Here each `group` fails in the end, because
+    /// `cgroup.procs` does not exist.
     #[test]
     fn a_limit_that_cannot_be_set_leads_back() {
         let folder = folder("cpuset cpu memory\n", &own());

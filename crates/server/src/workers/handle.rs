@@ -1,4 +1,4 @@
-//! Names one worker: what threads of the server ask of it, and for which session it is.
+//! The handle by which the server's threads name one worker and reach it, and the session that it serves.
 //!
 //! The assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
@@ -13,46 +13,46 @@ use rustix::net::{SendFlags, Shutdown, send, shutdown};
 
 use crate::workers::spawn::Worker;
 
-/// Names a session for as long as the server runs; counts from 1.
+/// Number of a session, unique while the server runs; counts from 1.
 pub(crate) type SessionId = u64;
 
-/// Connections that may wait for a worker to accept them: as many connections as a program may add to a link for bulk. Each keeps
-/// descriptors in flight, which the system limits per user.
+/// Connections that may wait for a worker to accept them: as many as a program may add to a link for bulk. Each keeps descriptors
+/// in flight, which the system limits per user.
 const MAX_PENDING_CONNECTIONS: usize = 16;
 
-/// A worker that is to be started.
+/// The purpose of a worker that is to be started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WorkerNeeds {
-    /// The pool's epoch that it belongs to.
+    /// The pool's epoch when it was started.
     pub(crate) epoch: u64,
-    /// It loads the drivers of OpenCL as well before it is ready.
+    /// Whether it loads the drivers of OpenCL, too, before it is ready.
     pub(crate) loads_opencl: bool,
 }
 
-/// Names a minded worker.
+/// Names a supervised worker.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
     pub(crate) control: Arc<OwnedFd>,
     pub(crate) assignment: Arc<Mutex<Assignment>>,
-    /// What it was started for.
+    /// The need that it was started for.
     pub(crate) need: WorkerNeeds,
-    /// Set once it is up.
+    /// Set once its driver has started.
     pub(crate) driver: Arc<OnceLock<DriverFound>>,
-    /// Connections that were passed on to it, and that it has not accepted yet.
+    /// Connections passed to it that it has not accepted yet.
     pub(crate) pending_connections: Arc<AtomicUsize>,
 }
 
 /// The driver that a worker has opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DriverFound {
-    /// As the driver calls itself.
+    /// The name that the driver reports.
     pub(crate) name: String,
-    /// Why it is softcuda where a GPU's driver was looked for.
+    /// Why it is softcuda although a GPU's driver was tried.
     pub(crate) gpu_error: Option<String>,
 }
 
-/// What a worker is for.
+/// What a worker is assigned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Assignment {
     Unassigned,
@@ -76,7 +76,7 @@ impl WorkerHandle {
         }
     }
 
-    /// The handle of a worker that is no process's child, and serves a session.
+    /// Creates the handle of a worker that is no process's child, and serves a session.
     #[cfg(test)]
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
@@ -91,22 +91,22 @@ impl WorkerHandle {
         }
     }
 
-    /// Process id of the worker.
+    /// Returns the worker's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// What the pool started it for.
+    /// Returns the need that the pool started it for.
     pub(crate) fn need(&self) -> WorkerNeeds {
         self.need
     }
 
-    /// Its driver; none before it is up.
+    /// Returns its driver; none before that has started.
     pub(crate) fn driver(&self) -> Option<&DriverFound> {
         self.driver.get()
     }
 
-    /// Has a worker that serves no process end.
+    /// Ends a worker that serves no program.
     pub(crate) fn dismiss(&self) {
         let mut assignment = self.lock();
         if *assignment == Assignment::Unassigned {
@@ -115,16 +115,16 @@ impl WorkerHandle {
         }
     }
 
-    /// The worker sees its end closed and exits; if not, its supervisor ends it.
+    /// Closes the control socket. The worker sees that and exits; otherwise its supervisor ends it.
     pub(crate) fn hang_up(&self) {
         let _ = shutdown(&self.control, Shutdown::Both);
     }
 
-    /// Gives the worker to a session: `hand_over` sends the program on the control socket and must not wait.
+    /// Assigns the worker to a session: `hand_over` sends the program on the control socket and must not wait.
     ///
     /// # Errors
     ///
-    /// The worker is dead, or is of no use and will be soon; the session has no worker then.
+    /// The worker is dead, or unusable and about to end. The session has no worker then.
     pub(crate) fn assign(
         &self,
         id: SessionId,
@@ -146,7 +146,7 @@ impl WorkerHandle {
     ///
     /// # Errors
     ///
-    /// The worker is dead, or does not serve that session; or it could not be reached, or has not taken in those before.
+    /// The worker is dead, does not serve that session, cannot be reached, or has not accepted earlier connections.
     pub(crate) fn pass_on(
         &self,
         id: SessionId,
@@ -168,14 +168,14 @@ impl WorkerHandle {
         })
     }
 
-    /// The worker has accepted a connection, or will not. Surplus reports do not raise the number that may wait.
+    /// Notes that the worker has accepted a connection, or will not. Surplus reports do not raise the number that may wait.
     pub(crate) fn has_accepted(&self) {
         let _ = self
             .pending_connections
             .fetch_update(Relaxed, Relaxed, |pending_connections: usize| pending_connections.checked_sub(1));
     }
 
-    /// Says something to the worker of session `id`; whether it will hear of it.
+    /// Sends a line to the worker of session `id`. Returns whether it was sent.
     pub(crate) fn tell(&self, id: SessionId, line: &str) -> bool {
         let assignment = self.lock();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -189,7 +189,7 @@ impl WorkerHandle {
         }
     }
 
-    /// The worker is dead; says what it was for.
+    /// Notes that the worker is dead. Returns its last assignment.
     pub(crate) fn take_assignment(&self) -> Assignment {
         std::mem::replace(&mut *self.lock(), Assignment::Dead)
     }
@@ -199,16 +199,16 @@ impl WorkerHandle {
     }
 }
 
-/// Why a worker did not take a program.
+/// Why a worker did not accept a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AssignError {
-    /// It died before the program came.
+    /// The worker died before the program came.
     #[error("the worker has ended")]
     Dead,
-    /// The program could not be sent to it.
+    /// The program could not be sent to the worker.
     #[error("the worker could not be reached: {0}")]
     HandOver(AcceptError),
-    /// Others wait to be taken in.
+    /// Too many connections wait to be accepted.
     #[error("the worker has {MAX_PENDING_CONNECTIONS} connections that it has not accepted yet; try again")]
     Busy,
 }

@@ -1,10 +1,12 @@
-//! Bounds what workers take of the machine's memory, as seen from outside: a worker measures itself, but its children and hostile native
-//! code in it escape that.
+//! Bounds the machine's memory that workers hold, as measured from outside: a worker measures itself, but its children and
+//! hostile native code in it escape that.
 //!
-//! One thread looks at all workers. What counts is each worker's process group, which seccomp keeps its children in: one pass over
-//! `/proc` finds its members. It looks once a second, and more often the less is left. A group beyond its limit is killed.
+//! One thread measures all workers. What counts is each worker's process group, in which seccomp keeps its children: one pass
+//! over `/proc` finds its members. The thread measures once a second, and more often the less memory is left. A group beyond its
+//! limit is killed.
 //!
-//! The kernel reports what each process maps. What several of them share is subtracted only beyond the limit, since that takes longer.
+//! The kernel reports what each process maps. Memory that several of them share is subtracted only beyond the limit, since that
+//! takes longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,21 +21,21 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::sysinfo;
 
-/// Bounds of the time between two measurements.
+/// Longest and shortest pause between two measurements.
 const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
 const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(20);
-/// Bytes that processes take in a millisecond at most: some threads that touch new pages.
+/// Most bytes that processes take in a millisecond: some threads that touch new pages.
 const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
 /// Shortest pause between two measurements, as a multiple of the time that the first one took.
 const MIN_IDLE_PER_MEASUREMENT: u32 = 20;
-/// Descriptors of a process that are looked at.
+/// Most descriptors of a process that are checked.
 const MAX_DESCRIPTORS: usize = 16 << 10;
-/// A block, as `stat` counts.
+/// Bytes of a block, as `stat` counts them.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// What is read of a file in `/proc` about a process.
+/// Most bytes read of a file in `/proc` about a process.
 const MAX_CGROUP_FILE_BYTES: u64 = 8192;
 
-/// What one worker may hold. The server sets it, and passes it to each worker.
+/// The memory limit of one worker. The server sets it, and passes it to each worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostMemoryLimit {
     /// Most bytes of the machine's memory.
@@ -41,7 +43,7 @@ pub(crate) struct HostMemoryLimit {
 }
 
 impl Default for HostMemoryLimit {
-    /// Three quarters of the machine's memory.
+    /// Returns three quarters of the machine's memory.
     fn default() -> Self {
         let system = sysinfo();
         Self { bytes: system.totalram * u64::from(system.mem_unit) / 4 * 3 }
@@ -49,33 +51,33 @@ impl Default for HostMemoryLimit {
 }
 
 impl HostMemoryLimit {
-    /// Why a worker is ended that holds `held` bytes.
+    /// Returns why a worker that holds `held` bytes is ended.
     pub(crate) fn reason(self, held: u64) -> String {
         let (held, limit) = (held >> 20, self.bytes >> 20);
         format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)")
     }
 }
 
-/// What all workers of a server may hold, and which there are.
+/// The memory limit of a server's workers, and the workers that it applies to.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     limit: HostMemoryLimit,
-    /// Memory files that workers have made count even where they are not mapped. Of workers for their own user they may be the
+    /// Whether workers' memory files count even where they are not mapped. Files of workers for their own user may be the
     /// program's.
     counts_files: bool,
     state: Mutex<State>,
-    /// Another worker is watched, or the server stops.
+    /// Notified when another worker is watched, or the server stops.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Process groups, by the number of their leader, and why one was ended.
+    /// Process groups, by the id of their leader, and why each was ended.
     groups: BTreeMap<u32, Arc<OnceLock<String>>>,
     stopping: bool,
 }
 
-/// A worker that is watched, until this is dropped. Its process must not be reaped before.
+/// A watched worker, until this is dropped. Its process must not be reaped before.
 #[derive(Debug)]
 pub(crate) struct MemoryWatch {
     memory: Arc<HostMemory>,
@@ -96,7 +98,7 @@ impl HostMemory {
         MemoryWatch { memory: Arc::clone(self), group, ended }
     }
 
-    /// Looks at all workers until the server stops.
+    /// Measures all workers until the server stops.
     pub(crate) fn run(&self) {
         let files = self.counts_files.then(MemoryFiles::find).flatten();
         let mut pause = MIN_MEASURE_PAUSE;
@@ -108,7 +110,7 @@ impl HostMemory {
         }
     }
 
-    /// The groups to be looked at after a pause; none once the server stops.
+    /// Returns the groups to measure after a pause; none once the server stops.
     fn wait(&self, pause: Duration) -> Option<BTreeSet<u32>> {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, pause, |state| !state.stopping);
@@ -118,7 +120,7 @@ impl HostMemory {
         (!state.stopping).then(|| state.groups.keys().copied().collect())
     }
 
-    /// Ends a group that holds too much. Bytes that it may take yet.
+    /// Measures a group, and ends it if it holds too much. Returns the bytes that it may still take.
     fn look(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
         let held = resident_bytes(members, files, self.limit.bytes);
         let Some(left) = self.limit.bytes.checked_sub(held) else {
@@ -128,7 +130,7 @@ impl HostMemory {
         left
     }
 
-    /// As long as a worker is watched its process is there, so the number is no other group's.
+    /// Ends a group. While a worker is watched its process exists, so no other group has the number.
     fn end(&self, group: u32, held: u64) {
         let state = self.lock();
         let Some(ended) = state.groups.get(&group) else { return };
@@ -142,14 +144,14 @@ impl HostMemory {
         self.changed.notify_all();
     }
 
-    /// Changes are single statements.
+    /// Locks the state. Each change is one statement.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl MemoryWatch {
-    /// Why the worker was ended, if it was.
+    /// Returns why the worker was ended, if it was.
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.get().map(String::as_str)
     }
@@ -161,12 +163,12 @@ impl Drop for MemoryWatch {
     }
 }
 
-/// Until `left` bytes can be taken.
+/// Returns the time in which processes can take `left` bytes, within the bounds.
 fn pause(left: u64) -> Duration {
     Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
 }
 
-/// The processes of each group.
+/// Finds the processes of each group.
 fn members(groups: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
     let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let Ok(all) = fs::read_dir("/proc") else { return members };
@@ -186,7 +188,7 @@ fn text(process: u32, name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The process group, behind the name in parentheses, which may have any letters; none of a process that has ended.
+/// Parses the process group, which follows the name in parentheses, in which any characters may occur. None for an ended process.
 fn group_in(stat: &str) -> Option<u32> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut words = rest.split_ascii_whitespace();
@@ -194,14 +196,14 @@ fn group_in(stat: &str) -> Option<u32> {
     words.nth(1)?.parse().ok().filter(|_| is_alive)
 }
 
-/// The kernel's numbers of some lines, in KiB, as bytes in all.
+/// Sums the named lines of a `/proc` file, which are in KiB. Returns bytes.
 fn sum(text: &str, names: &[&str]) -> u64 {
     let line = |name: &&str| text.lines().find_map(|line| line.strip_prefix(*name)?.strip_prefix(':'));
     let kibibytes = |line: &str| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok();
     names.iter().filter_map(line).filter_map(kibibytes).fold(0, |all, more| all.saturating_add(more << 10))
 }
 
-/// Memory of a process's own, and shared memory.
+/// A process's own memory, and shared memory, in bytes.
 #[derive(Clone, Copy, Default)]
 struct ProcessMemory {
     own: u64,
@@ -217,21 +219,21 @@ impl ProcessMemory {
         Self { own: self.own.saturating_add(other.own), shared: self.shared.saturating_add(other.shared) }
     }
 
-    /// As each process has it; none of one that has ended.
+    /// Returns what a process maps; none for an ended process.
     fn mapped(process: u32) -> Option<Self> {
         let status = text(process, "status").ok()?;
         Some(Self { own: sum(&status, &["RssAnon", "VmSwap"]), shared: sum(&status, &["RssShmem"]) })
     }
 
-    /// Memory of the process with its share of what others map as well; none where the system does not let the server see
-    /// that.
+    /// Returns the process's own memory, and its share of memory that others map as well. None where the system hides that from
+    /// the server.
     fn share(process: u32) -> Option<Self> {
         let rollup = text(process, "smaps_rollup").ok()?;
         Some(Self { own: sum(&rollup, &["Pss_Anon", "SwapPss"]), shared: sum(&rollup, &["Pss_Shmem"]) })
     }
 }
 
-/// Bytes that processes hold: exact where that is more than `limit`, and at least what they hold otherwise.
+/// Returns the bytes that processes hold: exact where that is more than `limit`, otherwise an upper bound.
 fn resident_bytes(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
     let mapped: Vec<ProcessMemory> = members.iter().filter_map(|member| ProcessMemory::mapped(*member)).collect();
     let unmapped = files.map_or(0, |files| files.file_bytes(members));
@@ -242,28 +244,29 @@ fn resident_bytes(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u
     }
     let shares: Option<ProcessMemory> =
         members.iter().try_fold(ProcessMemory::default(), |all, member| Some(all.and(ProcessMemory::share(*member)?)));
-    // A child that has just been forked has all pages of its parent. Where shares are not told, the largest process counts.
+    // A child that has just been forked has all pages of its parent. Where shares are unknown, the largest process counts.
     let largest = || mapped.iter().copied().max_by_key(|held| held.all()).unwrap_or_default();
     with_files(shares.unwrap_or_else(largest))
 }
 
-/// How the kernel's names of memory files begin.
+/// Prefix of the kernel's names of memory files.
 const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
-/// Recognises memory files, of which the kernel counts only the mapped part.
+/// Recognizes memory files, of which the kernel counts only the mapped part.
 #[derive(Debug)]
 struct MemoryFiles {
     device: u64,
 }
 
 impl MemoryFiles {
-    /// None where there are none on this system.
+    /// Returns none where the system has no memory files.
     fn find() -> Option<Self> {
         let file = memfd_create(c"katydid-probe", MemfdFlags::CLOEXEC).ok()?;
         Some(Self { device: fstat(file).ok()?.st_dev })
     }
 
-    /// Bytes of those that these processes have open, each once. Those that a program of another user has passed are its own.
+    /// Returns the bytes of memory files that these processes have open, each file once. Files that a program of another user has
+    /// passed are that user's.
     fn file_bytes(&self, members: &[u32]) -> u64 {
         let mut files = BTreeMap::new();
         for member in members {
@@ -272,7 +275,7 @@ impl MemoryFiles {
                 continue;
             };
             let links = open.take(MAX_DESCRIPTORS).flatten().map(|entry| entry.path());
-            // Others are not asked: one on a network may not answer.
+            // Other files are not queried: one on a network may not answer.
             let links = links
                 .filter(|link| fs::read_link(link).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(MEMFD_PREFIX)));
             let found = links.filter_map(|link| fs::metadata(link).ok());
@@ -283,7 +286,7 @@ impl MemoryFiles {
     }
 }
 
-/// Starts the thread that looks.
+/// Starts the measuring thread.
 pub(crate) fn start(memory: &Arc<HostMemory>) -> io::Result<thread::JoinHandle<()>> {
     let memory = Arc::clone(memory);
     thread::Builder::new().name("host-memory".to_owned()).spawn(move || memory.run())

@@ -1,4 +1,4 @@
-//! Worker processes: how they start, as whom, what is heard of them, and how they end.
+//! Worker processes: how they start, as which user, what they report, and how they end.
 
 pub(crate) mod control_group;
 pub(crate) mod handle;

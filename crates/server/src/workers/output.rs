@@ -1,7 +1,7 @@
-//! What a worker writes on its standard error: a pipe, which its supervisor reads.
+//! A worker's standard error: a pipe, which its supervisor reads.
 //!
-//! Native code of a tenant may write there what it likes. So it gets no descriptor of the server's own, its lines are bounded and
-//! say whose they are (`report`), and it is read only so fast.
+//! Native code of a tenant may write anything there. So the worker gets no descriptor of the server's own. Its lines are bounded
+//! and name their worker (`report`), and they are read at a limited rate.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,35 +13,35 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::report::Reporter;
 
-/// Longest line; a longer one comes in pieces. With the words before it, it is no longer than lines of the server.
+/// Longest line in bytes. A longer one comes in pieces. With its prefix, it is no longer than the server's own lines.
 const MAX_LINE_BYTES: usize = 1000;
-/// Lines that are kept of those that were left out: why a worker ends stands in its last ones.
+/// Left-out lines that are kept: the last ones say why a worker ends.
 const MAX_LAST_WORDS_LINES: usize = 4;
-/// Bytes that are read at a time.
+/// Bytes of one read.
 const OUTPUT_PIECE_BYTES: usize = 16 << 10;
-/// Bytes of one worker that are read in an interval; who writes more waits.
+/// Bytes of one worker that are read in an interval. A worker that writes more waits.
 const MAX_INTERVAL_BYTES: usize = 1 << 20;
 const OUTPUT_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The server's end of the pipe.
 #[derive(Debug)]
 pub(crate) struct WorkerOutput {
-    /// None once all have closed theirs.
+    /// None once all writers have closed theirs.
     pipe: Option<OwnedFd>,
     /// Process id of the worker.
     worker: u32,
-    /// A line that has no end yet.
+    /// The beginning of an unfinished line.
     begun: Vec<u8>,
-    /// Lines that were left out since one was not.
+    /// Lines left out since the last one that was written.
     last: VecDeque<Vec<u8>>,
-    /// Bytes read since then.
+    /// Start of the interval, and the bytes read since.
     in_interval: (Instant, usize),
 }
 
-/// The reader, and the writer, which blocks.
+/// Creates the pipe: a nonblocking reader, and a writer that blocks.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A flag of this end alone.
+    // The flag affects only this end.
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((reader, writer))
 }
@@ -51,23 +51,23 @@ impl WorkerOutput {
         Self { pipe: Some(pipe), worker, begun: Vec::new(), last: VecDeque::new(), in_interval: (Instant::now(), 0) }
     }
 
-    /// Readable when there is something to read; none while there is nothing to wait for.
+    /// Returns a descriptor that is readable when there is output; none while reading pauses or is over.
     pub(crate) fn source(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().filter(|_| self.rests_until().is_none()).map(AsFd::as_fd)
     }
 
-    /// When it is read again, if enough was read for now.
+    /// Returns when reading resumes, if enough was read for now.
     pub(crate) fn rests_until(&self) -> Option<Instant> {
         let (since, bytes) = self.in_interval;
         Some(since + OUTPUT_REPORT_INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
     }
 
-    /// Reads a piece of what is there, and reports its lines.
+    /// Reads some output, and reports its lines.
     pub(crate) fn read(&mut self, reporter: &Reporter) {
         self.read_piece(reporter);
     }
 
-    /// Reads what a worker that has ended left behind. Children of it that live on may write for ever.
+    /// Reads the remaining output of a worker that has ended. Its children may live on and write for ever.
     pub(crate) fn finish(&mut self, reporter: &Reporter) {
         for _ in 0..MAX_INTERVAL_BYTES / OUTPUT_PIECE_BYTES {
             if !self.read_piece(reporter) {
@@ -81,7 +81,7 @@ impl WorkerOutput {
         reporter.last_of_worker(self.worker, self.last.make_contiguous());
     }
 
-    /// Whether there may be more.
+    /// Reads once. Returns whether there may be more.
     fn read_piece(&mut self, reporter: &Reporter) -> bool {
         let Some(pipe) = &self.pipe else { return false };
         let mut piece = [0; OUTPUT_PIECE_BYTES];

@@ -1,16 +1,16 @@
 //! Starts a worker process.
 //!
-//! - A worker runs with address randomisation (ASLR) off, so that a driver places module globals at the same addresses each
+//! - A worker runs with address-space randomization (ASLR) off, so that a driver places module globals at the same addresses each
 //!   time.
-//! - It has a session and a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker.
-//!   CRIU could not save it with a session from outside of the container that the server is in.
-//! - It dies with the thread that started it, so that a killed server leaves no worker. That thread must therefore live as
-//!   long as the server: only the pool's own thread calls [`spawn`].
+//! - It has its own session and process group, so that Ctrl-C on a terminal reaches the server and not the worker. CRIU could not
+//!   save it in a session from outside of the server's container.
+//! - It dies with the thread that started it, so that a killed server leaves no worker. That thread must therefore live as long
+//!   as the server: only the pool's own thread calls [`spawn`].
 //!
-//! Slurm and others send SIGTERM to all processes of a job, so that its program can save its state. The program's worker
-//! gets the signal too, while the program needs it. So a worker ignores and blocks signals that ask a process to end, and ends
-//! with its program. Drivers of OpenCL compile with LLVM, whose handlers of these signals would take the place of the first:
-//! they remove files of the compilation, and end the process when two signals come at once.
+//! Slurm and others send SIGTERM to all processes of a job, so that its program can save its state. The program's worker gets the
+//! signal too, while the program needs it. So a worker ignores and blocks signals that ask a process to end, and ends with its
+//! program. Drivers of OpenCL compile with LLVM, whose handlers of these signals would replace ignoring them. Those handlers
+//! remove files of the compilation, and end the process when two signals come at once.
 
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe interface")]
 
@@ -38,49 +38,49 @@ use crate::workers::host_memory::{HostMemory, HostMemoryLimit, MemoryWatch};
 use crate::workers::output::{self, WorkerOutput};
 use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 
-/// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
+/// Signals that ask a process to end, or announce its end: batch systems send them to all processes of a job.
 const END_REQUEST_SIGNALS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
-/// How a worker is started: the server appends `--control-fd N` and `--host-memory BYTES`.
+/// How a worker is started. The server appends `--control-fd N` and `--host-memory BYTES`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCommand {
     /// Path of the executable.
     pub program: PathBuf,
     /// Arguments before those that the server appends.
     pub arguments: Vec<OsString>,
-    /// Variables set for it.
+    /// Variables set for the worker.
     pub set: Vec<(OsString, OsString)>,
-    /// Variables it must not inherit.
+    /// Variables that the worker must not inherit.
     pub unset: Vec<OsString>,
-    /// Which variables of the server's it inherits; none: all but those.
+    /// Selects the server's variables that the worker inherits; none means all except `unset`.
     pub passes: Option<fn(&OsStr) -> bool>,
-    /// It serves tenants, in a sandbox that it enters by itself: it has a folder for temporary files of its own, which goes with it,
-    /// and the server makes its sockets for exporting memory.
+    /// It serves tenants, in a sandbox that it enters by itself. It has its own folder for temporary files, which is removed with
+    /// it, and the server makes its sockets for exporting memory.
     pub serves_tenants: bool,
-    /// Whom it runs as.
+    /// The user that it runs as.
     pub runs_as: RunsAs,
 }
 
-/// Variables that name the folder for temporary files, and that below which caches are kept.
+/// Variables that name the folder for temporary files, and the parent folder of caches.
 const TEMPORARY_FOLDER_VARIABLES: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
 
-/// That of the user's own files, in a worker whose user has none.
+/// Names the user's own folder, in a worker whose user has none.
 const HOME_VARIABLE: &str = "HOME";
 
-/// What a worker reads and writes in place of the server's own streams.
+/// Replaces the server's own streams in a worker.
 const NULL_DEVICE: &str = "/dev/null";
 
-/// What holds workers to the memory that they may have.
+/// What enforces the memory limit of workers.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLimits {
-    /// What each may hold; it measures itself too.
+    /// The limit of each worker, which also measures itself.
     pub(crate) limit: HostMemoryLimit,
-    /// The server's own measure; none where workers have the rights of their programs.
+    /// The server's own measurement; none where workers have the rights of their programs.
     pub(crate) measured: Option<Arc<HostMemory>>,
-    /// The kernel's, where it can be had.
+    /// The kernel's control groups, where available.
     pub(crate) groups: Option<ControlGroups>,
-    /// Why that is not available, until it has been reported.
+    /// Why control groups are not available, until it has been reported.
     pub(crate) no_groups: Mutex<Option<NoGroups>>,
 }
 
@@ -88,47 +88,47 @@ pub(crate) struct MemoryLimits {
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Child,
-    /// Our end of its control socket; shared with the process that hands a program over.
+    /// The server's end of its control socket, shared with the thread that hands a program over.
     pub(crate) control: Arc<OwnedFd>,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// Where it asks for sockets to export memory by; none once it has closed its end.
+    /// Where it requests sockets to export memory; none once it has closed its end.
     pub(crate) socket_broker: Option<OwnedFd>,
-    /// What it writes on its standard error.
+    /// Its output on standard error.
     pub(crate) output: WorkerOutput,
-    /// Whether its process group holds too much, until it is reaped.
+    /// Watches its process group's memory, until it is reaped.
     watch: Option<MemoryWatch>,
-    /// What it may hold.
+    /// Its memory limit.
     limit: HostMemoryLimit,
-    /// Why it was ended, if it held too much.
+    /// Why it was ended, if it held too much memory.
     pub(crate) over_limit: Option<String>,
-    /// Its number may be another process's.
+    /// It is reaped, so its number may be another process's.
     is_reaped: bool,
-    /// Its temporary files, which are removed behind it.
+    /// Its temporary files, which are removed after its end.
     _folder: Option<Scratch>,
-    /// Its user's number, which is free behind it.
+    /// Its user id, which is freed after its end.
     _claim: Option<Arc<UserClaim>>,
-    /// Its control group, which is removed behind it.
+    /// Its control group, which is removed after its end.
     group: Option<ControlGroup>,
 }
 
 impl Worker {
-    /// Its process id, valid until this value is dropped.
+    /// Returns its process id, valid until this value is dropped.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends the process and its children, whatever they are doing, reaps it, and says how it ended.
+    /// Ends the process and its children, whatever they are doing, and reaps it. Returns how it ended.
     pub(crate) fn reap(&mut self) -> String {
         self.end_group();
-        // Fails only when the process was reaped already.
+        // Fails only if the process was reaped already.
         let _ = self.child.kill();
         self.is_reaped = true;
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }
 
-    /// Kills what is left of the worker's process group: it leads one, which seccomp keeps tenants' code in. Until the worker is
-    /// reaped, the number is no other group's.
+    /// Kills the rest of the worker's process group, in which seccomp keeps tenants' code. Until the worker is reaped, no other
+    /// group has the number.
     fn end_group(&mut self) {
         if let Some(watch) = self.watch.take() {
             let has_met_limit = self.group.as_ref().is_some_and(ControlGroup::has_met_limit);
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// How the process ended by itself, once `pidfd` says that it did.
+    /// Reaps a process that `pidfd` reports as ended. Returns how it ended.
     pub(crate) fn outcome(&mut self) -> String {
         self.end_group();
         match self.child.try_wait() {
@@ -163,7 +163,7 @@ impl Drop for Worker {
 ///
 /// # Errors
 ///
-/// What the operating system said about the socket pair, the fork or the exec, with the file that it said it of.
+/// The system's error about the socket pair, the fork or the exec, with the file that it is about.
 pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Worker> {
     let (server_end, worker_end) = control::pair()?;
     let number = worker_end.as_raw_fd();
@@ -192,7 +192,7 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     options.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
-    // Without one the server measures.
+    // Without a control group the server measures.
     let group = limits.groups.as_ref().and_then(|groups| groups.group().ok());
     let start = ChildStart {
         group: group.as_ref().map(ControlGroup::entrance),
@@ -226,18 +226,18 @@ pub(crate) fn spawn(options: &WorkerCommand, limits: &MemoryLimits) -> io::Resul
     })
 }
 
-/// Opens `/dev/null`, which the system may keep from the server's user.
+/// Opens `/dev/null`, to which the system may deny the server's user access.
 fn null_device(is_written: bool) -> io::Result<File> {
     let opened = File::options().read(!is_written).write(is_written).open(NULL_DEVICE);
     opened.map_err(|error| of_file(Path::new(NULL_DEVICE), &error, "; let every user read and write it (chmod 666)"))
 }
 
-/// An error with the file that it is about, and what to do.
+/// Makes an error that names its file and the remedy.
 fn of_file(path: &Path, error: &io::Error, remedy: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}{remedy}", path.display()))
 }
 
-/// A folder that only the worker's user can enter.
+/// Creates a folder that only the worker's user can enter.
 fn own_folder(user: Option<&WorkerUser>) -> io::Result<Scratch> {
     let folder = Scratch::new("worker")?;
     if let Some(user) = user {
@@ -251,14 +251,14 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// What a child needs to know between fork and exec.
+/// What a child needs between fork and exec.
 struct ChildStart {
-    /// Where it enters its control group.
+    /// Where the child enters its control group.
     group: Option<RawFd>,
     control: RawFd,
     socket_broker: Option<RawFd>,
     parent: u32,
-    /// It becomes this user before the exec.
+    /// The user that the child becomes before the exec.
     becomes: Option<WorkerUser>,
     descriptors: Option<Rlimit>,
 }
@@ -273,7 +273,7 @@ impl ChildStart {
         if let Some(group) = self.group {
             // SAFETY: open in the child as in the parent, which holds it until the child has begun.
             let group = unsafe { BorrowedFd::borrow_raw(group) };
-            // Outside of it the server measures.
+            // If it cannot enter the group, the server measures.
             let _ = rustix::io::write(group, b"0");
         }
         fix_addresses();
@@ -282,7 +282,7 @@ impl ChildStart {
         if let Some(user) = &self.becomes {
             user.enter()?;
         }
-        // Forgotten by the kernel where a process becomes another user, so it comes behind that.
+        // The kernel clears this when a process becomes another user, so it comes after that.
         // SAFETY: this option takes one integer.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
         // The server may have died before the line above took effect.
@@ -297,32 +297,32 @@ impl ChildStart {
     }
 }
 
-/// Turns off address-space randomisation for the process (personality(2)).
+/// Turns off address-space randomization for the process (personality(2)).
 fn fix_addresses() {
-    // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` reports that) the
-    // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.
+    // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` reports that) the worker
+    // runs with randomization on, which matters only for a restore from an image: so the result is not checked.
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
 }
 
-/// Ignores the signals that a worker sets back itself, and those that are meant for its program.
+/// Ignores the signals whose defaults a worker restores itself, and those that are meant for its program.
 fn ignore_signals() {
-    // Rust's runtime gives each thread a second stack, mapped wherever there is room just then, for a handler of these two
-    // signals, which it sets unless they are taken. That would be in the way of the driver's memory, whose addresses
-    // depend on what is mapped. The worker sets them back once the runtime has started.
+    // Rust's runtime sets a handler of these two signals, unless they have one. For it, the runtime gives each thread a second
+    // stack, mapped wherever there is room just then. That would be in the way of the driver's memory, whose addresses depend on
+    // what is mapped. The worker restores the defaults once the runtime has started.
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: no handler of ours is set, and the one that the server has is of no use after the exec.
+        // SAFETY: this sets no handler, and the server's own handler is of no use after the exec.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     for signal in END_REQUEST_SIGNALS {
-        // SAFETY: as above; that a signal is ignored outlives the exec, so that the worker is at no time without it.
+        // SAFETY: as above; an ignored signal stays ignored after the exec, so the worker is never without this.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 
-/// Keeps the signals that are meant for its program from handlers that a driver sets in the worker.
+/// Blocks the signals meant for its program, so that handlers of a driver in the worker do not get them.
 fn block_end_requests() -> io::Result<()> {
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the first call fills the set in, which the others change and read; they make system calls at most.
+    // SAFETY: the first call initializes the set, which the others change and read; they make system calls at most.
     unsafe {
         check(libc::sigemptyset(blocked.as_mut_ptr()))?;
         END_REQUEST_SIGNALS.iter().try_for_each(|signal| check(libc::sigaddset(blocked.as_mut_ptr(), *signal)))?;
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(worker.outcome(), "exit status: 0");
     }
 
-    /// Ends by each of the signals, unless that never reaches it: LLVM sets such handlers.
+    /// Ends on each of the signals, unless it never arrives: LLVM sets such handlers.
     const DEFAULT_HANDLERS: &str = "
 import os, signal, sys
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):

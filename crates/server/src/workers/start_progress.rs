@@ -1,33 +1,33 @@
-//! Whether a worker that starts its driver makes progress, however slow the machine is.
+//! Whether a starting worker makes progress, however slow the machine is.
 //!
-//! It makes progress while it computes, waits for a processor that others have, or reads. The rule: the server ends a worker only
-//! if it makes no progress, or has computed for longer than any driver needs.
+//! A worker makes progress while it computes, waits for a processor that others have, or reads. The rule: the server ends a
+//! worker only if it makes no progress, or has computed for longer than any driver needs.
 
 use std::fs;
 use std::time::Duration;
 
-/// Work or waiting for a processor that shows that a worker makes progress.
+/// Time of computing, or of waiting for a processor, that counts as progress.
 const LEAST_WORK: Duration = Duration::from_millis(250);
-/// Bytes that show the same.
+/// Bytes read that count as progress.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Processor time that is more than any driver needs to start.
+/// More processor time than any driver needs to start.
 const MAX_START_WORK: Duration = Duration::from_secs(1200);
 /// A tick of `/proc/PID/stat`.
 const PROCESSOR_TICK: Duration = Duration::from_millis(10);
 
-/// What a worker has done since it began.
+/// The work of a worker since its start.
 #[derive(Debug, Clone, Copy, Default)]
 struct StartEffort {
-    /// Processor time, that of children which have ended too.
+    /// Processor time, including that of its ended children.
     used: Duration,
-    /// Time in which its threads wanted a processor and had none.
+    /// Time in which its threads waited for a processor.
     delayed: Duration,
-    /// Bytes that it has read; 0 where the server may not see it.
+    /// Bytes that it has read; 0 where the server may not see that.
     bytes: u64,
 }
 
 impl StartEffort {
-    /// Of a process that is gone: nothing.
+    /// Measures a process. One that is gone has done nothing.
     fn of(pid: u32) -> Self {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -36,15 +36,15 @@ impl StartEffort {
         Self { used: processor_time(&read("stat")), delayed, bytes: bytes_read(&read("io")) }
     }
 
-    /// Whether it has done enough since `earlier`.
+    /// Returns whether it has done enough since `earlier`.
     fn has_progressed_since(&self, earlier: &Self) -> bool {
-        // Threads that have ended take their delays with them.
+        // Ended threads take their delays with them.
         let work = self.used.saturating_sub(earlier.used) + self.delayed.saturating_sub(earlier.delayed);
         work >= LEAST_WORK || self.bytes.saturating_sub(earlier.bytes) >= LEAST_BYTES
     }
 }
 
-/// A worker that starts, from one look to the next.
+/// A starting worker, from one check to the next.
 #[derive(Debug)]
 pub(crate) struct StartProgress {
     pid: u32,
@@ -56,7 +56,7 @@ impl StartProgress {
         Self { pid, looked: StartEffort::of(pid) }
     }
 
-    /// Whether it has made progress since the last look, and may go on.
+    /// Returns whether it has made progress since the last check, and may continue.
     pub(crate) fn makes_progress(&mut self) -> bool {
         let now = StartEffort::of(self.pid);
         let earlier = std::mem::replace(&mut self.looked, now);
@@ -64,19 +64,20 @@ impl StartProgress {
     }
 }
 
-/// Time in user and kernel mode, of the process and of children that it has waited for. Its name may hold anything.
+/// Returns the time in user and kernel mode, of the process and of children that it has waited for. Its name may contain
+/// anything.
 fn processor_time(stat: &str) -> Duration {
     let words = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
     let ticks: u64 = words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum();
     PROCESSOR_TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
 }
 
-/// `5034 1290 17`: nanoseconds on a processor, nanoseconds of waiting for one, turns.
+/// Parses `5034 1290 17`: nanoseconds on a processor, nanoseconds of waiting for one, time slices.
 fn delay(schedstat: &str) -> Option<Duration> {
     schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Bytes read by calls, and those that a disk gave for mappings.
+/// Returns the bytes read by calls, and those that a disk provided for mappings.
 fn bytes_read(io: &str) -> u64 {
     let counted = |line: &str| line.strip_prefix("rchar: ").or(line.strip_prefix("read_bytes: "))?.parse::<u64>().ok();
     io.lines().filter_map(counted).sum()

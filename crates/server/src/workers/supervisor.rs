@@ -1,7 +1,7 @@
-//! Minds one worker process from its start to its end, on a thread of its own.
+//! Supervises one worker process from its start to its end, on a thread of its own.
 //!
-//! The supervisor alone waits for the process, so each is reaped exactly once. The process that hands a program over holds a
-//! [`WorkerHandle`]; the assignment inside decides, under one lock, whether a program met a living worker or a dead one.
+//! Only the supervisor waits for the process, so each is reaped exactly once. The thread that hands a program over holds a
+//! [`WorkerHandle`]. The assignment inside decides, under one lock, whether a program met a living worker or a dead one.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,29 +19,29 @@ use crate::workers::start_progress::StartProgress;
 
 /// How long a worker that starts its driver may make no progress.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a worker that closed its control socket may take to exit. NVIDIA's driver gives contexts back one after the other
-/// on a busy GPU, and 2 s were too few there.
+/// How long a worker that closed its control socket may take to exit. NVIDIA's driver releases contexts one after the other on a
+/// busy GPU; 2 s were too few there.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One worker under care.
+/// A supervised worker.
 struct WorkerSupervisor<'a> {
     shared: &'a ServerState,
     worker: Worker,
     handle: WorkerHandle,
     warm: bool,
-    /// Why `auto` took softcuda.
+    /// Why `auto` chose softcuda.
     gpu_error: Option<String>,
-    /// Whether it has closed its control socket; only its exit is waited for then.
+    /// It has closed its control socket; only its exit is awaited.
     silent: bool,
-    /// When the wait ends, if it is limited now.
+    /// When the current wait ends, if it is limited.
     deadline: Option<Instant>,
     /// `None` for a worker that did not come from the pool.
     start: Option<StartProgress>,
-    /// The worker's own last word on why it ends.
+    /// The worker's own last reason for its end.
     reason: Option<String>,
 }
 
-/// Supervises `worker`, which was started for this need of the pool and counts as warming there, until it is dead and reaped.
+/// Supervises `worker` until it is dead and reaped. It was started for this need of the pool and counts as warming there.
 pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: WorkerNeeds) {
     let handle = WorkerHandle::new(&worker, need);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
@@ -52,7 +52,7 @@ pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: WorkerNeeds)
     supervisor.finish();
 }
 
-/// Supervises a process that has a session already, and was never of the pool, until it is dead and reaped.
+/// Supervises a process that has a session already, and never was in the pool, until it is dead and reaped.
 pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: WorkerHandle) {
     let (warm, silent, deadline, gpu_error, reason) = (true, false, None, None, None);
     let start = None;
@@ -62,7 +62,7 @@ pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: Wo
 }
 
 impl WorkerSupervisor<'_> {
-    /// Whether it starts its driver, and makes progress: then it has more time.
+    /// Extends the deadline of a worker that starts its driver and makes progress. Returns whether it does.
     fn starts_yet(&mut self) -> bool {
         let starts = !self.warm && !self.silent && self.start.as_mut().is_some_and(StartProgress::makes_progress);
         if starts {
@@ -71,7 +71,7 @@ impl WorkerSupervisor<'_> {
         starts
     }
 
-    /// Waits for the next event and deals with it; false when the worker is to be reaped.
+    /// Waits for the next event and handles it. Returns false when the worker must be reaped.
     fn step(&mut self) -> bool {
         let Some([control, exit, stop, socket_broker, output]) = self.wait() else {
             if self.starts_yet() {
@@ -99,10 +99,10 @@ impl WorkerSupervisor<'_> {
         !exit && !stop
     }
 
-    /// Which of control socket, exit, the server's stop, requests for sockets and standard error are due; `None` once the
-    /// time is over.
+    /// Waits for control socket, exit, the server's stop, requests for sockets, and standard error. Returns which are ready;
+    /// `None` once the time is over.
     fn wait(&self) -> Option<[bool; 5]> {
-        // A closed socket would be reported again and again, so the exit stands in for it.
+        // A closed socket would be reported again and again, so the pidfd replaces it.
         let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };
         let socket_broker = self.worker.socket_broker.as_ref().map_or(self.worker.pidfd.as_fd(), AsFd::as_fd);
         let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
@@ -167,7 +167,7 @@ impl WorkerSupervisor<'_> {
         }
     }
 
-    /// The worker can take a program; an operator hears of a driver that is another than before.
+    /// Notes that the worker can take a program. Tells the operator if the driver differs from the one before.
     fn is_up(&mut self, name: String) {
         self.warm = true;
         self.deadline = None;
@@ -178,14 +178,14 @@ impl WorkerSupervisor<'_> {
         }
     }
 
-    /// The process that comes next may wait for the worker's end.
+    /// Notes that the worker will end: the next program may wait for that.
     fn is_ending(&self) {
         if let Some(id) = self.handle.session() {
             self.shared.sessions.is_ending(id);
         }
     }
 
-    /// Reaps the process and tells the process that counts on it.
+    /// Reaps the process, and tells the session or the pool of its end.
     fn finish(mut self) {
         self.listen();
         let outcome = self.worker.outcome();
@@ -212,7 +212,7 @@ impl WorkerSupervisor<'_> {
             .problem(format_args!("the ready worker {pid} ended unused ({outcome}); another is started"));
     }
 
-    /// A program that simply ends makes its worker exit with 0, which needs no mention of the worker.
+    /// Ends a session. A program that simply ends makes its worker exit with 0, which is not reported.
     fn end_session(&self, id: SessionId, outcome: &str) {
         let source = self.shared.sessions.origin(id).map_or(LineSource::Others, LineSource::Peer);
         let was_saved = self.shared.sessions.was_saved(id);

@@ -1,16 +1,16 @@
 //! The user that a worker runs as.
 //!
-//! Where root runs the server, each worker of tenants has a user of its own: a number between those that systems give to their
-//! users and services. So no worker can trace another one, send it signals, or read what `/proc` has of it. systemd takes numbers
-//! from the same range for its `DynamicUser=`, so both hold a lock on a file that is named by the number.
+//! Where root runs the server, each worker of tenants has its own user: a number between those that systems give to their users
+//! and services. So no worker can trace another one, send it signals, or read its files in `/proc`. systemd takes numbers from
+//! the same range for its `DynamicUser=`, so both hold a lock on a file that is named by the number.
 //!
 //! All such workers of a machine share one group, by which they use the module cache. It is the lowest number that is free.
 //!
-//! NVIDIA's driver lets processes of one user alone share events (`cuIpcOpenEventHandle`), so beside it all workers of a server have
-//! one user, which is no other process's.
+//! NVIDIA's driver lets only processes of one user share events (`cuIpcOpenEventHandle`). So with that driver all workers of a
+//! server have one user, which no other process has.
 //!
-//! The rule: a number may be taken that is no account's, that no process holds the lock of, and that no process has: a container's
-//! may, or what an earlier worker has left behind.
+//! The rule: a number is free if it is no account's, no process holds its lock, and no process runs under it: a container may
+//! have such processes, or an earlier worker may have left one.
 
 #![expect(unsafe_code, reason = "asks the system's library for users and groups, and becomes them")]
 
@@ -28,11 +28,11 @@ pub use katydid_scratch::OWN_USERS;
 use rustix::fs::{FlockOperation, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Where systemd keeps its locks.
+/// systemd's folder of locks.
 const SYSTEMD_LOCK_FOLDER: &str = "/run/systemd/dynamic-uid";
-/// Where the locks are on a system without systemd.
+/// The folder of locks on a system without systemd.
 const LOCK_FOLDER: &str = "/run/katydid/dynamic-uid";
-/// Room for the strings of an account.
+/// Bytes for the strings of an account.
 const ACCOUNT_ENTRY_BYTES: usize = 64 << 10;
 
 /// A user that workers run as.
@@ -46,7 +46,7 @@ pub struct WorkerUser {
     pub groups: Vec<u32>,
 }
 
-/// Whom workers run as.
+/// The user that workers run as.
 #[derive(Debug, Clone, Default)]
 pub enum RunsAs {
     /// Workers run as the server's user.
@@ -54,7 +54,7 @@ pub enum RunsAs {
     Server,
     /// All workers run as this user.
     User(WorkerUser),
-    /// Each one a user of its own, or all of them one that no other process has.
+    /// Each worker runs as its own user, or all run as one that no other process has.
     OwnUser(Arc<OwnUsers>),
 }
 
@@ -63,13 +63,13 @@ pub enum RunsAs {
 pub struct OwnUsers {
     locks: PathBuf,
     group: UserClaim,
-    /// Groups that the GPUs' devices are open to.
+    /// Groups that may open the GPUs' devices.
     device_groups: Vec<u32>,
-    /// The one of all workers; none: each has another one.
+    /// The user of all workers; none if each has its own.
     common: Option<Arc<UserClaim>>,
 }
 
-/// A number that no other process takes. Dropped: it is free.
+/// A user number that no other process takes. Dropping this frees it.
 #[derive(Debug)]
 pub(crate) struct UserClaim {
     number: u32,
@@ -82,7 +82,7 @@ impl OwnUsers {
     ///
     /// # Errors
     ///
-    /// There can be no locks, or all numbers are taken.
+    /// Locks are impossible, or all numbers are taken.
     pub fn new(device_groups: Vec<u32>) -> io::Result<Self> {
         let locks = if Path::new(SYSTEMD_LOCK_FOLDER).is_dir() {
             PathBuf::from(SYSTEMD_LOCK_FOLDER)
@@ -94,7 +94,7 @@ impl OwnUsers {
         Ok(Self { locks, group, device_groups, common: None })
     }
 
-    /// Makes one user serve for all workers of this server.
+    /// Makes all workers of this server share one user.
     ///
     /// # Errors
     ///
@@ -104,21 +104,21 @@ impl OwnUsers {
         Ok(Self { common, ..self })
     }
 
-    /// The group of all workers.
+    /// Returns the group of all workers.
     #[must_use]
     pub fn group(&self) -> u32 {
         self.group.number
     }
 
-    /// A user for one worker.
+    /// Takes a user for one worker.
     fn claim(&self) -> io::Result<(WorkerUser, Arc<UserClaim>)> {
         let claim = self.common.clone().map_or_else(|| self.find().map(Arc::new), Ok)?;
         Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
     }
 
-    /// A number that is free.
+    /// Finds a free number.
     fn find(&self) -> io::Result<UserClaim> {
-        // Another one each time, so that numbers come back late.
+        // A random start, so that numbers are not reused soon.
         let mut random = [0; 4];
         getrandom(&mut random, GetRandomFlags::empty())?;
         let count = OWN_USERS.end() - OWN_USERS.start() + 1;
@@ -131,7 +131,7 @@ impl OwnUsers {
 }
 
 impl RunsAs {
-    /// The user of the next worker; none: the server's.
+    /// Returns the user of the next worker; none for the server's.
     pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<Arc<UserClaim>>)>> {
         match self {
             Self::Server => Ok(None),
@@ -142,13 +142,13 @@ impl RunsAs {
 }
 
 impl WorkerUser {
-    /// The worker's argument for it; `shared` files are for its group as well.
+    /// Returns the worker's argument for this user. With `shared`, files are for its group as well.
     pub(crate) fn spelled(&self, shared: bool) -> OsString {
         let groups = self.groups.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         format!("{}:{}:{groups}{}", self.uid, self.gid, if shared { ":shared" } else { "" }).into()
     }
 
-    /// Becomes the user, groups first: a user may not change them. Takes no lock and allocates nothing.
+    /// Becomes this user. Sets the groups first, since a user may not change them. Takes no lock and allocates nothing.
     pub(crate) fn enter(&self) -> io::Result<()> {
         // SAFETY: the length is that of the list.
         check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
@@ -161,7 +161,7 @@ impl WorkerUser {
 
 impl Drop for UserClaim {
     fn drop(&mut self) {
-        // The group's stays while another server holds it.
+        // The group's file stays while another server holds its lock.
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = fs::remove_file(&self.path);
         }
@@ -177,7 +177,7 @@ fn none_free() -> io::Error {
     io::Error::other(format!("all users from {} to {} are taken", OWN_USERS.start(), OWN_USERS.end()))
 }
 
-/// The first number that can be had.
+/// Takes the first free number.
 fn first_free(
     locks: &Path,
     numbers: impl IntoIterator<Item = u32>,
@@ -201,7 +201,7 @@ fn claim(locks: &Path, number: u32, operation: FlockOperation) -> io::Result<Opt
         if flock(&file, operation).is_err() {
             return Ok(None);
         }
-        // The earlier holder removes the file, and then the lock is on none.
+        // The earlier holder removes the file; then the lock is on no file.
         let is_there = fs::symlink_metadata(&path)
             .is_ok_and(|found| file.metadata().is_ok_and(|metadata| metadata.ino() == found.ino()));
         if is_there {
@@ -210,11 +210,11 @@ fn claim(locks: &Path, number: u32, operation: FlockOperation) -> io::Result<Opt
     }
 }
 
-/// Whether the system knows a user or a group of this number.
+/// Returns whether the system knows a user or a group with this number.
 fn is_account(number: u32) -> bool {
     let mut entry_buffer = vec![0; ACCOUNT_ENTRY_BYTES];
     let (mut user, mut entry) = (MaybeUninit::<libc::passwd>::zeroed(), ptr::null_mut());
-    // SAFETY: the room is as large as said, and all outlive the call.
+    // SAFETY: the buffer is as large as given, and all arguments outlive the call.
     let code = unsafe {
         libc::getpwuid_r(number, user.as_mut_ptr(), entry_buffer.as_mut_ptr(), entry_buffer.len(), &raw mut entry)
     };
@@ -227,13 +227,13 @@ fn is_account(number: u32) -> bool {
     is_user || (code == 0 && !entry.is_null())
 }
 
-/// The users of all processes that are to be seen here. The owner of a process's folder may be another one.
+/// Returns the users of all visible processes. The owner of a process's folder may be another one.
 fn users_of_processes() -> io::Result<BTreeSet<u32>> {
     let status = fs::read_dir("/proc")?.flatten().filter_map(|entry| fs::read(entry.path().join("status")).ok());
     Ok(status.flat_map(|status| users(&status)).collect())
 }
 
-/// The users of a process, as the kernel tells them: the real, the effective and the saved one, and that for files.
+/// Returns the users of a process, from its `Uid:` line: the real, the effective, the saved and the file-system one.
 fn users(status: &[u8]) -> Vec<u32> {
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"));
     let numbers = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default().split_whitespace();

@@ -1,4 +1,4 @@
-//! What differs between APIs, as the parts see it that all sessions share.
+//! The differences between APIs, for the code that all sessions share.
 
 use katydid_transport::LinkError;
 use katydid_wire::frame::FrameHead;
@@ -8,43 +8,43 @@ use crate::calls::replies::Replies;
 use crate::calls::usage::Usage;
 use crate::journal::record::Messages;
 
-/// One API. Its sessions give the type parameters; everything generic over it is compiled for each API apart.
+/// One API. Its sessions set the type parameters; code that is generic over it is compiled separately for each API.
 pub trait Api: Sized + 'static {
-    /// What a driver answers to a call.
+    /// The code that a driver returns from a call.
     type Code: Copy + Eq;
-    /// What all threads of a session share.
+    /// State that all threads of a session share.
     type SessionShared: Send + Sync + 'static;
-    /// What has to be current on the thread that calls the driver.
+    /// What has to be current on a thread that calls the driver.
     type Context: Copy + Eq + Send + 'static;
 
-    /// The answer to a call that did what it should.
+    /// The code of a successful call.
     const SUCCESS: Self::Code;
     /// Context of a call that needs no current context.
     const NO_CONTEXT: Self::Context;
-    /// Whether executors look for their next call for a while before they sleep.
+    /// Whether executors spin for their next call before they sleep.
     const EXECUTORS_SPIN: bool;
     /// All messages by their opcodes.
     const MESSAGES: Messages;
 
-    /// A code as replies carry it.
+    /// Returns a code as replies carry it.
     fn to_wire(code: Self::Code) -> u32;
 
-    /// Whether what the device printed goes with a refusal: it may be the reason.
+    /// Returns whether text that the device printed goes with a failure: it may tell the reason.
     fn brings_output(code: Self::Code) -> bool;
 
-    /// Calls that executors have.
+    /// Returns the counts of calls that executors run.
     fn calls(shared: &Self::SessionShared) -> &Calls;
 
-    /// What the session uses.
+    /// Returns the session's resource usage.
     fn usage(shared: &Self::SessionShared) -> &Usage;
 
-    /// The way back to the program.
+    /// Returns the sender of replies to the program.
     fn replies(shared: &Self::SessionShared) -> &Replies;
 
-    /// Makes a context current on the calling thread. One that is gone is refused by the driver, and so is the call that follows.
+    /// Makes a context current on the calling thread. If it is gone, the driver refuses it, and also the call that follows.
     fn enter(shared: &Self::SessionShared, context: Self::Context);
 
-    /// Tells the program, now or with its next reply, that a call was not carried out.
+    /// Tells the program, now or with its next reply, that a call was not executed.
     ///
     /// # Errors
     ///

@@ -1,16 +1,16 @@
-//! A short look before a wait: what a device finishes within microseconds is answered by the main loop itself, which saves
-//! two changes of threads.
+//! A short busy poll before a wait: the main loop itself answers calls that a device finishes within microseconds, which
+//! saves two thread switches.
 //!
-//! While it looks, the main loop executes nothing else. So it stops as soon as the link has something for it, and after
-//! [`MAX_SPIN_TIME`]. The call itself is made here only once a query has said that there is nothing left to wait for; whatever
-//! else the query says, an executor makes the call and tells the program.
+//! While it polls, the main loop executes nothing else. So it stops as soon as the link has something for it, and after
+//! [`MAX_SPIN_TIME`]. The main loop makes the call itself only once a query has said that there is nothing left to wait for.
+//! After any other answer, an executor makes the call and replies to the program.
 //!
-//! A program whose waits follow each other at once has its executor roused, where executors look for calls
-//! ([`Api::EXECUTORS_SPIN`]). One that is awake has each call before the device is done, waits inside the driver as the
-//! program would natively, and neither asks the driver again and again nor makes the call once more at the end.
+//! If a program waits again and again, its executor is woken, where executors spin for calls ([`Api::EXECUTORS_SPIN`]). An
+//! awake executor has each call before the device is done and waits inside the driver, as the program would natively. It
+//! neither polls the driver nor makes the call once more at the end.
 //!
-//! While an executor waits for a device the main loop stays awake, since the program's next call comes as soon as that is
-//! done.
+//! While an executor waits for a device, the main loop stays awake, since the program's next call comes as soon as the
+//! device is done.
 
 use std::hint::spin_loop;
 use std::mem::ManuallyDrop;
@@ -24,15 +24,15 @@ use crate::calls::error::SessionError;
 use crate::calls::executor::{Executors, Task, processors};
 use crate::calls::in_flight::Calls;
 
-/// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
-/// takes CUDA five microseconds, a small graph some fifty; a read of four bytes takes NVIDIA's OpenCL 37.
+/// Longest poll of a processor for one call: as long as a program stays awake for its answer. An empty kernel takes CUDA
+/// five microseconds, a small graph some fifty; a read of four bytes takes NVIDIA's OpenCL 37.
 const MAX_SPIN_TIME: Duration = Duration::from_micros(200);
-/// How long a processor is kept busy for one call where processors are the device, which needs them. An empty kernel takes
-/// ten microseconds on PoCL.
+/// Longest poll for one call if the processors are the device, which needs them. An empty kernel takes ten microseconds on
+/// PoCL.
 const MAX_CPU_DEVICE_SPIN_TIME: Duration = Duration::from_micros(30);
-/// Waits of a program follow each other at once, if the next one ends so soon after the last.
+/// Waits of a program are back to back if the next one ends so soon after the last.
 const BACK_TO_BACK_INTERVAL: Duration = Duration::from_micros(60);
-/// Waits in a row that are taken for the beginning of more: rousing an executor costs as much as some of them.
+/// Consecutive waits after which more are expected: waking an executor costs as much as some of them.
 const MIN_CONSECUTIVE_WAITS: u32 = 8;
 
 /// State of the work that a call waits for.
@@ -40,24 +40,24 @@ const MIN_CONSECUTIVE_WAITS: u32 = 8;
 pub enum WaitStatus {
     /// The work has completed.
     Done,
-    /// The device is at work.
+    /// The device is still working.
     Pending,
-    /// The driver says something else, which the call will find out.
+    /// The driver returned another code, which the call will return too.
     Unknown,
 }
 
-/// What a call waits for, as far as it can be asked about.
+/// What a call waits for, if it can be polled.
 pub trait WaitTarget<A: Api> {
     /// Asks the driver once, without blocking, whether the work has completed.
     fn query(&mut self, shared: &A::SessionShared) -> WaitStatus;
 
-    /// Whether the device that does it is the machine's processors.
+    /// Returns whether its device is the machine's processors.
     fn is_on_cpu(&self) -> bool {
         false
     }
 }
 
-/// A call that is looked at before an executor gets it.
+/// A call that is polled before an executor gets it.
 pub struct PendingWait<A: Api, T> {
     target: T,
     thread: u32,
@@ -65,16 +65,16 @@ pub struct PendingWait<A: Api, T> {
     task: Task<A>,
 }
 
-/// Whether waits follow each other.
+/// Detects waits that are back to back.
 #[derive(Debug, Default)]
 struct WaitPace {
     last: Option<Instant>,
-    /// How often one ended soon after the one before, without a break.
+    /// Number of consecutive waits that ended soon after the one before.
     consecutive: u32,
 }
 
 impl WaitPace {
-    /// A wait has ended at `now`. Whether so many ended at once that more are likely to follow.
+    /// Notes that a wait has ended at `now`. Returns whether so many were back to back that more are likely to follow.
     fn ended(&mut self, now: Instant) -> bool {
         let is_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < BACK_TO_BACK_INTERVAL);
         self.consecutive = if is_soon { self.consecutive.saturating_add(1) } else { 0 };
@@ -83,30 +83,30 @@ impl WaitPace {
     }
 }
 
-/// Whether a session may look at all, and at what.
+/// Whether a session polls, and for what.
 pub struct BusyPoll<A: Api, T> {
-    /// With few processors, the thread that looks keeps the others from working.
+    /// Whether it polls at all: with few processors, the polling thread keeps others from working.
     pub is_enabled: bool,
-    /// Main loop and executors may stay awake: the program and each of them have a processor then.
+    /// Whether main loop and executors may stay awake: the program and each of them then have a processor.
     pub may_spin: bool,
-    /// The current frame comes from the polling loop.
+    /// Whether the current frame comes from the polling loop.
     pub is_on: bool,
     /// What the current frame waits for.
     pub target: Option<T>,
-    /// What is to be looked at before the next frame.
+    /// The call to poll before the next frame.
     pub pending: Option<PendingWait<A, T>>,
-    /// What an executor was given last waits for a device that is no processor.
+    /// Whether the last call of an executor waits for a device other than the processors.
     pub is_device_separate: bool,
-    /// With two processors, others run between looks.
+    /// Whether other threads run between polls, on two processors.
     pub yields: bool,
     pace: WaitPace,
-    /// How long the main loop stays awake for calls that executors have.
+    /// How long the main loop spins for calls that executors run.
     spin: Spin,
 }
 
 impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
-    /// For machines with so many processors at least. `is_device_separate`: of an API whose devices are no processors, as long as
-    /// nothing else is known.
+    /// Polls on machines with at least `min_processors` processors. `is_device_separate`: whether the API's devices are
+    /// assumed not to be processors until more is known.
     #[must_use]
     pub fn new(min_processors: usize, is_device_separate: bool) -> Self {
         Self {
@@ -122,12 +122,12 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         }
     }
 
-    /// The program wants to wait asleep, so no thread looks at anything.
+    /// Disables polling and spinning: the program wants to wait asleep.
     pub fn disable(&mut self) {
         (self.is_enabled, self.may_spin) = (false, false);
     }
 
-    /// Keeps a call to be polled, if the current frame waits for something that can be polled; gives it back if not.
+    /// Keeps a call to be polled, if the current frame waits for something that can be polled; returns it otherwise.
     pub fn put_off(&mut self, thread: u32, context: A::Context, task: Task<A>) -> Option<Task<A>> {
         let Some(target) = self.target.take() else { return Some(task) };
         self.pending = Some(PendingWait { target, thread, context, task });
@@ -163,7 +163,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         }
     }
 
-    /// Between two looks. False if there is to be no other one, since others want the processors.
+    /// Pauses between two polls. Returns false if polling should end because other threads need the processors.
     fn pauses(&self) -> bool {
         if self.yields {
             return yield_unless_contended();
@@ -180,7 +180,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         }
     }
 
-    /// The program has its answer, and this costs it nothing but a later start of its next call.
+    /// Wakes the executor if more waits are likely. The program has its answer already, so this only delays its next call.
     fn wake_if_more_follow(
         &mut self,
         shared: &Arc<A::SessionShared>,
@@ -193,8 +193,8 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
         Ok(())
     }
 
-    /// Stays awake until executors have done what they wait for, or the link has something for the main loop. `others` of
-    /// them wait for no device.
+    /// Spins until executors have finished their waits, or the link has something for the main loop. `others` of them wait
+    /// for no device.
     pub fn spin_for_executor(
         &self,
         calls: &Calls,

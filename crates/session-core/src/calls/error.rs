@@ -1,7 +1,7 @@
-//! How a message can fail: the driver returns an error, or the program breaks the protocol.
+//! Errors of messages: the driver returns an error, or the program breaks the protocol.
 //!
-//! A driver's code goes back to the program as the outcome of its call. A [`SessionError`] ends the session with one
-//! line in the server's log; what the program sent is never repaired or guessed.
+//! A driver's code goes back to the program as the result of its call. A [`SessionError`] ends the session with one line in
+//! the server's log; the program's data is never repaired or guessed.
 
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
@@ -17,10 +17,10 @@ pub enum SessionError {
     /// The opcode names no message of this build.
     #[error("the program sent opcode {opcode}, which names no message")]
     UnknownOpcode {
-        /// As found in the frame.
+        /// The opcode in the frame.
         opcode: u16,
     },
-    /// A message's bytes do not hold what its description says.
+    /// A message's bytes do not match its layout.
     #[error("the program sent a damaged message: {0}")]
     Damaged(#[from] CodecError),
     /// A part of a message with a layout of its own is damaged.
@@ -30,10 +30,10 @@ pub enum SessionError {
         message: &'static str,
         /// Name of the part, such as `steps` or `inputs`.
         part: &'static str,
-        /// What did not fit.
+        /// The reason why it is malformed.
         reason: String,
     },
-    /// A part of a message is cut short, or names what is not there.
+    /// A part of a message is cut short, or names an absent entry.
     #[error("the program sent {message} with damaged {part}")]
     BadPart {
         /// Name of the message.
@@ -41,17 +41,17 @@ pub enum SessionError {
         /// Name of the part that is cut short or names an absent entry.
         part: &'static str,
     },
-    /// An id beyond every id that an honest program could have given.
+    /// An id beyond every id that a correct program could have assigned.
     #[error("the program named {kind} {id}, but only {issued_ids} are known")]
     BadId {
         /// Kind of object, such as a stream or an event.
         kind: &'static str,
         /// Wire id that the program sent.
         id: u32,
-        /// Ids given so far.
+        /// Ids assigned so far.
         issued_ids: usize,
     },
-    /// An id for a new object that no honest program could give, or one that is taken.
+    /// An id for a new object that no correct program could assign, or one that is taken.
     #[error("the program gave a new object the id {id}, which {why}")]
     BadNewId {
         /// Wire id that the program chose.
@@ -59,16 +59,16 @@ pub enum SessionError {
         /// Why the id cannot be taken, as the end of a sentence.
         why: &'static str,
     },
-    /// A message that has an answer came without a request for one.
+    /// A message with a reply came without a request for one.
     #[error("the program sent {message} without waiting for its reply")]
     NoReplyWanted {
         /// Name of the message.
         message: &'static str,
     },
-    /// A range of memory outside what the program may name.
+    /// A range of memory that the program may not name.
     #[error("the program named {size} bytes at {address:#x} as {what}, which lie outside of it")]
     BadRange {
-        /// What the range should have been part of.
+        /// The memory that should have contained the range.
         what: &'static str,
         /// First address, or offset.
         address: u64,
@@ -81,19 +81,19 @@ pub enum SessionError {
         /// Most threads of a program that a session serves; each has an executor.
         most: usize,
     },
-    /// A thread sent on while its blocking calls were being executed.
+    /// A thread sent further frames while its blocking calls were being executed.
     #[error("the program's thread {thread} does not wait for its replies")]
     Impatient {
         /// Thread that sent the frame, as numbered in frame heads (from 1).
         thread: u32,
     },
-    /// Data in pieces did not come as announced.
+    /// An upload differed from its announcement.
     #[error("the program sent invalid data: {0}")]
     Upload(#[from] UploadError),
-    /// The link broke or carried bytes that are no frame.
+    /// The link broke, or carried bytes that are no frame.
     #[error("the link to the program failed: {0}")]
     Link(#[from] LinkError),
-    /// The worker's own system failed it.
+    /// The worker's own system returned an error.
     #[error("the worker cannot {what}: {reason}")]
     System {
         /// Operation that failed, in the infinitive, such as "start a thread".
@@ -103,18 +103,18 @@ pub enum SessionError {
     },
 }
 
-/// Why a message was not carried out. Each API has a type of its own, into which `?` turns its driver's codes.
+/// Why a message was not executed. Each API has its own type, into which `?` converts its driver's codes.
 pub trait Fault<Code>: From<SessionError> {
-    /// The code that the program gets.
+    /// Returns the code for the program.
     ///
     /// # Errors
     ///
-    /// The session ends.
+    /// The error that ends the session.
     fn into_code(self) -> Result<Code, SessionError>;
 }
 
-/// Refuses a frame that has an answer and wants none. A thread that does not wait must not be sent a reply: it would be taken for
-/// that of the next call.
+/// Refuses a frame with a reply that does not request it. A reply to a thread that does not wait would be taken for that of
+/// its next call.
 ///
 /// # Errors
 ///

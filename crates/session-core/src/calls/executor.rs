@@ -1,7 +1,7 @@
-//! Executors: one thread for each program thread that ever made a call that may wait.
+//! Executors: one thread for each program thread that has made a call that may wait.
 //!
-//! The main loop must never wait for a device, so what may wait is decoded there and run here. A program thread waits
-//! for its reply before it sends again; one that does not is refused, which bounds the queues.
+//! The main loop must never wait for a device, so it decodes calls that may wait, and executors run them. A program thread
+//! waits for its reply before it sends again; one that does not is refused, which bounds the queues.
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -16,30 +16,30 @@ use katydid_transport::Spin;
 use crate::calls::api::Api;
 use crate::calls::error::SessionError;
 
-/// Program threads of a session that may block at a time.
+/// Most program threads of a session that may block at a time.
 const MAX_EXECUTORS: usize = 4096;
-/// Items of one thread that may be queued; an honest one has one call, and there may be a [`WorkItem::Rouse`] before that.
+/// Most queued items of one thread: a correct one has one call, perhaps after a [`WorkItem::Rouse`].
 const QUEUE_CAPACITY: usize = 2;
 
-/// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
-/// what it holds.
+/// The task of an executor: the call, and the reply. A task that never runs is not dropped either: the driver may be copying
+/// to memory that it owns.
 pub type Task<A> = ManuallyDrop<Box<dyn FnOnce(&Arc<<A as Api>::SessionShared>) + Send>>;
 
-/// What an executor is given.
+/// An item for an executor.
 enum WorkItem<A: Api> {
     Call(A::Context, Task<A>),
-    /// Nothing to do, so that it looks for calls from now on.
+    /// No call: the executor spins for calls from now on.
     Rouse,
 }
 
-/// An executor waits for its next item without looking.
+/// The executor sleeps until its next item.
 const STATE_ASLEEP: u8 = 0;
-/// An executor waits without looking, and there is an item that will wake it.
+/// The executor sleeps, and an item that will wake it is queued.
 const STATE_WAKING: u8 = 1;
-/// It works, or looks for its next item.
+/// The executor works, or spins for its next item.
 const STATE_AWAKE: u8 = 2;
 
-/// The main loop's end of an executor.
+/// The main loop's side of an executor.
 struct Executor<A: Api> {
     items: SyncSender<WorkItem<A>>,
     state: Arc<AtomicU8>,
@@ -57,11 +57,11 @@ impl<A: Api> Default for Executors<A> {
 }
 
 impl<A: Api> Executors<A> {
-    /// Has `task` run in `context` by the executor of `thread`.
+    /// Has the executor of `thread` run `task` in `context`.
     ///
     /// # Errors
     ///
-    /// The program has too many threads, or one that does not wait for its replies; or the system has no thread left.
+    /// The program has too many threads, or one that does not wait for its replies; or the system refuses a thread.
     pub fn run(
         &mut self,
         shared: &Arc<A::SessionShared>,
@@ -80,23 +80,23 @@ impl<A: Api> Executors<A> {
         }
     }
 
-    /// Whether the executor of `thread` would have a call at once. It may be about to sleep.
+    /// Returns whether the executor of `thread` would take a call at once. It may be about to sleep.
     #[must_use]
     pub fn is_awake(&self, thread: u32) -> bool {
         self.by_thread.get(&thread).is_some_and(|executor| executor.state.load(Ordering::Relaxed) == STATE_AWAKE)
     }
 
-    /// Has the executor of `thread` look for calls for a while.
+    /// Has the executor of `thread` spin for calls for a while.
     ///
     /// # Errors
     ///
-    /// The program has too many threads; or the system has no thread left.
+    /// The program has too many threads; or the system refuses a thread.
     pub fn wake(&mut self, shared: &Arc<A::SessionShared>, thread: u32) -> Result<(), SessionError> {
         if !self.by_thread.contains_key(&thread) {
             self.start(shared, thread)?;
         }
         let Some(executor) = self.by_thread.get(&thread) else { return Ok(()) };
-        // One is enough, and leaves room for a call.
+        // One item is enough, and leaves room for a call.
         let state = &executor.state;
         if state.compare_exchange(STATE_ASLEEP, STATE_WAKING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let _ = executor.items.try_send(WorkItem::Rouse);
@@ -117,11 +117,11 @@ impl<A: Api> Executors<A> {
     }
 }
 
-/// Does what it is given until the session is dropped.
+/// Runs the queued items until the session is dropped.
 fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, state: &AtomicU8) {
     let (mut current, spin) = (A::NO_CONTEXT, Spin::for_word());
     let next = || {
-        // Asleep only with an empty queue: each time that it is found so, an item to wake it is queued.
+        // It sleeps only with an empty queue: whenever `STATE_ASLEEP` is replaced, an item that wakes it is queued.
         let soon = if A::EXECUTORS_SPIN { look(items, &spin) } else { None };
         soon.or_else(|| items.try_recv().ok()).or_else(|| {
             state.store(STATE_ASLEEP, Ordering::Relaxed);
@@ -140,11 +140,11 @@ fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, s
     }
 }
 
-/// Runs one task in a thread of its own, which belongs to no thread of the program.
+/// Runs one task in a separate thread, which belongs to no thread of the program.
 ///
 /// # Errors
 ///
-/// The system has no thread left.
+/// The system refuses a thread.
 pub fn run_apart<A: Api>(name: &str, shared: &Arc<A::SessionShared>, task: Task<A>) -> Result<(), SessionError> {
     let shared = Arc::clone(shared);
     A::calls(&shared).begin();
@@ -154,28 +154,28 @@ pub fn run_apart<A: Api>(name: &str, shared: &Arc<A::SessionShared>, task: Task<
     })
 }
 
-/// Starts a thread of the session's.
+/// Starts a thread of the session.
 ///
 /// # Errors
 ///
-/// The system has none left.
+/// The system refuses a thread.
 pub fn start_thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
     let started = thread::Builder::new().name(name).spawn(work);
     started.map(drop).map_err(|error| SessionError::System { what: "start a thread", reason: error.to_string() })
 }
 
-/// The next of a queue, looked for awake and then asleep; none once the other end is gone.
+/// Takes the next item of a queue, after a spin and then a sleep; none once the other side is gone.
 pub fn next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
     look(queue, spin).or_else(|| queue.recv().ok())
 }
 
-/// The next of a queue, if it comes soon: waking a sleeper would cost a loop of launch and synchronise as much as the launch
-/// itself.
+/// Takes the next item of a queue if it comes soon: waking a sleeping thread would cost a loop of launch and synchronize as
+/// much as the launch itself.
 fn look<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
     if processors() > 2 { spin.until(|| queue.try_recv().ok()) } else { None }
 }
 
-/// With few processors, the thread that looks keeps the other from running.
+/// Returns the number of processors: with few, a spinning thread keeps the other from running.
 #[must_use]
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! How many calls of the program are being executed beside the main loop.
+//! Counts the calls of the program that are executed outside the main loop.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,12 +10,12 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// A call is given to an executor.
+    /// Counts a call that is given to an executor.
     pub fn begin(&self) {
         self.begun.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An executor has answered its call.
+    /// Counts a call that an executor has answered.
     pub fn end(&self) {
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
@@ -23,7 +23,7 @@ impl Calls {
     /// Calls that executors have not answered yet.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        // In this order, so that a call which ends meanwhile counts as one that has not.
+        // In this order, so that a call which ends meanwhile counts as not ended.
         let ended = self.ended.load(Ordering::Acquire);
         self.begun.load(Ordering::Acquire).saturating_sub(ended)
     }

@@ -1,4 +1,4 @@
-//! The loop that executes a program's frames, in their order, by one thread that never waits for a device.
+//! The main loop: one thread that executes a program's frames in order, and never waits for a device.
 //!
 //! ```text
 //! link ──▶ execute_frames ──▶ FrameHandler::dispatch ─┬─ answered by the handler
@@ -18,13 +18,13 @@ use crate::calls::executor::{Executors, Task};
 use crate::control::{Checkpointable, Control, FramePump, Orders, PumpOutcome, QuiesceError};
 use crate::journal::format::SavedProgress;
 
-/// What the main loop of a session has beside the API's objects.
+/// The main loop's state of a session, beside the API's objects.
 pub struct MainLoop<A: Api, T> {
     /// Threads that execute calls which may wait.
     pub executors: Executors<A>,
-    /// Whether calls are looked at before executors get them.
+    /// Whether calls are polled before executors get them.
     pub busy_poll: BusyPoll<A, T>,
-    /// What a companion wants, where there can be one.
+    /// Orders of a companion, if there can be one.
     pub orders: Option<Orders>,
     /// Frames executed when the session was last at rest, or in the worker before this one.
     pub frames: u64,
@@ -39,7 +39,8 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         Self { executors: Executors::default(), busy_poll, orders: None, frames: 0, waiting_upcall: None }
     }
 
-    /// Hands a call that may wait to the executor of `thread`; polls it first if the current frame waits for something that can be polled.
+    /// Gives a call that may wait to the executor of `thread`, or polls it first if the current frame waits for something
+    /// that can be polled.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         }
     }
 
-    /// Goes on where another worker stopped, whose program's upcall thread waits for the reply to `waiting_upcall`.
+    /// Continues after another worker, whose program's upcall thread waits for the reply to `waiting_upcall`.
     pub fn resume(&mut self, shared: &A::SessionShared, progress: SavedProgress, waiting_upcall: Option<FrameHead>) {
         let SavedProgress { deferred, calls, frames, printed } = progress;
         (self.frames, self.waiting_upcall) = (frames, waiting_upcall);
@@ -83,7 +84,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         A::replies(shared).resume(deferred, printed);
     }
 
-    /// The current frame was executed: finishes the call that it left to be polled, and stays awake for executors.
+    /// Ends an executed frame: finishes the call that it left to be polled, and stays awake for executors.
     fn finish_frame(
         &mut self,
         shared: &Arc<A::SessionShared>,
@@ -103,10 +104,10 @@ pub trait FrameHandler: Checkpointable + Sized {
     type Api: Api;
     /// What its calls wait for.
     type Target: WaitTarget<Self::Api>;
-    /// Why a frame is not carried out.
+    /// Why a frame is not executed.
     type Fault: Fault<<Self::Api as Api>::Code>;
 
-    /// What its threads share, and what the main loop has.
+    /// Returns the state that its threads share, and that of the main loop.
     #[expect(clippy::type_complexity, reason = "two parts that are used at once")]
     fn parts(&mut self) -> (&Arc<<Self::Api as Api>::SessionShared>, &mut MainLoop<Self::Api, Self::Target>);
 
@@ -114,28 +115,28 @@ pub trait FrameHandler: Checkpointable + Sized {
     ///
     /// # Errors
     ///
-    /// Why it is not carried out.
+    /// Why it is not executed.
     fn dispatch(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), Self::Fault>;
 
-    /// The frame was not carried out: what came with it, or before it for it, is of no use any more.
+    /// Discards data that came with a failed frame, or before it for it.
     fn discard(&mut self, head: &FrameHead);
 
-    /// How many executors wait for upcalls, and so for no device.
+    /// Returns how many executors wait for upcalls, and so for no device.
     fn waiting_upcalls(shared: &<Self::Api as Api>::SessionShared) -> u64;
 
-    /// The next frame's payload lies in this one of the link's buffers, or in none.
+    /// Sets the link's buffer with the next frame's payload; none for a payload elsewhere.
     fn set_payload_buffer(&mut self, _buffer: Option<usize>) {}
 
-    /// Whether another loop goes on behind a message.
+    /// Returns whether another loop takes over after a message.
     fn ends_loop(_opcode: u16) -> bool {
         false
     }
 
-    /// The session goes on after it was at rest.
+    /// Called when the session goes on after a rest.
     fn resumed(&mut self) {}
 }
 
-/// Why [`execute_frames`] is over.
+/// Why [`execute_frames`] has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopEnd {
     /// The program has closed its end.
@@ -148,7 +149,7 @@ pub enum LoopEnd {
 ///
 /// # Errors
 ///
-/// What the program did wrong, or why the worker cannot go on.
+/// The program's fault, or why the worker cannot go on.
 pub fn execute_frames<S: FrameHandler>(session: &mut S, link: &mut dyn WorkerLink) -> Result<LoopEnd, SessionError> {
     loop {
         let opcode = match link.next()? {
@@ -160,7 +161,7 @@ pub fn execute_frames<S: FrameHandler>(session: &mut S, link: &mut dyn WorkerLin
                 frame.head.opcode
             }
             LinkEvent::Interrupted => {
-                // Nothing comes from the program while orders are obeyed.
+                // Nothing comes from the program while orders are executed.
                 execute_orders(session, &mut |_| Ok(PumpOutcome::Frames(0)))?;
                 continue;
             }
@@ -174,11 +175,11 @@ pub fn execute_frames<S: FrameHandler>(session: &mut S, link: &mut dyn WorkerLin
     }
 }
 
-/// Executes one frame. A call that is not carried out comes to a code: as its reply, or for the next one.
+/// Executes one frame. A failed call gives a code: in its reply, or in the next one.
 ///
 /// # Errors
 ///
-/// What the program did wrong, which ends its session.
+/// The program's fault, which ends its session.
 pub fn execute<S: FrameHandler>(session: &mut S, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
     S::Api::usage(session.parts().0).count_call();
     let Err(fault) = session.dispatch(head, payload) else { return Ok(()) };
@@ -187,11 +188,11 @@ pub fn execute<S: FrameHandler>(session: &mut S, head: &FrameHead, payload: &[u8
     Ok(S::Api::refuse(session.parts().0, head, code)?)
 }
 
-/// Obeys until the session may go on. The link was interrupted for an order, which may have been obeyed by now.
+/// Executes orders until the session may go on. The link was interrupted for an order, which may have been executed already.
 ///
 /// # Errors
 ///
-/// The pump's.
+/// The error of the pump.
 pub fn execute_orders<S: FrameHandler>(
     session: &mut S,
     pump: FramePump<'_, S, SessionError>,
@@ -203,7 +204,7 @@ pub fn execute_orders<S: FrameHandler>(
     outcome
 }
 
-/// Names calls that have not ended: those that executors have, and `others`. The program's upcall thread may wait.
+/// Reports calls that have not ended: those of executors, and `others`. The program's upcall thread may wait.
 ///
 /// # Errors
 ///

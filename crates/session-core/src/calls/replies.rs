@@ -1,4 +1,4 @@
-//! The way back to the program: replies, errors that no thread waited for, and text that devices print.
+//! Replies to the program, deferred errors, and text that devices print.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,14 +8,15 @@ use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES, Output};
 
 use crate::output::{Capture, PrintedText};
 
-/// Shared by all threads of a session that answer. Codes are as replies carry them; 0 is success in every API.
+/// The sender of replies, shared by all answering threads of a session. Codes are those in replies; 0 is success in every
+/// API.
 pub struct Replies {
-    /// None before a rebuilt session has its program.
+    /// None until a rebuilt session has its program.
     replier: OnceLock<Arc<dyn Replier>>,
-    /// First code of a call that failed since the last reply, and that no thread waited for; 0: none.
+    /// First code of a failed call since the last reply, if no thread waited for it; 0: none.
     deferred: AtomicU32,
     capture: Mutex<Capture>,
-    /// The status in place of an answer that no frame can hold.
+    /// The status in place of a reply that no frame can hold.
     too_large: u32,
 }
 
@@ -26,18 +27,18 @@ impl Replies {
         Self { replier: OnceLock::new(), deferred: AtomicU32::new(0), capture: Mutex::new(capture), too_large }
     }
 
-    /// The way back to the program, once there is one.
+    /// Sets the connection to the program, once there is one.
     pub fn connect(&self, replier: Arc<dyn Replier>) {
         self.replier.get_or_init(|| replier);
     }
 
-    /// Keeps the code of a failed call that no thread waits for, unless one is kept already.
+    /// Defers the code of a failed call that no thread waits for, unless one is deferred already.
     pub fn defer(&self, code: u32) {
-        // A lost race means that another thread's code was first: the loser's is dropped, as any later one is.
+        // A lost race means that another thread's code was first: this one is dropped, like any later one.
         let _ = self.deferred.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Takes the deferred code; 0 if there is none. That is the common case, which needs no atomic exchange.
+    /// Takes the deferred code; 0 if there is none. That is the common case, and needs no atomic exchange.
     pub fn take_deferred(&self) -> u32 {
         match self.deferred() {
             0 => 0,
@@ -45,25 +46,25 @@ impl Replies {
         }
     }
 
-    /// The code that waits for the next reply.
+    /// Returns the code that waits for the next reply.
     #[must_use]
     pub fn deferred(&self) -> u32 {
         self.deferred.load(Ordering::Acquire)
     }
 
-    /// What was printed and has not been sent, which stays so.
+    /// Returns printed text that has not been sent, and keeps it.
     #[must_use]
     pub fn unread(&self) -> PrintedText {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).unread()
     }
 
-    /// Goes on where another worker stopped.
+    /// Continues after another worker.
     pub fn resume(&self, deferred: u32, printed: PrintedText) {
         self.deferred.store(deferred, Ordering::Release);
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).begin_with(printed);
     }
 
-    /// Answers a call, the message being in two parts. With `brings_output`, what the device printed meanwhile goes with it.
+    /// Answers a call with a reply in two parts. With `brings_output` it adds the text that the device printed meanwhile.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl Replies {
         [payload, tail]: [&[u8]; 2],
         brings_output: bool,
     ) -> Result<(), LinkError> {
-        // What does not fit a reply at all (the names of tens of thousands of kernels) is refused, not cut.
+        // A reply that does not fit a frame (the names of tens of thousands of kernels) is refused, not cut.
         let (status, [payload, tail]) = match payload.len() + tail.len() > MAX_PAYLOAD_BYTES {
             true => (self.too_large, [&[][..]; 2]),
             false => (status, [payload, tail]),
@@ -92,7 +93,7 @@ impl Replies {
         })
     }
 
-    /// What fits beside `payload` bytes, with four for the length that stands before it.
+    /// Takes the printed text that fits beside `payload` bytes, with four for the length before it.
     fn printed(&self, payload: usize) -> PrintedText {
         let room = MAX_PAYLOAD_BYTES.saturating_sub(payload + 4);
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).take(room)

@@ -1,4 +1,4 @@
-//! Functions of the program that are due: drivers' threads put them here, the program's upcall thread fetches them.
+//! Due functions of the program: drivers' threads queue them, the program's upcall thread fetches them.
 //!
 //! Nothing here ends a wait when the program dies: its worker exits, and every wait with it.
 
@@ -7,18 +7,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_wire::frame::FrameHead;
 
-/// What the lock of a queue guards.
+/// The state under a queue's lock.
 #[derive(Debug, Default)]
 pub struct UpcallState<T, B> {
     /// Upcalls in the order in which they became due.
     pub queue: VecDeque<T>,
     /// The frame in which the program's upcall thread waits.
     pub waiting: Option<FrameHead>,
-    /// What the API notes beside them.
+    /// Further state of the API.
     pub notes: B,
 }
 
-/// The meeting point of drivers' threads and the program's upcall thread.
+/// Joins drivers' threads and the program's upcall thread.
 #[derive(Debug)]
 pub struct UpcallQueue<T, B> {
     state: Mutex<UpcallState<T, B>>,
@@ -33,7 +33,7 @@ impl<T, B: Default> Default for UpcallQueue<T, B> {
 }
 
 impl<T, B> UpcallQueue<T, B> {
-    /// Adds what `make` gives. The lock is still held, for a thread that waits until it is done.
+    /// Adds the result of `make`. The lock is still held on return, for a thread that waits until the upcall is done.
     pub fn push(&self, make: impl FnOnce(&mut B) -> T) -> MutexGuard<'_, UpcallState<T, B>> {
         let mut state = self.lock();
         let due = make(&mut state.notes);
@@ -42,7 +42,7 @@ impl<T, B> UpcallQueue<T, B> {
         state
     }
 
-    /// Waits for the next; `head` is the frame that is answered with it. `begin` is called at once, and `take` when it is there.
+    /// Waits for the next upcall; its reply answers the frame `head`. Calls `begin` at once, and `take` when there is one.
     pub fn next(&self, head: &FrameHead, begin: impl FnOnce(&mut B), take: impl FnOnce(&mut B, &T)) -> T {
         let mut state = self.lock();
         begin(&mut state.notes);
@@ -57,12 +57,12 @@ impl<T, B> UpcallQueue<T, B> {
         }
     }
 
-    /// The frame that is to be answered when the next one is due, if the program has asked.
+    /// Returns the frame to answer when the next upcall is due, if the program has asked.
     pub fn waiting(&self) -> Option<FrameHead> {
         self.lock().waiting
     }
 
-    /// No holder of the lock panics, so a poisoned one is taken as it is.
+    /// Locks the queue. No holder of the lock panics, so a poisoned one is valid.
     pub fn lock(&self) -> MutexGuard<'_, UpcallState<T, B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

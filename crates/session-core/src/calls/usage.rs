@@ -1,68 +1,68 @@
-//! What a session uses, for `katydid ps`: written by the session, read by the worker's monitor.
+//! The resource usage of a session, for `katydid ps`: the session writes it, the worker's monitor reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two counters; each is exact, the two together are of about the same moment. And the most that is allowed.
+/// Two counters and a limit. Each counter is exact; both together are from about the same moment.
 #[derive(Debug, Default)]
 pub struct Usage {
     memory: AtomicU64,
     calls: AtomicU64,
-    /// Bytes; none: no limit, or one that is kept elsewhere.
+    /// Most bytes; none for no limit, or one that is kept elsewhere.
     limit: Option<u64>,
 }
 
 impl Usage {
-    /// Nothing used yet, of at most `limit` bytes; none: no limit, or one that is kept elsewhere.
+    /// Makes empty usage with at most `limit` bytes; none for no limit, or one that is kept elsewhere.
     #[must_use]
     pub fn new(limit: Option<u64>) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    /// Whether `bytes` more are allowed.
+    /// Returns whether `bytes` more are allowed.
     #[must_use]
     pub fn allows(&self, bytes: u64) -> bool {
         self.limit.is_none_or(|limit| self.memory().checked_add(bytes).is_some_and(|all| all <= limit))
     }
 
-    /// Bytes of devices that the program holds.
+    /// Returns the bytes of device memory that the program holds.
     #[must_use]
     pub fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Frames that the session has executed, those before a restore included.
+    /// Returns the frames that the session has executed, including those before a restore.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that are allowed; none: no limit.
+    /// Returns the most bytes that are allowed; none for no limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// Goes on counting where another worker stopped.
+    /// Continues the count of another worker.
     pub fn resume_calls(&self, calls: u64) {
         self.calls.store(calls, Ordering::Relaxed);
     }
 
-    /// A frame is executed.
+    /// Counts an executed frame.
     pub fn count_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program holds `bytes` in all.
+    /// Sets the bytes that the program holds in all.
     pub fn set_memory(&self, bytes: u64) {
         self.memory.store(bytes, Ordering::Relaxed);
     }
 
-    /// The program holds `bytes` more.
+    /// Adds `bytes` that the program holds.
     pub fn add_memory(&self, bytes: u64) {
         self.memory.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The program holds `bytes` less.
+    /// Subtracts `bytes` that the program no longer holds.
     pub fn sub_memory(&self, bytes: u64) {
         self.memory.fetch_sub(bytes, Ordering::Relaxed);
     }

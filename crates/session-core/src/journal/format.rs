@@ -1,4 +1,4 @@
-//! Saved state as bytes: what the states of all APIs have in common.
+//! Saved state as bytes: the format that the states of all APIs have in common.
 //!
 //! ```text
 //! magic       8 bytes                    version  u32
@@ -9,8 +9,8 @@
 //! kept        count u32, then thread u32, bytes: answers that threads have not fetched
 //! ```
 //!
-//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
-//! input for every item, and what is replayed passes the checks that every frame passes.
+//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader trusts nothing: a count costs input for
+//! every item, and replayed frames pass the checks of every frame.
 
 use katydid_wire::codec::{Field as _, Reader};
 use katydid_wire::frame::FrameHead;
@@ -18,17 +18,17 @@ use katydid_wire::frame::FrameHead;
 use crate::journal::record::StateError;
 use crate::output::PrintedText;
 
-/// What a state begins with.
+/// The start of a state's format.
 #[derive(Debug, Clone, Copy)]
 pub struct StateFormat {
-    /// Tells which API it is of.
+    /// Identifies the API.
     pub magic: [u8; 8],
     /// The version that this build writes, and the newest that it reads.
     pub version: u32,
 }
 
 impl StateFormat {
-    /// The beginning of a state.
+    /// Returns the start of a state.
     #[must_use]
     pub fn begin(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
@@ -36,7 +36,7 @@ impl StateFormat {
         out
     }
 
-    /// What follows the version, and that.
+    /// Returns a reader of what follows the version, and the version.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ pub struct SavedProgress {
     pub calls: u64,
     /// Frames executed: the next one has this number.
     pub frames: u64,
-    /// What the device printed, and the program has not been told.
+    /// Text that the device printed, and that the program does not have yet.
     pub printed: PrintedText,
 }
 
@@ -106,10 +106,10 @@ impl SavedProgress {
     }
 }
 
-/// Data that has not come whole: thread, announced size, and what came.
+/// Incomplete uploads: thread, announced size, and the bytes so far.
 pub type UnfinishedUploads = Vec<(u32, u64, Vec<u8>)>;
 
-/// Writes data that has not come whole.
+/// Writes incomplete uploads.
 pub fn put_uploads(uploads: &UnfinishedUploads, out: &mut Vec<u8>) {
     put_all(out, uploads.iter(), |(thread, total, bytes), out| {
         thread.put(out);
@@ -118,7 +118,7 @@ pub fn put_uploads(uploads: &UnfinishedUploads, out: &mut Vec<u8>) {
     });
 }
 
-/// Reads data that has not come whole.
+/// Reads incomplete uploads.
 ///
 /// # Errors
 ///
@@ -144,11 +144,11 @@ pub fn read_unread_answers(reader: &mut Reader<'_>) -> Result<Vec<(u32, Vec<u8>)
     take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))
 }
 
-/// The frame whose reply the program's upcall thread waits for.
+/// Returns the frame whose reply the program's upcall thread waits for.
 ///
 /// # Errors
 ///
-/// No thread of a program has the number 0.
+/// An error for thread 0, which no program has.
 pub fn upcall_head(opcode: u16, thread: u32, context: u32, sequence: u64) -> Result<FrameHead, StateError> {
     if thread == 0 {
         return Err(StateError::Damaged { what: "thread 0" });

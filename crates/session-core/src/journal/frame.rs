@@ -1,13 +1,13 @@
-//! A frame as a journal keeps it.
+//! A frame as a journal stores it.
 
 use katydid_wire::frame::FrameHead;
 
-/// A frame as it is kept.
+/// A stored frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalFrame {
     /// Number of the frame in the session: frames are replayed in this order.
     pub order: u64,
-    /// The program's thread: some objects are each thread's own.
+    /// The program's thread: some objects belong to one thread.
     pub thread: u32,
     /// The context that was current; 0: any.
     pub context: u32,
@@ -16,7 +16,7 @@ pub struct JournalFrame {
     payload: Payload,
 }
 
-/// A payload; those of small objects, which come and go by the million, need no memory of their own.
+/// A payload; small objects are made by the million, so theirs are stored inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Payload {
     Short(u8, [u8; Payload::INLINE_BYTES]),
@@ -46,7 +46,7 @@ impl Payload {
 }
 
 impl JournalFrame {
-    /// A frame that belongs to a context, which may be another one than its head says.
+    /// Makes a frame in a context, which may differ from that in its head.
     #[must_use]
     pub fn new(head: &FrameHead, context: u32, payload: &[u8]) -> Self {
         let FrameHead { sequence: order, thread, opcode, .. } = *head;
@@ -59,7 +59,7 @@ impl JournalFrame {
         self.payload.bytes()
     }
 
-    /// The `u32` at a place of the payload; 0 where there is none.
+    /// Returns the `u32` at an offset of the payload; 0 if there is none.
     #[must_use]
     pub fn word(&self, at: usize) -> u32 {
         self.payload().get(at..).and_then(|quiesce| quiesce.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))

@@ -1,7 +1,7 @@
 //! A record of a journal as bytes.
 //!
-//! Opcodes change when the specification does, so a record names its message by its place in a table of names and
-//! layouts; a message that this build does not know, or knows with other fields, is refused by name.
+//! Opcodes change with the specification, so a record names its message by an index in a table of names and layouts. If this
+//! build does not know a message, or knows it with other fields, the error names it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use katydid_wire::codec::{CodecError, Field as _, Reader};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The bytes are something else.
+    /// The bytes are not saved state.
     #[error("this is not a session state")]
     Magic,
     /// Written by a newer release.
@@ -24,10 +24,10 @@ pub enum StateError {
         /// The newest that this build knows.
         newest: u32,
     },
-    /// The bytes do not hold what they should.
+    /// The bytes do not match the format.
     #[error("the state of the session is damaged: {0}")]
     Codec(#[from] CodecError),
-    /// A field has a value that it cannot have.
+    /// A field has an impossible value.
     #[error("the state of the session is damaged: {what} has an impossible value")]
     Damaged {
         /// Name of the field.
@@ -43,7 +43,7 @@ pub enum StateError {
     },
 }
 
-/// What a record is replayed as.
+/// How a record is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ReplayStep {
@@ -53,9 +53,9 @@ pub enum ReplayStep {
     Use = 1,
     /// A kernel is launched in a context for the first time; the payload is its id.
     Launch = 2,
-    /// An executable graph takes room of the driver's; message and description are those that made it.
+    /// An executable graph takes memory of the driver; message and description are those that made it.
     Sketch = 3,
-    /// There were as many streams at once in a context; the payload is their number.
+    /// So many streams existed at once in a context; the payload is their number.
     Streams = 4,
 }
 
@@ -93,21 +93,21 @@ pub struct JournalRecord {
 /// The messages of one API: the name and the layout of each, by its opcode.
 #[derive(Debug, Clone, Copy)]
 pub struct Messages {
-    /// None for an opcode that no message has.
+    /// Returns a message's name; none for an unknown opcode.
     pub name: fn(u16) -> Option<&'static str>,
-    /// Changes with the message's fields.
+    /// Returns a hash of the layout, which changes with the message's fields.
     pub layout: fn(u16) -> Option<u64>,
 }
 
 impl Messages {
-    /// The name of a message, for people.
+    /// Returns the name of a message for users.
     #[must_use]
     pub fn name_of(&self, opcode: u16) -> &'static str {
         (self.name)(opcode).unwrap_or("a message")
     }
 }
 
-/// The messages that records name.
+/// The messages that records refer to.
 #[derive(Debug)]
 pub struct MessageTable {
     messages: Messages,
@@ -115,13 +115,13 @@ pub struct MessageTable {
 }
 
 impl MessageTable {
-    /// None yet, of these messages.
+    /// Makes an empty table of these messages.
     #[must_use]
     pub fn new(messages: Messages) -> Self {
         Self { messages, opcodes: Vec::new() }
     }
 
-    /// The index of an opcode, which is added if it is new.
+    /// Returns the index of an opcode, which is added if it is new.
     fn opcode_index(&mut self, opcode: u16) -> u16 {
         let known = self.opcodes.iter().position(|other| *other == opcode);
         let index = known.unwrap_or_else(|| {
@@ -144,7 +144,7 @@ impl MessageTable {
     ///
     /// # Errors
     ///
-    /// A message that this build does not know as it was.
+    /// A message that this build does not know in the saved form.
     pub fn take(messages: Messages, reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let count = reader.take::<u32>()?;
         let mut opcodes = Vec::new();
@@ -160,7 +160,7 @@ impl MessageTable {
 }
 
 impl JournalRecord {
-    /// Writes it, and notes its message.
+    /// Writes the record, and adds its message to the table.
     pub fn put(&self, names: &mut MessageTable, out: &mut Vec<u8>) {
         (self.step as u8).put(out);
         self.order.put(out);
@@ -175,7 +175,7 @@ impl JournalRecord {
         self.payload.put(out);
     }
 
-    /// Reads one.
+    /// Reads a record.
     ///
     /// # Errors
     ///

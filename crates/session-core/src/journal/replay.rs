@@ -1,7 +1,7 @@
 //! Executes the frames of a journal again, in a session that is being rebuilt.
 //!
-//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, and only messages
-//! that a journal can hold are taken.
+//! Saved state is trusted no more than a program is: every frame passes the dispatch and its checks, and only messages that
+//! a journal can hold are accepted.
 
 use katydid_wire::frame::FrameHead;
 
@@ -28,34 +28,34 @@ pub enum ReplayError {
     Breach(#[from] SessionError),
 }
 
-/// A session that frames can be replayed in.
+/// A session in which frames can be replayed.
 pub trait ReplayTarget: FrameHandler {
-    /// From here on answers go nowhere, or to the program again.
+    /// Switches replaying: while it is on, replies are not sent.
     fn set_replaying(&mut self, is_on: bool);
 
-    /// The result of the current frame: handlers store it here in place of an answer.
+    /// The status of the current frame: handlers store it here instead of sending a reply.
     fn outcome(&mut self) -> &mut <Self::Api as Api>::Code;
 
-    /// Whether a journal may hold a message.
+    /// Returns whether a journal may hold a message.
     fn may_replay(opcode: u16) -> bool;
 }
 
 impl JournalRecord {
-    /// The frame as its program sent it, in the context that it names.
+    /// Returns the frame's head as its program sent it, in the context of the record.
     #[must_use]
     pub fn head(&self) -> FrameHead {
         let Self { order: sequence, thread, context, opcode, .. } = *self;
         FrameHead { opcode, wants_reply: true, thread, context, sequence }
     }
 
-    /// The number that its payload begins with; none where there is none.
+    /// Returns the first number of its payload; none for a shorter one.
     #[must_use]
     pub fn first_word(&self) -> Option<u32> {
         self.payload.first_chunk().map(|word| u32::from_le_bytes(*word))
     }
 }
 
-/// Does something while answers go nowhere.
+/// Runs `work` while replies are not sent.
 pub fn replaying<S: ReplayTarget, R>(session: &mut S, work: impl FnOnce(&mut S) -> R) -> R {
     session.set_replaying(true);
     let outcome = work(session);
@@ -63,7 +63,7 @@ pub fn replaying<S: ReplayTarget, R>(session: &mut S, work: impl FnOnce(&mut S) 
     outcome
 }
 
-/// Executes a record's frame with this head; how it came out.
+/// Executes a record's frame with this head; returns its status.
 ///
 /// # Errors
 ///
@@ -79,11 +79,11 @@ pub fn replay<S: ReplayTarget>(
     Ok(execute_quietly(session, head, &record.payload)?)
 }
 
-/// Executes a frame whose answer goes nowhere, one of a journal or of our own; how it came out.
+/// Executes a frame without sending a reply, from a journal or made by the session; returns its status.
 ///
 /// # Errors
 ///
-/// It breaks the protocol.
+/// The frame breaks the protocol.
 pub fn execute_quietly<S: ReplayTarget>(
     session: &mut S,
     head: &FrameHead,

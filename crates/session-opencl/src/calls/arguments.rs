@@ -30,13 +30,13 @@ impl<'a> Arguments<'a> {
         list::take(&mut self.remaining).ok_or_else(|| self.damaged(part))
     }
 
-    /// The next list, of pairs: a driver reads on behind half a pair.
+    /// Takes the next list, which must hold pairs: a driver reads past half a pair.
     pub(crate) fn pairs<T: Field>(&mut self, part: &'static str) -> Result<Vec<T>, Fault> {
         let list = self.list(part)?;
         if list.len().is_multiple_of(2) { Ok(list) } else { Err(self.damaged(part)) }
     }
 
-    /// `N` numbers, as the driver counts them.
+    /// Takes `N` numbers and converts them to `usize`, as the driver takes them.
     pub(crate) fn sizes<const N: usize>(&mut self, part: &'static str) -> Result<[usize; N], Fault> {
         let mut sizes = [0; N];
         for size in &mut sizes {
@@ -45,7 +45,7 @@ impl<'a> Arguments<'a> {
         Ok(sizes)
     }
 
-    /// All that is left.
+    /// Returns all bytes that are left.
     pub(crate) fn remaining(self) -> &'a [u8] {
         self.remaining
     }

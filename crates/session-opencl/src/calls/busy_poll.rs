@@ -1,21 +1,22 @@
-//! What calls of OpenCL wait for, where the main loop looks for a moment before an executor waits (`katydid_session_core`).
+//! What OpenCL calls wait for. The main loop polls it for a moment before an executor waits (`katydid_session_core`).
 
 use katydid_session_core::WaitStatus;
 
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::objects::held_events::HeldEvent;
 
-/// Processors of a machine on which the main loop looks: with a single one, a thread that looks keeps the others from working.
+/// The main loop polls on machines with at least this many processors. With a single one, a polling thread keeps the others from
+/// working.
 const MIN_SPIN_PROCESSORS: usize = 2;
-/// More events than this are not looked at: each is asked about.
+/// Calls that wait for more events than this are not polled: each event takes a query.
 const MAX_EVENT_QUERIES: usize = 8;
 
-/// What the main loop has.
+/// State of the main loop.
 pub(crate) type MainLoop = katydid_session_core::MainLoop<OpenCl, AwaitedEvents>;
-/// Whether it looks, and at what.
+/// Whether the main loop polls, and what it polls for.
 pub(crate) type BusyPoll = katydid_session_core::BusyPoll<OpenCl, AwaitedEvents>;
 
-/// That of a session in which nothing has happened yet.
+/// Returns the main loop of a session in which nothing has happened yet.
 pub(crate) fn main_loop() -> MainLoop {
     MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, false))
 }
@@ -28,7 +29,7 @@ pub struct AwaitedEvents {
 }
 
 impl AwaitedEvents {
-    /// None for none, and for more than can be asked about. `is_on_cpu` tells whether processors are the devices.
+    /// Returns `None` without events, and for too many to query. `is_on_cpu` tells whether processors are the devices.
     pub(crate) fn new(events: Vec<HeldEvent>, is_on_cpu: impl FnOnce(&[HeldEvent]) -> bool) -> Option<Self> {
         if events.is_empty() || events.len() > MAX_EVENT_QUERIES {
             return None;
@@ -39,7 +40,7 @@ impl AwaitedEvents {
 
 impl katydid_session_core::WaitTarget<OpenCl> for AwaitedEvents {
     fn query(&mut self, _: &OpenclSessionShared) -> WaitStatus {
-        // The last that is still awaited is asked about; those that have ended are not asked about again.
+        // Queries the last event that is still awaited. Events that have ended are not queried again.
         while let Some(event) = self.events.last() {
             match event.status() {
                 Ok(status) if status <= 0 => drop(self.events.pop()),

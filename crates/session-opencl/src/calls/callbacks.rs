@@ -1,4 +1,4 @@
-//! Which callbacks of events have not come.
+//! Callbacks of events that have not fired yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,30 +8,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Callback {
     /// The id of the event.
     pub(crate) event: u32,
-    /// The state that the event has to come to: 3 queued to 0 complete.
+    /// State that the event has to reach: 3 (queued) to 0 (complete).
     pub(crate) state: i32,
-    /// What the program registered the callback as.
+    /// Token under which the program registered the callback.
     pub(crate) token: u64,
 }
 
-/// Callbacks of events that have not come: by token, which event and which state.
+/// Callbacks that have not fired: by token, the event and the state.
 #[derive(Debug, Default)]
 pub(crate) struct Callbacks {
     waiting: Mutex<BTreeMap<u64, (u32, i32)>>,
 }
 
 impl Callbacks {
-    /// Notes one, before it can come.
+    /// Adds a callback, before it can fire.
     pub(crate) fn expect(&self, token: u64, event: u32, state: i32) {
         self.lock().insert(token, (event, state));
     }
 
-    /// The driver has told of the callback with this token.
+    /// Removes the callback with this token: the driver has reported it.
     pub(crate) fn complete(&self, token: u64) {
         self.lock().remove(&token);
     }
 
-    /// Callbacks that have not come.
+    /// Returns the callbacks that have not fired.
     pub(crate) fn waiting(&self) -> Vec<Callback> {
         self.lock()
             .iter()

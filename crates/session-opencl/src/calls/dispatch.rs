@@ -1,5 +1,5 @@
-//! What happens with each message, generated from `spec/opencl-session.api`: decoded, handed to
-//! [`crate::handlers`] (where one is missing if this does not compile), answered.
+//! Dispatch of messages, generated from `spec/opencl-session.api`: decodes each, calls [`crate::handlers`] and answers. A missing
+//! handler fails the build.
 
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;

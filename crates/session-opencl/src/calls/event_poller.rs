@@ -1,4 +1,4 @@
-//! Acts when a command reaches a state: frees the bytes that its driver read, and tells the program.
+//! Acts when a command reaches a state: frees the bytes that its driver has read, and notifies the program.
 //!
 //! Drivers offer callbacks, but NVIDIA's driver sometimes deadlocks once one is set (580.159, on an H100, natively too).
 //! The thread that would call back waits for a lock of the context. Another call holds that lock while it waits for the
@@ -17,38 +17,40 @@ use katydid_session_core::start_thread;
 use crate::calls::fault::SessionError;
 use crate::objects::held_events::HeldEvent;
 
-/// The time since something changed, divided by this, passes between two polls, within bounds. So does the time of a poll, times this.
+/// The pause between two polls is the time since the last change divided by this, within bounds. It is at least the duration of a
+/// poll, times this.
 const PAUSE_DIVISOR: u32 = 8;
 const MIN_PAUSE: Duration = Duration::from_micros(50);
 const MAX_EVENT_POLL_PAUSE: Duration = Duration::from_millis(10);
-/// From here on the thread is woken for what comes new, which costs the thread that brings it.
+/// During pauses from this length on, new events wake the thread. That costs the sending thread time.
 const DEEP_SLEEP_PAUSE: Duration = Duration::from_millis(1);
 
-/// Is given the state that the command came to; below 0, it failed.
+/// Receives the state that the command reached; a negative one means failure.
 type OnStatus = Box<dyn FnOnce(i32) + Send>;
 
-/// What is due when an event has come to a state, or beyond it.
+/// What to do when an event has reached a state or gone beyond it.
 struct AwaitedEvent {
     event: HeldEvent,
     state: i32,
     then: OnStatus,
 }
 
-/// An awaited event on its way to the thread; what never comes there is not dropped. None: the thread is to look now.
+/// An awaited event on its way to the thread. An event that never arrives is not dropped. `None` asks for a poll now.
 type QueuedEvent = Option<ManuallyDrop<AwaitedEvent>>;
 
-/// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.
+/// Handle of the polling thread. The thread starts with the first event, and ends when this value is dropped and no event is
+/// awaited.
 #[derive(Default)]
 pub(crate) struct EventPoller {
     thread: Option<Sender<QueuedEvent>>,
 }
 
 impl EventPoller {
-    /// Has `then` called from another thread as soon as `event` has come to `state`, or failed.
+    /// Calls `then` on another thread as soon as `event` reaches `state` or fails.
     ///
     /// # Errors
     ///
-    /// The system has no thread left. `then` is neither called nor dropped: the driver may still use what it keeps.
+    /// Fails if the system has no thread left. `then` is neither called nor dropped: the driver may still use what it holds.
     pub(crate) fn when(
         &mut self,
         event: HeldEvent,
@@ -59,12 +61,12 @@ impl EventPoller {
         if self.thread.is_none() {
             self.thread = Some(begin()?);
         }
-        // It takes what comes for as long as this side is there.
+        // The thread receives for as long as this sender lives.
         let _ = self.thread.as_ref().map(|thread| thread.send(Some(awaited)));
         Ok(())
     }
 
-    /// Has it look soon, for a thread that waits until what is due is done.
+    /// Asks for a poll soon, for a thread that waits until everything due is done.
     pub(crate) fn poll_now(&self) {
         let _ = self.thread.as_ref().map(|thread| thread.send(None));
     }
@@ -73,7 +75,7 @@ impl EventPoller {
     ///
     /// # Errors
     ///
-    /// As above.
+    /// As for [`Self::when`].
     pub(crate) fn keep_until(&mut self, event: HeldEvent, bytes: impl Send + 'static) -> Result<(), SessionError> {
         self.when(event, COMPLETE.cast_signed(), move |_| drop(bytes))
     }
@@ -88,7 +90,7 @@ fn begin() -> Result<Sender<QueuedEvent>, SessionError> {
 fn look(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
-        // However much is awaited, the driver is left alone most of the time.
+        // Pauses leave the driver alone most of the time, however many events are awaited.
         let long = (changed.elapsed() / PAUSE_DIVISOR).clamp(MIN_PAUSE, MAX_EVENT_POLL_PAUSE).max(took * PAUSE_DIVISOR);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => first,
@@ -110,15 +112,15 @@ fn look(coming: &Receiver<QueuedEvent>) {
     }
 }
 
-/// The states of all. The last is asked for first: of what ends in the order in which it came, none is found ended before another
-/// that came earlier.
+/// Returns the states of all events. It queries the last one first: if events end in order, no event is seen as ended before an
+/// earlier one.
 fn states_of(awaited: &[AwaitedEvent]) -> Vec<Result<i32, Code>> {
     let mut states: Vec<_> = awaited.iter().rev().map(|one| one.event.status()).collect();
     states.reverse();
     states
 }
 
-/// Does what is due, in the order in which it came; whether anything was.
+/// Runs everything that is due, in the order of arrival, and returns whether anything was.
 fn run_ready_callbacks(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, Code>>) -> bool {
     let count_before = awaited.len();
     for (awaited_event, state) in mem::take(awaited).into_iter().zip(states) {
@@ -126,7 +128,7 @@ fn run_ready_callbacks(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, 
             Ok(state) if state > awaited_event.state => awaited.push(awaited_event),
             Ok(failed @ ..0) => (awaited_event.then)(failed),
             Ok(_) => (awaited_event.then)(awaited_event.state),
-            // Only a wait shows the end of what the driver tells no state of; without one, what is kept stays.
+            // If the driver reports no state, only a wait shows the end. If the wait fails too, what the callback holds stays.
             Err(_) => match awaited_event.event.wait() {
                 Ok(()) => (awaited_event.then)(awaited_event.state),
                 Err(_) => mem::forget(awaited_event.then),
@@ -136,7 +138,7 @@ fn run_ready_callbacks(awaited: &mut Vec<AwaitedEvent>, states: Vec<Result<i32, 
     awaited.len() < count_before
 }
 
-/// Lets time pass. What comes new ends a long pause, and nothing else does if nothing is awaited.
+/// Sleeps for `long`. A new event ends a long pause; without awaited events only a new event does.
 fn pause(coming: &Receiver<QueuedEvent>, long: Duration, is_idle: bool) -> Result<QueuedEvent, RecvTimeoutError> {
     if long < DEEP_SLEEP_PAUSE {
         thread::sleep(long);
@@ -154,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// The states of the events that there are.
+    /// The states of the events that exist.
     static STATES: [AtomicI32; 3] = [const { AtomicI32::new(3) }; 3];
 
     #[expect(unsafe_code, reason = "a driver's function")]
@@ -185,13 +187,13 @@ mod tests {
         assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
         set(3, -5);
         assert_eq!(receiver.recv().unwrap(), (3, -5, "failed"));
-        // So long that the next poll is far off: new events come first.
+        // The pause is so long that the next poll is far off: new events end it.
         thread::sleep(Duration::from_millis(100));
         set(1, 0);
         let sender = tell.clone();
         event_poller.when(event(1), 0, move |state| sender.send((1, state, "new")).unwrap()).unwrap();
         assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
-        // What is still awaited comes to its end although nothing new can come.
+        // Awaited events still reach their end although no new one can come.
         drop((event_poller, tell));
         set(2, 0);
         assert_eq!(receiver.recv().unwrap(), (2, 0, "ended"));

@@ -9,13 +9,13 @@ use katydid_wire::frame::FrameHead;
 
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 
-/// What an executor does: the call, and the reply.
+/// A task of an executor: the call, and its reply.
 pub(crate) type ExecutorTask = katydid_session_core::Task<OpenCl>;
 
-/// What of a call may wait: run by an executor.
+/// The part of a call that may wait; an executor runs it.
 pub(crate) type ExecutorCall<R> = Box<dyn FnOnce(&Arc<OpenclSessionShared>) -> Result<R, Code> + Send>;
 
-/// A job with its answer, for an executor.
+/// Wraps a job and its answer as a task for an executor.
 pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: ExecutorCall<R>) -> ExecutorTask {
     ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
         // A program that is gone needs no answer; the monitor ends the process.

@@ -1,4 +1,4 @@
-//! Why a message was not carried out: the driver says no, or the program is no honest one ([`SessionError`]).
+//! Why a message was not carried out: the driver refused, or the message breaks the protocol ([`SessionError`]).
 
 use katydid_opencl_sys::Code;
 pub use katydid_session_core::SessionError;
@@ -8,10 +8,10 @@ use katydid_wire::codec::CodecError;
 /// Why a message was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The driver's answer, or one in its place; the program gets it.
+    /// Code of the driver, or one in its place; the program receives it.
     #[error("the driver returned {0}")]
     Cl(Code),
-    /// The message breaks the protocol, or the session cannot go on: it ends.
+    /// The message breaks the protocol, or the session cannot go on. The session ends.
     #[error(transparent)]
     Fatal(#[from] SessionError),
 }

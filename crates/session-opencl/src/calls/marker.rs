@@ -11,7 +11,7 @@ use crate::objects::held_events::HeldEvent;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::Object;
 
-/// A marker behind everything that a queue had.
+/// A marker after everything that a queue had.
 #[derive(Debug)]
 pub(crate) struct Marker {
     /// Wire id of the queue.
@@ -19,7 +19,7 @@ pub(crate) struct Marker {
     pub(crate) event: HeldEvent,
 }
 
-/// A marker behind everything that a queue has, on its way.
+/// Enqueues a marker after everything that a queue has.
 pub(crate) fn mark(queue: &Object<cl_command_queue>, hold: &ObjectRef) -> Result<HeldEvent, Code> {
     let mut event = cl_event::NULL;
     driver!(queue.api, clEnqueueMarkerWithWaitList(queue.handle, 0, ptr::null(), &raw mut event)).ok()?;

@@ -13,22 +13,22 @@ use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 use crate::calls::session_shared::OpenclSessionShared;
 use crate::calls::upcalls::PendingCallback;
 
-/// Longest text of an error that travels.
+/// Longest error text that is sent to the program, in bytes.
 const MAX_NOTICE_BYTES: usize = 4096;
 
-/// Whom to tell, under which token.
+/// The session to notify, and the token to use.
 pub(crate) struct Notify {
     shared: Arc<OpenclSessionShared>,
     token: u64,
 }
 
 impl Notify {
-    /// What a driver is given as user data. It is taken back by [`Notify::forget`], or by the call if there is one only.
+    /// Returns the user data for a driver. [`Notify::forget`] takes it back; so does the callback if it comes only once.
     pub(crate) fn leak(shared: &Arc<OpenclSessionShared>, token: u64) -> *mut void {
         Box::into_raw(Box::new(Self { shared: Arc::clone(shared), token })).cast()
     }
 
-    /// Takes back what a driver did not accept.
+    /// Takes back user data that a driver did not accept.
     ///
     /// # Safety
     ///
@@ -50,22 +50,22 @@ pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
     unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
 }
 
-/// The callback of a program's end, which does nothing: the program's side tells its own callbacks.
+/// The callback at a program's end. It does nothing: the shim calls the program's own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_program(_: cl_program, _: *mut void) {}
 
-/// The callback of a context's end, which does nothing: the program's side tells its own callbacks.
+/// The callback at a context's end. It does nothing: the shim calls the program's own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) {}
 
-/// The receivers of errors of contexts, by the user data that their drivers pass: a driver may have a context, and call, for longer
-/// than the program has.
+/// Receivers of context errors, by the user data that drivers pass. A driver may keep a context, and call, longer than the
+/// program does.
 static CONTEXT_LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
 
-/// A context's place among the listeners, until it is dropped.
+/// A context's entry among the listeners; dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Listener(usize);
 
 impl Listener {
-    /// Tells the program what a driver says of a context, under its token.
+    /// Registers a listener that forwards a driver's errors of a context to the program, under its token.
     pub(crate) fn new(shared: &Arc<OpenclSessionShared>, token: u64) -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let key = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -73,7 +73,7 @@ impl Listener {
         Self(key)
     }
 
-    /// What the driver is given as user data: no place in memory.
+    /// Returns the user data for the driver: a key, not an address.
     pub(crate) fn data(&self) -> *mut void {
         ptr::without_provenance_mut(self.0)
     }
@@ -82,7 +82,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let gone = listeners().remove(&self.0);
-        // Outside of the lock.
+        // Dropped outside of the lock.
         drop(gone);
     }
 }
@@ -91,7 +91,7 @@ fn listeners() -> MutexGuard<'static, BTreeMap<usize, Notify>> {
     CONTEXT_LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The callback of a context's errors: may be called at any time, also when no thread listens any more.
+/// The callback of a context's errors. It may run at any time, even without a listener.
 pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: usize, data: *mut void) {
     if text.is_null() {
         return;
@@ -103,13 +103,14 @@ pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: us
     }
 }
 
-/// Builds whose ends drivers are to tell, by what the drivers are given as user data: a driver may refuse a build and call, or not.
+/// Builds whose drivers are to report the end, by the user data that they receive. A driver that refuses a build may or may not
+/// call.
 static PENDING_BUILDS: Mutex<BTreeMap<usize, Arc<BuildResult>>> = Mutex::new(BTreeMap::new());
 
-/// What a driver has told of a build.
+/// What a driver has reported of a build.
 #[derive(Debug, Default)]
 struct BuildResult {
-    /// The functions with which the program of a link is kept beyond the call.
+    /// The functions that keep the program of a link beyond the call.
     keeps: Option<&'static Dispatch>,
     state: Mutex<EndState>,
     has_come: Condvar,
@@ -118,11 +119,11 @@ struct BuildResult {
 #[derive(Debug, Default)]
 struct EndState {
     has_come: bool,
-    /// The kept program, as a number; 0: none.
+    /// The program that was kept, as a number; 0: none.
     program: usize,
 }
 
-/// The end of a build, as its driver tells it, until the value is dropped.
+/// The end of a build as its driver reports it, for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct BuildEnd {
     key: usize,
@@ -130,12 +131,12 @@ pub(crate) struct BuildEnd {
 }
 
 impl BuildEnd {
-    /// The end of a build of a program that the session holds.
+    /// Returns the end of a build of a program that the session holds.
     pub(crate) fn new() -> Self {
         Self::of(BuildResult::default())
     }
 
-    /// The end of a link, whose program is retained when it comes.
+    /// Returns the end of a link. Its program is retained when the driver reports it.
     pub(crate) fn keeping(api: &'static Dispatch) -> Self {
         Self::of(BuildResult { keeps: Some(api), ..BuildResult::default() })
     }
@@ -147,17 +148,17 @@ impl BuildEnd {
         Self { key, end }
     }
 
-    /// What the driver is given as user data: no place in memory.
+    /// Returns the user data for the driver: a key, not an address.
     pub(crate) fn data(&self) -> *mut void {
         ptr::without_provenance_mut(self.key)
     }
 
-    /// Whether the driver has called.
+    /// Returns whether the driver has called.
     pub(crate) fn has_come(&self) -> bool {
         self.end.lock().has_come
     }
 
-    /// Returns once the driver has called.
+    /// Waits until the driver has called.
     pub(crate) fn wait_for(&self) {
         let mut state = self.end.lock();
         while !state.has_come {
@@ -165,12 +166,12 @@ impl BuildEnd {
         }
     }
 
-    /// Returns once the driver has called, and leaves nothing of the notification.
+    /// Waits until the driver has called, and removes the notification.
     pub(crate) fn wait(self) {
         self.wait_for();
     }
 
-    /// The program of a link, with a reference for the caller; null if the driver named none.
+    /// Returns the program of a link, with a reference for the caller; null if the driver named none.
     pub(crate) fn take_program(&self) -> cl_program {
         let program = std::mem::take(&mut self.end.lock().program);
         cl_program(ptr::with_exposed_provenance_mut(program))
@@ -198,7 +199,7 @@ pub(crate) unsafe extern "C" fn build(program: cl_program, data: *mut void) {
     let Some(end) = builds().remove(&data.addr()) else { return };
     let mut state = end.lock();
     if let Some(retain) = end.keeps.and_then(|api| api.clRetainProgram).filter(|_| program != cl_program::NULL) {
-        // SAFETY: the driver names a program that is there until this returns.
+        // SAFETY: the driver names a program that lives until this returns.
         let code = unsafe { retain(program) };
         state.program = if code == 0 { program.0.expose_provenance() } else { 0 };
     }
@@ -220,7 +221,7 @@ mod tests {
         let (data, gone) = (second.data(), first.data());
         drop(first);
         for data in [gone, data] {
-            // SAFETY: as a driver calls.
+            // SAFETY: called as a driver calls it.
             unsafe { context(c"no".as_ptr(), ptr::null(), 0, data) };
         }
         let tokens: Vec<u64> = shared.upcalls.pending().iter().map(|due| due.token).collect();

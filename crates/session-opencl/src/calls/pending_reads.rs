@@ -1,7 +1,7 @@
-//! Data that a command reads out of a device, until the program fetches it.
+//! Data that commands read from a device, until the program fetches it.
 //!
-//! The driver writes into memory of the worker while the command runs; it is read only after the command's event says
-//! that it has ended.
+//! The driver writes into memory of the worker while the command runs. The worker reads it only after the command's event reports
+//! the end.
 
 #![expect(unsafe_code, reason = "the driver writes into this memory while its command runs")]
 
@@ -28,14 +28,14 @@ unsafe impl Send for ReadBuffer {}
 unsafe impl Sync for ReadBuffer {}
 
 impl ReadBuffer {
-    /// Memory of zeros, so that nothing of the worker's is ever handed out.
+    /// Allocates zeroed memory, so that no data of the worker is ever handed out.
     pub(crate) fn new(size: u64) -> Result<Self, Code> {
         let layout = usize::try_from(size).ok().and_then(|size| Layout::array::<UnsafeCell<u8>>(size).ok());
         let layout = layout.ok_or(Code::OUT_OF_HOST_MEMORY)?;
         if layout.size() == 0 {
             return Ok(Self(Box::new([])));
         }
-        // The system's own zeros: a read that the driver refuses, because the object is smaller, has taken no memory.
+        // Zero pages of the system: a read that the driver refuses, because the object is smaller, has used no memory.
         // SAFETY: there are bytes.
         let bytes = unsafe { alloc_zeroed(layout) };
         if bytes.is_null() {
@@ -45,22 +45,22 @@ impl ReadBuffer {
         Ok(Self(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(bytes.cast(), layout.size())) }))
     }
 
-    /// Memory that holds this one byte.
+    /// Returns memory that holds this one byte.
     pub(crate) fn of(byte: u8) -> Self {
         Self(Box::new([UnsafeCell::new(byte)]))
     }
 
-    /// Pointer that the driver writes through.
+    /// Returns the pointer that the driver writes through.
     pub(crate) fn pointer(&self) -> *mut void {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// The length of the memory in bytes.
+    /// Returns the length of the memory in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A copy of a part; none beyond the end. The command that writes must have ended.
+    /// Copies a part; returns `None` beyond the end. The command that writes must have ended.
     pub(crate) fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
         let end = usize::try_from(offset).ok()?.checked_add(size as usize)?;
         let part = self.0.get(end - size as usize..end)?;
@@ -77,8 +77,8 @@ impl From<Vec<u8>> for ReadBuffer {
     }
 }
 
-/// Memory that a command reads or writes, for the thread that waits for its end. Where no thread comes to wait, it stays: the driver may still
-/// use it.
+/// Memory that a command reads or writes, for the thread that waits for the end. Without such a wait it is never freed: the
+/// driver may still use it.
 pub(crate) struct PendingTransfer {
     target: ManuallyDrop<ReadBuffer>,
     event: HeldEvent,
@@ -93,7 +93,7 @@ impl PendingTransfer {
         &self.event
     }
 
-    /// The memory, once the command has ended; where the driver does not say that, it stays.
+    /// Waits for the command and returns the memory. If the driver does not report the end, the memory is never freed.
     pub(crate) fn wait(self) -> Result<ReadBuffer, Code> {
         let outcome = self.event.wait();
         if outcome.is_err() && self.event.status()? > 0 {
@@ -104,30 +104,30 @@ impl PendingTransfer {
     }
 }
 
-/// Where the bytes are.
+/// Where the bytes of a read lie.
 pub(crate) enum ReadLocation {
-    /// In memory that belongs to the read.
+    /// In memory that the read owns.
     Own(Arc<ReadBuffer>),
-    /// In shared virtual memory, which the command has mapped: address and bytes, and a share in it.
+    /// In shared virtual memory, which the command has mapped: address, bytes, and a reference that holds it.
     Svm(u64, u64, #[expect(dead_code, reason = "held, not read")] ObjectRef),
 }
 
-/// When the command ended, or whether it has.
+/// The end of a read's command.
 pub(crate) enum CommandEnd {
     /// The command's event tells when it has ended.
     Awaited(HeldEvent),
-    /// It had, with this state, in the worker before this one.
+    /// The command ended, with this state, in the worker before this one.
     Past(i32),
 }
 
-/// The bytes of one command.
+/// The data that one command reads.
 pub(crate) struct PendingRead {
     pub(crate) location: ReadLocation,
     pub(crate) end: CommandEnd,
 }
 
 impl PendingRead {
-    /// The state of the command: 0 ended, above: not yet, below: failed.
+    /// Returns the state of the command: 0 ended, positive not yet, negative failed.
     pub(crate) fn status(&self) -> Result<i32, Code> {
         match &self.end {
             CommandEnd::Awaited(event) => event.status(),
@@ -135,10 +135,10 @@ impl PendingRead {
         }
     }
 
-    /// The state of the command, which with `wait` has ended.
+    /// Returns the state of the command; with `wait`, waits for its end first.
     fn look(&self, wait: bool) -> Result<i32, Code> {
         if let (true, CommandEnd::Awaited(event)) = (wait, &self.end) {
-            // What went wrong is in the state.
+            // The state tells what went wrong.
             let _ = event.wait();
         }
         self.status()
@@ -151,46 +151,45 @@ impl PendingRead {
         }
     }
 
-    /// A copy of a part, once the command has ended.
+    /// Copies a part, once the command has ended.
     fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
         match &self.location {
             ReadLocation::Own(target) => target.copy(offset, size),
             ReadLocation::Svm(address, length, _) => {
                 offset.checked_add(size.into()).filter(|end| end <= length)?;
                 let start = std::ptr::with_exposed_provenance::<u8>((address + offset) as usize);
-                // SAFETY: inside an allocation, which is held, and which the program maps for the host and so leaves to it.
+                // SAFETY: inside an allocation that is held; the program maps it for the host, and so leaves it to the host.
                 Some(unsafe { slice::from_raw_parts(start, size as usize) }.to_vec())
             }
         }
     }
 }
 
-/// Pending reads by the numbers that the program's side gave.
+/// Pending reads by the numbers that the shim gave.
 #[derive(Default)]
 pub(crate) struct PendingReads {
     list: Mutex<HashMap<u64, Arc<PendingRead>>>,
 }
 
 impl PendingReads {
-    /// Adds one. No number is another one's; of a program that gives one twice, what the driver may still write to stays.
+    /// Adds a read. Numbers are unique; if a program repeats one, the old memory stays, since the driver may still write to it.
     pub(crate) fn add(&self, number: u64, read: PendingRead) {
         let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(read));
         mem::forget(had);
     }
 
-    /// The program has freed shared virtual memory: what lies in it is not to be fetched any more. A part of it that is being copied
-    /// is held.
+    /// Forgets the reads that lie in shared virtual memory that the program has freed. A part that is being copied stays held.
     pub(crate) fn forget_svm(&self, range: Range<u64>) {
         let lies_there =
             |read: &PendingRead| matches!(&read.location, ReadLocation::Svm(start, ..) if range.contains(start));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = list.extract_if(|_, read| lies_there(read)).collect();
         drop(list);
-        // Their events are let go of outside of the lock.
+        // The events are released outside of the lock.
         drop(gone);
     }
 
-    /// The event of a read's command; none if it ended in the worker before this one.
+    /// Returns the event of a read's command; `None` if it ended in the worker before this one.
     pub(crate) fn event(&self, number: u64) -> Option<HeldEvent> {
         match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|read| &read.end) {
             Some(CommandEnd::Awaited(event)) => Some(event.clone()),
@@ -198,7 +197,7 @@ impl PendingReads {
         }
     }
 
-    /// All that were not fetched to their ends, by number.
+    /// Returns all reads that were not fetched to their ends, by number.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<PendingRead>)> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = list.iter().map(|(number, read)| (*number, Arc::clone(read))).collect();
@@ -211,13 +210,13 @@ impl PendingReads {
         found.ok_or(Code::INVALID_VALUE)
     }
 
-    /// The state of a read, which stays.
+    /// Returns the state of a read, and keeps the read.
     pub(crate) fn look(&self, number: u64, wait: bool) -> Result<i32, Code> {
         self.find(number)?.look(wait)
     }
 
-    /// The state of a read and, when its command has ended, a part of its bytes. The read is forgotten with its last part, or
-    /// with a failure.
+    /// Returns the state of a read and, when its command has ended, a part of its bytes. The last part or a failure removes the
+    /// read.
     pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
         let read = self.find(number)?;
         let status = read.look(wait)?;
@@ -227,7 +226,7 @@ impl PendingReads {
         let bytes = if status == 0 { read.copy(offset, size).ok_or(Code::INVALID_VALUE)? } else { Vec::new() };
         if status < 0 || offset + u64::from(size) == read.len() {
             let ended = self.list.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
-            // Its event is let go of outside of the lock.
+            // The event is released outside of the lock.
             drop(ended);
         }
         Ok((status, bytes))

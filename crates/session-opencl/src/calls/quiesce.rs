@@ -1,7 +1,7 @@
-//! What of a session of OpenCL is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
+//! What an OpenCL session has in flight, and how a worker saves it ([`Checkpointable`], [`Restorable`]).
 //!
-//! At rest, every queue is empty: a marker behind everything that it has is at its end. No call waits, but for the
-//! program's upcall thread; every callback that is due has come from the event poller. Those that no thread has fetched are kept.
+//! At rest, every queue is empty: a marker after everything in it has completed. Only the program's upcall thread waits in a
+//! call. The event poller has delivered every callback that is due. Callbacks that no thread has fetched are saved.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use crate::objects::object::Object;
 use crate::snapshot::refuse_outline;
 use crate::state::Session;
 
-/// The number of an object of a kind, for people.
+/// Returns the number of an object within its kind, for messages.
 fn number(id: u32) -> u32 {
     id & ((1 << KIND_SHIFT) - 1)
 }
 
 impl Session {
-    /// A marker in every queue.
+    /// Enqueues a marker in every queue.
     fn enqueue_markers(&self) -> Result<Vec<Marker>, QuiesceError> {
         let mut markers = Vec::new();
         for (id, queue) in self.shared.objects.of::<cl_command_queue>() {
             let hold = self.shared.objects.hold::<cl_command_queue>(id);
             match hold.and_then(|hold| mark(&queue, &hold)) {
                 Ok(event) => markers.push(Marker { queue: id, event }),
-                // Kernels enqueue to it; its work is part of theirs.
+                // Kernels enqueue to this queue; its work is part of theirs.
                 Err(Code::INVALID_COMMAND_QUEUE) => {}
                 Err(code) => {
                     return Err(QuiesceError::Ruined {
@@ -50,35 +50,34 @@ impl Session {
         Ok(markers)
     }
 
-    /// The program lets go of a queue, whose commands may be under way: the session is at rest when they have ended.
+    /// Notes that the program released a queue. Its commands may still run; the session is at rest when they have ended.
     pub(crate) fn let_queue_end(&mut self, id: u32, hold: &ObjectRef) {
         self.forget_ended_queues();
         let Object { handle, api, size } = hold.object();
         let queue = Object { handle: cl_command_queue(handle), api, size };
-        // Of one to which kernels enqueue, the work is part of theirs.
+        // If kernels enqueue to the queue, its work is part of theirs.
         self.ending.extend(mark(&queue, hold).ok().map(|event| Marker { queue: id, event }));
     }
 
-    /// Lets go of what shows the end of queues that have ended, and with it of the queues. Of commands that failed, PoCL 3.1 may still
-    /// look at the events ([`Session::outlast`]).
+    /// Drops the markers of queues that have ended, and with them the queues. PoCL 3.1 may still read the events of failed
+    /// commands ([`Session::outlast`]).
     pub(crate) fn forget_ended_queues(&mut self) {
         self.ending.retain(|marker| marker.event.status().is_ok_and(|status| status > 0));
         self.outlasting.retain(|event| event.status().is_ok_and(|status| status != 0));
     }
 
-    /// Keeps the event of a command that the program knows nothing of until the command has ended, and until the next one is kept.
-    /// PoCL 3.1 looks at the event of a command that fails once more when it has let go of it, and ends the process if no thread
-    /// else has it.
+    /// Keeps the event of a command that is unknown to the program, until the command has ended and the next event is kept. PoCL
+    /// 3.1 reads the event of a failed command once more after releasing it. It ends the process if nothing else holds the event.
     pub(crate) fn outlast(&mut self, event: HeldEvent) {
         self.outlasting.retain(|event| event.status().is_ok_and(|status| status > 0));
         self.outlasting.push(event);
     }
 
-    /// Whether a callback is due that the event poller has not found yet.
+    /// Returns whether a callback is due that the event poller has not found yet.
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
             let Ok(event) = HeldEvent::of(&self.shared.objects, callback.event) else {
-                // No thread has it any more, so that it could not be made again.
+                // Nothing holds the event any more, so a restore could not make it again.
                 return true;
             };
             event.status().is_ok_and(|status| status <= callback.state)
@@ -102,7 +101,7 @@ impl Checkpointable for Session {
                 Err(code) => return Err(QuiesceError::Ruined { what: what(), error: code.to_string() }),
             }
         }
-        // A command that has ended gives what it read back in a moment.
+        // A command that has ended returns its staging memory in a moment.
         let held = self.staging.as_ref().map_or(0, StagingArea::pieces_in_use)
             + self.host.as_ref().map_or(0, HostMemory::parts_in_use);
         let rests = check_calls(self, held as u64)
@@ -111,7 +110,7 @@ impl Checkpointable for Session {
     }
 
     fn synchronize(&mut self) -> Result<(), QuiesceError> {
-        // Before the program is dumped, which would have to take these along.
+        // Runs before the dump of the program, which would otherwise include these pages.
         self.unshare_buffers();
         Ok(())
     }
@@ -127,7 +126,7 @@ impl Checkpointable for Session {
 
     fn note_frames(&mut self, frames: u64) {
         self.main_loop.frames = frames;
-        // Of a queue that was not at rest, what the marker waits for may fail yet.
+        // If a queue was not at rest, the commands before the marker may still fail.
         for marker in self.markers.take().into_iter().flatten() {
             if marker.event.status().is_ok_and(|status| status > 0) {
                 self.outlast(marker.event);
@@ -154,7 +153,7 @@ impl Checkpointable for Session {
 
     fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), Failure> {
         let outcome = Self::serve(self, link);
-        // A companion that waits for an order hears that the session has ended.
+        // Dropping the channel tells a companion that waits for an order that the session has ended.
         self.main_loop.orders = None;
         Ok(outcome?)
     }

@@ -1,4 +1,4 @@
-//! How the frames of a session of OpenCL are executed, and what their calls wait for.
+//! Executes the frames of an OpenCL session, and names what their calls wait for.
 //!
 //! Frames are executed in order by one thread, which never waits for a device (`katydid_session_core::execute_frames`).
 
@@ -34,7 +34,7 @@ impl FrameHandler for Session {
 
     fn discard(&mut self, head: &FrameHead) {
         self.journal.forget_attachment();
-        // What came in pieces for this call is of no use any more.
+        // The parts that were uploaded for this call are useless now.
         self.uploads.discard(head.thread);
     }
 
@@ -48,7 +48,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the program did wrong, or why the worker cannot go on.
+    /// A violation of the protocol by the program, or the reason why the worker cannot go on.
     pub fn serve(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
         if let Some(head) = self.main_loop.waiting_upcall.take() {
             self.main_loop.executors.run(&self.shared, head.thread, (), task(head, next_upcall(head)))?;
@@ -61,23 +61,23 @@ impl Session {
         katydid_session_core::execute(self, head, payload)
     }
 
-    /// Whether [`Session::look_at`] is to poll what the current frame waits for, though it may take a while.
+    /// Returns whether [`Session::look_at`] is to poll the current frame's events, though they may take a while.
     pub(crate) fn may_look(&self) -> bool {
         self.may_glance() && self.main_loop.busy_poll.is_enabled
     }
 
-    /// Whether what the current frame waits for is to be told to [`Session::look_at`] if it may have ended already, which costs
-    /// one question.
+    /// Returns whether [`Session::look_at`] is to learn of the current frame's events if they may have ended already. That costs
+    /// one query.
     pub(crate) fn may_glance(&self) -> bool {
         self.main_loop.busy_poll.is_on && !self.replay.is_on
     }
 
-    /// The current frame waits for these events, and nothing else.
+    /// Notes that the current frame waits for these events, and nothing else.
     pub(crate) fn look_at(&mut self, events: Vec<HeldEvent>) {
         self.main_loop.busy_poll.target = AwaitedEvents::new(events, |events| self.are_on_cpu(events));
     }
 
-    /// Whether processors are among the devices of these events.
+    /// Returns whether processors are among the devices of these events.
     fn are_on_cpu(&self, events: &[HeldEvent]) -> bool {
         let mut platforms = self.platforms.iter().filter(|of| events.iter().any(|event| ptr::eq(of.api, event.api())));
         platforms.any(|of| of.devices.iter().any(|(_, kind)| kind & DEVICE_TYPE_CPU != 0))
@@ -96,7 +96,7 @@ mod tests {
     use crate::calls::executor::ExecutorTask;
     use crate::tests::session;
 
-    /// The state of the only event that there is, and how often it is asked for before it counts down.
+    /// The state of the only event, and how often it was queried.
     static STATE: AtomicI32 = AtomicI32::new(0);
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
@@ -112,7 +112,7 @@ mod tests {
         crate::tests::event(cl_event::NULL, info)
     }
 
-    /// The name of the thread that made the call.
+    /// Returns the name of the thread that made the call.
     fn poll_thread(events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
         looked_with(true, events, has_pending)
     }
@@ -184,7 +184,7 @@ mod tests {
         session.shared.calls.begin();
         assert_eq!(looks(&session), 0, "processors are needed");
         session.main_loop.busy_poll.is_device_separate = true;
-        // On a single processor no thread looks twice.
+        // On a single processor no thread polls twice.
         let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         assert_eq!(looks(&session), if several { 3 } else { 1 });
         assert_eq!(looks(&session), 0, "no thread waits any more");

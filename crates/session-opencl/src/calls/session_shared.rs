@@ -1,4 +1,4 @@
-//! What the main loop, the executors, the event poller and the drivers' callbacks of one session share.
+//! State that the main loop, the executors, the event poller and the drivers' callbacks of a session share.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use crate::memory::programs;
 use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
-/// Shared by all threads of a session.
+/// State that all threads of a session share.
 pub struct OpenclSessionShared {
     /// OpenCL objects of the session, by wire id.
     pub(crate) objects: Objects,
     /// Callbacks that are due.
     pub(crate) upcalls: Upcalls,
-    /// Data that was read and not fetched yet.
+    /// Data that was read and not yet fetched.
     pub(crate) pending_reads: PendingReads,
-    /// What the session uses.
+    /// Resources that the session uses.
     pub(crate) usage: Arc<Usage>,
-    /// What of it is memory.
+    /// The part of the usage that is memory.
     pub(crate) charges: Arc<MemoryCharges>,
-    /// Callbacks of events that have not come.
+    /// Callbacks of events that have not fired.
     pub(crate) callbacks: Callbacks,
-    /// Calls that are executed beside the main loop.
+    /// Calls that run outside of the main loop.
     pub(crate) calls: Calls,
-    /// The way back to the program.
+    /// The link's direction to the program.
     pub(crate) replies: Replies,
 }
 
@@ -76,14 +76,14 @@ impl Api for OpenCl {
 }
 
 impl OpenclSessionShared {
-    /// Counts the memory of a program as it is now.
+    /// Charges the present memory of a program to the session.
     ///
     /// # Errors
     ///
-    /// `CL_OUT_OF_RESOURCES`: that is more than is allowed.
+    /// `CL_OUT_OF_RESOURCES`: the memory exceeds the limit.
     pub(crate) fn count_program(&self, id: u32, program: &Object<cl_program>) -> Result<(), Code> {
         let bytes = programs::bytes(program);
-        // It may have been released while it was built.
+        // The program may have been released while it was built.
         let Ok(held) = self.objects.hold::<cl_program>(id) else { return Ok(()) };
         held.set_charge(None);
         let allowed = self.charges.charge(MemoryKind::Machine, bytes);
@@ -105,7 +105,7 @@ impl OpenclSessionShared {
         }
     }
 
-    /// Answers a call. With `waited`, what kernels printed meanwhile goes with it.
+    /// Answers a call. With `waited`, the output that kernels printed meanwhile goes with it.
     ///
     /// # Errors
     ///

@@ -1,29 +1,28 @@
-//! Callbacks that are due: the event poller and the drivers' threads put them here, the program's upcall thread fetches them.
+//! Queue of callbacks that are due: the event poller and the drivers' threads add them, the program's upcall thread fetches them.
 //!
-//! Nothing waits for a callback to have run: OpenCL promises no more than that it will be called. Nothing here ends a
-//! wait when the program dies: its worker exits, and every wait with it.
+//! No thread waits until a callback has run: OpenCL promises only that it will be called. The queue ends no wait when the program
+//! dies: its worker exits, and every wait with it.
 
 use katydid_session_core::UpcallQueue;
 use katydid_wire::frame::FrameHead;
 
-/// A callback of the program that is to be called.
+/// A due callback of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PendingCallback {
-    /// What the program registered it as.
+    /// Token under which the program registered it.
     pub(crate) token: u64,
     /// State of an event; 0 for others.
     pub(crate) status: i32,
-    /// What a context said of an error; empty for others.
+    /// Error text of a context; empty for others.
     pub(crate) text: Vec<u8>,
 }
 
-/// Callbacks in the order in which they came, and those that the driver makes when it has destroyed what the program has
-/// released.
+/// Callbacks in order of arrival, and callbacks that the driver makes once it has destroyed objects that the program released.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls(UpcallQueue<PendingCallback, Vec<u64>>);
 
 impl Upcalls {
-    /// Adds a callback that is due, in place of one with the same token that is awaited.
+    /// Adds a due callback, and removes the awaited one with the same token.
     pub(crate) fn push(&self, callback: PendingCallback) {
         drop(self.0.push(|awaited| {
             awaited.retain(|token| *token != callback.token);
@@ -31,23 +30,24 @@ impl Upcalls {
         }));
     }
 
-    /// Notes those of an object that the program has released, in the order in which they will be due. Drivers let go of a
-    /// command's objects after they have said that it has ended, so a session can come to rest before.
+    /// Notes the callbacks of an object that the program has released, in the order in which they will be due. Drivers release a
+    /// command's objects after they report its end, so a session can be at rest before.
     pub(crate) fn expect(&self, tokens: impl IntoIterator<Item = u64>) {
         self.0.lock().notes.extend(tokens);
     }
 
-    /// Waits for the next; `head` is the frame that is answered with it.
+    /// Waits for the next callback; `head` is the frame that it answers.
     pub(crate) fn next(&self, head: &FrameHead) -> PendingCallback {
         self.0.next(head, |_| (), |_, _| ())
     }
 
-    /// The frame that is to be answered when the next callback is due, if the program has asked.
+    /// Returns the frame that the next callback will answer, if the program has asked.
     pub(crate) fn waiting(&self) -> Option<FrameHead> {
         self.0.waiting()
     }
 
-    /// What is due and was not fetched yet, which stays so. Of an object that no thread will have after a restore, what is awaited is due.
+    /// Returns the due callbacks that were not fetched; they stay due. Awaited callbacks count as due if no restore makes their
+    /// object again.
     pub(crate) fn pending(&self) -> Vec<PendingCallback> {
         let state = self.0.lock();
         let awaited = state.notes.iter().map(|token| PendingCallback { token: *token, status: 0, text: Vec::new() });

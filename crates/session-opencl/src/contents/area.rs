@@ -1,4 +1,4 @@
-//! One area of memory with contents: where it lies, and how it is copied.
+//! One area of memory with contents: where it lies, and how to copy it.
 
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
@@ -20,17 +20,17 @@ use crate::contents::location::AreaLocation;
 use crate::drivers::call::driver;
 use crate::memory::address::pointer;
 
-/// A row of bytes.
+/// A contiguous range of bytes.
 pub(super) struct Area {
     pub(super) kind: &'static str,
     pub(super) object: u64,
     pub(super) bytes: u64,
-    /// The context in which it can be copied; 0 for what needs none.
+    /// The context in which it can be copied; 0 if it needs none.
     pub(super) context: u32,
     pub(super) location: AreaLocation,
 }
 
-/// Elements, rows and slices of an image, and its levels, out of its description.
+/// Parses an image description: elements, rows and slices of the image, and its levels.
 pub(super) fn shape(mut remaining: &[u8]) -> Option<([usize; 3], u32)> {
     let (_order, _type) = (u32::take(&mut remaining)?, u32::take(&mut remaining)?);
     let kind = u32::take(&mut remaining)?;
@@ -41,21 +41,21 @@ pub(super) fn shape(mut remaining: &[u8]) -> Option<([usize; 3], u32)> {
     let [width, height, depth, images] = [sizes[0], sizes[1], sizes[2], sizes[3]].map(|size| size.max(1) as usize);
     let region = match kind {
         MEM_OBJECT_IMAGE1D_ARRAY => [width, images, 1],
-        // A shape without slices has a depth of 1, one without images 1 image.
+        // A shape without slices has a depth of 1; a shape without images has 1 image.
         _ => [width, height, depth.max(images)],
     };
     Some((region, u32::take(&mut remaining)?))
 }
 
-/// Where contents lie in this process.
+/// A range of this process's memory where contents lie.
 pub(super) struct DirectRange<'a> {
     pub(super) address: u64,
-    /// What keeps them there.
+    /// Mapping that keeps the contents there.
     _map: Option<Map<'a>>,
 }
 
 impl Area {
-    /// Where the contents lie in this process, to be read or to be written, if they do.
+    /// Returns where the contents lie in this process, to read (`is_out`) or to write; `None` if they lie elsewhere.
     pub(super) fn direct_range<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<DirectRange<'a>> {
         let address = |location: *const void| location.expose_provenance() as u64;
         let copier = copier.filter(|copier| copier.is_host);
@@ -73,7 +73,7 @@ impl Area {
         }
     }
 
-    /// What the image says of it, without the chunks.
+    /// Returns the image's description of the area, without the chunks.
     pub(super) fn region(&self) -> Region {
         let address = if let AreaLocation::Svm(address) = self.location { address } else { 0 };
         Region {
@@ -93,7 +93,7 @@ impl Area {
         move |code| ContentsError::Copy { kind, object, code }
     }
 
-    /// Reads all of it.
+    /// Reads the whole area.
     pub(super) fn read(&self, copier: Option<&Copier>, memory: &mut CopyMemory) -> Result<(), ContentsError> {
         if let AreaLocation::PendingRead(read) = &self.location {
             let ReadLocation::Own(target) = &read.location else { return Ok(()) };
@@ -127,7 +127,7 @@ impl Area {
         code.map_err(self.failed())
     }
 
-    /// Writes all of it, from memory of its size.
+    /// Writes the whole area, from memory of its size.
     pub(super) fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
         if let AreaLocation::PendingRead(read) = &self.location {
             let ReadLocation::Own(target) = &read.location else { return Ok(()) };

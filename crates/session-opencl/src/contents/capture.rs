@@ -1,4 +1,4 @@
-//! What is done while the program is paused: contents are put where it cannot change them any more.
+//! The part of a checkpoint that runs while the program is paused: it copies contents to where the program cannot change them.
 //!
 //! | where they lie | copied to | in a GiB |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | on a device with room | memory of that device | as fast as the device copies |
 //! | elsewhere, and where there is no child or no room | memory of the worker's | as fast as the driver reads |
 //!
-//! What there is no memory for at all goes to the image at once.
+//! Without memory for any copy, contents go to the image at once.
 
 #![expect(unsafe_code, reason = "reads mapped memory where there is no room for a copy")]
 
@@ -28,10 +28,10 @@ use crate::memory::free::free_memory;
 use crate::memory::svm::PAGE_BYTES;
 use crate::state::Session;
 
-/// Names where copies are made, to compare the ways: `process`, `device` or `host`.
+/// Environment variable that names where copies are made, to compare the ways: `process`, `device` or `host`.
 const COPIES_VARIABLE: &str = "KATYDID_OPENCL_COPIES";
 
-/// Where copies may be made; memory of the worker's always.
+/// Where copies may be made; memory of the worker is always allowed.
 #[derive(Debug, Clone, Copy)]
 struct CopyPaths {
     process: bool,
@@ -46,18 +46,18 @@ impl CopyPaths {
     }
 }
 
-/// Where the bytes of an area lie that the program cannot change any more.
+/// Where the copy of an area lies; the program cannot change it.
 enum AreaCopy {
-    /// At this address of the child's.
+    /// In the child, at this address.
     Frozen(Arc<FrozenPages>, u64),
     /// In a buffer on the device.
     Device(Scratch),
-    /// In memory of the worker's.
+    /// In memory of the worker.
     Host(CopyMemory),
 }
 
 impl AreaCopy {
-    /// Fills `out` with what is at an offset.
+    /// Fills `out` with the bytes at an offset.
     fn load(&self, offset: u64, out: &mut [u8]) -> Result<(), ChunkError> {
         match self {
             Self::Frozen(frozen, address) => {
@@ -79,33 +79,33 @@ impl AreaCopy {
 /// Contents that the program cannot change any more.
 #[derive(Default)]
 pub(crate) struct CapturedContents {
-    /// None of what is in the image already.
+    /// A region without a copy is in the image already.
     regions: Vec<(Region, Option<AreaCopy>)>,
     progress: Arc<Progress>,
 }
 
-/// An area that is to be copied.
+/// An area to be copied.
 struct PendingArea<'a> {
     area: &'a Area,
     copier: Option<&'a Arc<Copier>>,
     direct: Option<DirectRange<'a>>,
-    /// There is memory for a copy.
+    /// Whether there is memory for a copy.
     fits: bool,
 }
 
 impl PendingArea<'_> {
-    /// The addresses in this process.
+    /// Returns the addresses in this process.
     fn range(&self) -> Option<Range<u64>> {
         self.direct.as_ref().map(|direct| direct.address..direct.address + self.area.bytes)
     }
 }
 
 impl Session {
-    /// Copies all contents; what there is no memory for goes to the image at once.
+    /// Copies all contents. Without memory for a copy, contents go to the image at once.
     ///
     /// # Errors
     ///
-    /// What cannot be kept. The session is as it was.
+    /// The first contents that cannot be saved. The session is unchanged.
     pub(crate) fn capture(&self, sink: &dyn Sink, progress: &Arc<Progress>) -> Result<CapturedContents, ContentsError> {
         let areas = self.areas()?;
         let copiers = self.copiers(&areas)?;
@@ -130,14 +130,15 @@ impl Session {
         Ok(CapturedContents { regions, progress: Arc::clone(progress) })
     }
 
-    /// Bytes of device memory that copies may take: half of what the session leaves of it. Others may use the device too.
+    /// Returns how many bytes of device memory copies may take: half of what the session leaves. Other processes may use the
+    /// device too.
     fn device_copy_budget(&self, copiers: &HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> u64 {
         let smallest = copiers.values().map(|copier| copier.device_bytes()).min().filter(|_| ways.device);
         smallest.unwrap_or(0).saturating_sub(self.shared.usage.memory()) / 2
     }
 }
 
-/// All areas, with their places in this process as far as they have one that a child would keep.
+/// Returns all areas, with their addresses in this process if a child would keep those pages.
 fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: CopyPaths) -> Vec<PendingArea<'a>> {
     let mut copy_budget = free_memory() / 2;
     let item = |area: &'a Area| {
@@ -157,7 +158,7 @@ fn items<'a>(areas: &'a [Area], copiers: &'a HashMap<u32, Arc<Copier>>, ways: Co
     items
 }
 
-/// Has a child keep what lies in this process; none if there is nothing, or the system does not let us.
+/// Makes a child that keeps the areas of this process; `None` if there are none, or the system refuses.
 fn freeze(items: &[PendingArea<'_>]) -> Option<FrozenPages> {
     let ranges = |fits| {
         let of = move |item: &&PendingArea<'_>| item.fits == fits;
@@ -189,7 +190,7 @@ impl PendingArea<'_> {
         Ok(AreaCopy::Host(memory))
     }
 
-    /// Brings the area to the image now.
+    /// Writes the area to the image now.
     fn put(&self, sink: &dyn Sink, progress: &Progress) -> Result<Vec<katydid_image::ChunkId>, ContentsError> {
         if let Some(direct) = &self.direct {
             let address = direct.address;
@@ -209,22 +210,22 @@ impl PendingArea<'_> {
     }
 }
 
-/// Lengths of the chunks of `bytes`.
+/// Returns the lengths of the chunks of `bytes`.
 fn lengths(bytes: u64) -> Vec<usize> {
     (0..bytes.div_ceil(CHUNK_BYTES)).map(|index| CHUNK_BYTES.min(bytes - index * CHUNK_BYTES) as usize).collect()
 }
 
 impl CapturedContents {
-    /// Bytes that the session holds.
+    /// Returns how many bytes the session holds.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|(region, _)| region.bytes).sum()
     }
 
-    /// Brings everything to the image; for a thread of its own, while the program goes on.
+    /// Writes everything to the image; runs on a thread of its own while the program goes on.
     ///
     /// # Errors
     ///
-    /// Whatever is in the way.
+    /// The first error of a read or a write.
     pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
         for (region, copy) in &self.regions {

@@ -1,4 +1,4 @@
-//! A queue of ours in a context, to copy with.
+//! A queue of the worker's own in a context, to copy with.
 
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
@@ -23,14 +23,14 @@ pub(crate) struct Copier {
     /// The device of the queue.
     pub(super) device: cl_device_id,
     pub(crate) api: &'static Dispatch,
-    /// All devices of the context are processors, so that what it has lies in this process.
+    /// Whether all devices of the context are processors, so that its memory lies in this process.
     pub(super) is_host: bool,
     /// Held by the thread that reads a part of a buffer.
     ///
-    /// The queue runs reads one after the other in any case. PoCL's `basic` devices run commands in the threads that enqueue
-    /// them, and until PoCL 5.0 a command that waits for that of another thread ends in a deadlock.
+    /// The queue runs reads one after the other in any case. PoCL's `basic` devices run commands on the threads that enqueue
+    /// them. Before PoCL 5.0, a command that waits for another thread's command deadlocks.
     pub(super) reading: Mutex<()>,
-    /// The context with its devices, let go of after the queue.
+    /// The context with its devices, released after the queue.
     pub(super) _context: ObjectRef,
 }
 
@@ -41,23 +41,22 @@ unsafe impl Sync for Copier {}
 
 impl Drop for Copier {
     fn drop(&mut self) {
-        // What cannot be released goes with the process.
+        // A queue that cannot be released ends with the process.
         let _ = driver!(self.api, clReleaseCommandQueue(self.queue));
     }
 }
 
 impl Copier {
-    /// Bytes of the device's memory; 0 if it does not say.
+    /// Returns the bytes of the device's memory; 0 if the driver does not tell.
     pub(super) fn device_bytes(&self) -> u64 {
         let null = ptr::null_mut();
         let get = |size, out| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_GLOBAL_MEM_SIZE, size, out, null));
         ask(get).unwrap_or(0)
     }
 
-    /// Maps all of a buffer: its address in this process, as long as the value is there. What is to be written may lie
-    /// there as zeros.
+    /// Maps a whole buffer at an address in this process, for the life of the value. A buffer to be written may appear as zeros.
     pub(super) fn map(&self, memory: cl_mem, (bytes, flags): (u64, u64), is_out: bool) -> Result<Map<'_>, Code> {
-        // A map for writing brings the contents as well.
+        // A map for writing also fetches the contents.
         let way = if is_out && flags & MEM_HOST_WRITE_ONLY == 0 { MAP_READ } else { MAP_WRITE };
         let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
         let pointer = make!(self.api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
@@ -80,7 +79,7 @@ impl Copier {
         driver!(self.api, clEnqueueSVMMemcpy(queue, 1, to, from, size, 0, ptr::null(), null)).ok()
     }
 
-    /// Does `work` with a buffer of ours.
+    /// Runs `work` with a temporary buffer.
     pub(super) fn through(&self, bytes: u64, work: impl FnOnce(cl_mem) -> Result<(), Code>) -> Result<(), Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
         let scratch = make!(self.api, clCreateBuffer(self.context, MEM_READ_WRITE, size, null))?;
@@ -89,7 +88,7 @@ impl Copier {
         done
     }
 
-    /// Copies between memory that the host may not reach and a buffer of ours.
+    /// Copies between memory that the host may not access and a temporary buffer.
     pub(super) fn between(
         &self,
         pointer: &AreaLocation,
@@ -120,7 +119,7 @@ impl Copier {
     }
 }
 
-/// A buffer that is mapped.
+/// A mapped buffer.
 pub(super) struct Map<'a> {
     copier: &'a Copier,
     memory: cl_mem,
@@ -130,13 +129,13 @@ pub(super) struct Map<'a> {
 impl Drop for Map<'_> {
     fn drop(&mut self) {
         let (api, queue, null) = (self.copier.api, self.copier.queue, ptr::null_mut());
-        // What cannot be unmapped stays so, which harms no thread but the driver.
+        // A buffer that cannot be unmapped stays mapped, which affects only the driver.
         let _ = driver!(api, clEnqueueUnmapMemObject(queue, self.memory, self.pointer, 0, ptr::null(), null));
         let _ = driver!(api, clFinish(queue));
     }
 }
 
-/// Memory of the device that contents were copied to.
+/// Memory of the device that holds a copy of contents.
 pub(super) struct Scratch {
     copier: Arc<Copier>,
     memory: cl_mem,
@@ -148,7 +147,7 @@ unsafe impl Send for Scratch {}
 unsafe impl Sync for Scratch {}
 
 impl Scratch {
-    /// A copy of what lies in a place.
+    /// Copies the contents at a location.
     pub(super) fn of(copier: &Arc<Copier>, pointer: &AreaLocation, bytes: u64) -> Result<Self, Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
         let memory = make!(copier.api, clCreateBuffer(copier.context, MEM_READ_WRITE, size, null))?;
@@ -157,7 +156,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Fills `out` with what is at an offset.
+    /// Fills `out` with the bytes at an offset.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
         self.copier.read(self.memory, offset, out.len() as u64, out.as_mut_ptr().cast())
     }

@@ -1,4 +1,4 @@
-//! Memory of the worker's own, for a copy.
+//! Memory of the worker for a copy.
 
 #![expect(unsafe_code, reason = "maps memory that the driver fills")]
 
@@ -10,7 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::error::ContentsError;
 
-/// Memory of ours for a copy, in pages that take no room before they are written to.
+/// Memory of the worker for a copy, in pages that use no memory before they are written.
 pub(super) struct CopyMemory {
     pub(super) start: *mut void,
     pub(super) length: usize,
@@ -28,18 +28,18 @@ impl CopyMemory {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) }.map_err(|_| none())?;
-        // SAFETY: the mapping is ours; without large pages it is only slower to fill.
+        // SAFETY: the mapping is new and not shared; without large pages it is only slower to fill.
         let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
         Ok(Self { start: start.cast(), length })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped by `new`, and zeros where no code has written.
+        // SAFETY: mapped by `new`; pages that no code has written are zeros.
         unsafe { slice::from_raw_parts(self.start.cast::<u8>(), self.length) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as above, and borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.start.cast::<u8>(), self.length) }
     }
 }

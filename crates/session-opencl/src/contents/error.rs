@@ -1,9 +1,9 @@
-//! Why contents cannot be kept, or put back.
+//! Errors of saving and restoring contents.
 
 use katydid_opencl_sys::Code;
 use katydid_session_core::ChunkError;
 
-/// Why contents cannot be kept, or put back.
+/// Why contents cannot be saved or restored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContentsError {
     /// The driver refuses a copy.
@@ -16,13 +16,13 @@ pub(crate) enum ContentsError {
         /// Code that the driver answered.
         code: Code,
     },
-    /// The driver lends us no queue.
+    /// The driver refuses a queue for copies.
     #[error("the driver answers {code} when asked for a queue to copy with")]
     Queue {
         /// Code that the driver answered.
         code: Code,
     },
-    /// Levels of an image.
+    /// An image has mipmap levels.
     #[error("image {object} of the program has levels, and nothing copies these: it cannot be saved")]
     Levels {
         /// The id of the image.
@@ -34,7 +34,7 @@ pub(crate) enum ContentsError {
         /// Bytes of host memory that the copy takes.
         bytes: u64,
     },
-    /// The image lacks something, or has something else.
+    /// The image lacks a region, or has another one in its place.
     #[error("the image has no {kind} {object} of {bytes} bytes, which the session has")]
     Absent {
         /// Kind of its region.
@@ -44,7 +44,7 @@ pub(crate) enum ContentsError {
         /// The length of the region in bytes.
         bytes: u64,
     },
-    /// On the way to the image, or from it.
+    /// A chunk could not be written to the image or read from it.
     #[error(transparent)]
     Chunk(#[from] ChunkError),
 }

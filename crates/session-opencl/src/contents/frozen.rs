@@ -19,16 +19,16 @@ use rustix::pipe::{PipeFlags, pipe_with};
 #[derive(Debug)]
 pub(super) struct FrozenPages {
     pid: i32,
-    /// The child ends when this does.
+    /// The child ends when this end of the pipe closes.
     _life: OwnedFd,
 }
 
 impl FrozenPages {
-    /// Freezes all private memory but what is `unwanted`: whole pages at these addresses.
+    /// Freezes all private memory except `unwanted`: whole pages at these addresses.
     ///
     /// # Errors
     ///
-    /// The system makes no child.
+    /// Fails if the system refuses a child.
     pub(super) fn new(unwanted: &[Range<u64>]) -> io::Result<Self> {
         let (read, life) = pipe_with(PipeFlags::CLOEXEC)?;
         let previous_mask = block_signals();
@@ -43,11 +43,11 @@ impl FrozenPages {
         if pid < 0 { Err(failure) } else { Ok(Self { pid: pid as i32, _life: life }) }
     }
 
-    /// Fills `out` with what was at `address`.
+    /// Fills `out` with the bytes that were at `address`.
     ///
     /// # Errors
     ///
-    /// The system does not let this process read there, or nothing was there.
+    /// The system does not let this process read there, or nothing was mapped there.
     pub(super) fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < out.len() {
@@ -55,7 +55,7 @@ impl FrozenPages {
             let there = ptr::with_exposed_provenance_mut(address as usize + done);
             let to = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let from = libc::iovec { iov_base: there, iov_len: rest.len() };
-            // SAFETY: writes into `rest` alone; a bad address of the child's is an error.
+            // SAFETY: writes into `rest` alone; a bad address in the child is an error.
             let count = unsafe { libc::process_vm_readv(self.pid, &raw const to, 1, &raw const from, 1, 0) };
             match count {
                 1.. => done += count as usize,
@@ -66,7 +66,7 @@ impl FrozenPages {
         Ok(())
     }
 
-    /// Whether the first and the last byte of a range can be read.
+    /// Returns whether the first and the last byte of a range can be read.
     pub(super) fn has(&self, range: &Range<u64>) -> bool {
         let is_there = |address| self.read(address, &mut [0]).is_ok();
         range.is_empty() || (is_there(range.start) && is_there(range.end - 1))
@@ -83,7 +83,7 @@ impl Drop for FrozenPages {
     }
 }
 
-/// Blocks all signals of this thread, so that the child never runs a handler; the set that was blocked before.
+/// Blocks all signals of this thread, so that the child never runs a handler. Returns the set that was blocked before.
 fn block_signals() -> libc::sigset_t {
     let (mut all_signals, mut previous_mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are locals that the calls fill.
@@ -95,7 +95,7 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-/// What the child does: keeps `read` alone, gives `unwanted` pages back, and waits for the end of the other side.
+/// The child's code: keeps only `read` open, gives `unwanted` pages back, and waits for the end of the other side.
 fn stay(read: i32, unwanted: &[Range<u64>]) -> ! {
     let mut byte = 0u8;
     // SAFETY: system calls alone, on descriptors and pages that no code in this process uses but this thread.
@@ -112,17 +112,17 @@ fn stay(read: i32, unwanted: &[Range<u64>]) -> ! {
     }
 }
 
-/// Memory of this process that a child would not see changed: mapped for itself alone.
+/// Mappings that are private to this process: a child does not see their changes.
 #[derive(Debug)]
 pub(super) struct PrivateMappings(Vec<Range<u64>>);
 
 impl PrivateMappings {
-    /// What it is now; nothing where the system does not tell.
+    /// Reads the present mappings; empty if the system does not tell.
     pub(super) fn read() -> Self {
         Self::of(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
     }
 
-    /// Neighbours are one range.
+    /// Parses mappings, and merges neighbors.
     fn of(maps: &str) -> Self {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for range in maps.lines().filter_map(private_range) {
@@ -134,13 +134,13 @@ impl PrivateMappings {
         Self(ranges)
     }
 
-    /// Whether all of a range is.
+    /// Returns whether a range is fully covered.
     pub(super) fn holds(&self, range: &Range<u64>) -> bool {
         self.0.iter().any(|private| private.start <= range.start && range.end <= private.end)
     }
 }
 
-/// The addresses in a line of a process's maps, if they are readable and its own.
+/// Returns the addresses in a line of a process's maps, if they are readable and private.
 fn private_range(line: &str) -> Option<Range<u64>> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -150,7 +150,7 @@ fn private_range(line: &str) -> Option<Range<u64>> {
     is_private.then_some(number(start)?..number(end)?)
 }
 
-/// The whole pages in a range.
+/// Returns the whole pages inside a range.
 pub(super) fn pages(range: &Range<u64>, page: u64) -> Range<u64> {
     let start = range.start.next_multiple_of(page);
     start..(range.end / page * page).max(start)
@@ -181,7 +181,7 @@ mod tests {
         let start = memory.as_ptr().expose_provenance() as u64;
         let pages = pages(&(start..start + (1 << 20)), 4096);
         let frozen = FrozenPages::new(std::slice::from_ref(&pages)).unwrap();
-        // The child gives pages back when its turn comes.
+        // The child gives pages back once it runs.
         until("the pages are gone", || !frozen.has(&pages));
         assert!(frozen.read(pages.start - 1, &mut [0]).is_ok());
     }
@@ -191,7 +191,7 @@ mod tests {
         let frozen = FrozenPages::new(&[]).unwrap();
         let pid = frozen.pid;
         drop(frozen);
-        // SAFETY: asks whether there is such a process.
+        // SAFETY: asks whether such a process exists.
         assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
     }
 

@@ -1,9 +1,9 @@
 //! Calls functions of a driver's table.
 //!
-//! Handles come out of the session's table, so they are a driver's own and alive; every pointer given to a driver is to
-//! a local or to bytes that outlive the call, or the command by [`crate::objects::held_events`].
+//! Handles come from the session's table, so they belong to a driver and are alive. Every pointer given to a driver is to a local
+//! or to bytes that outlive the call. [`crate::objects::held_events`] keeps bytes until a command ends.
 
-/// Calls a function of a driver that returns a code; one that the driver does not have is an invalid operation.
+/// Calls a driver's function that returns a code. A function that the driver lacks is an invalid operation.
 macro_rules! driver {
     ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $api.$function {
@@ -14,7 +14,7 @@ macro_rules! driver {
     };
 }
 
-/// Calls a function of a driver that returns an object and tells its code in a last argument.
+/// Calls a driver's function that returns an object and stores its code through a last argument.
 macro_rules! make {
     ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $api.$function {

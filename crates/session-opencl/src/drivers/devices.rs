@@ -1,8 +1,7 @@
-//! The devices of a session, on the machine where it was and on the one where it goes on: which one takes the place of
-//! which.
+//! Maps the devices of a session to those of the machine where it continues.
 //!
-//! The rule: a device goes on as the one of the same name, unless another thread names another one. Whatever is another device,
-//! or has another driver, has moved: what depends on it is checked then (`journal/rebuild.rs`).
+//! A device maps to the one of the same name, unless the user names another. A device has moved if it or its driver differs:
+//! `journal/rebuild.rs` then checks what depends on it.
 
 use katydid_opencl_sys::constant::DEVICE_NAME;
 
@@ -13,13 +12,13 @@ use crate::journal;
 const DEVICE_DRIVER_VERSION: u32 = 0x102d;
 /// `CL_DEVICE_ADDRESS_BITS`, asked of a device.
 const DEVICE_ADDRESS_BITS: u32 = 0x100d;
-/// Words for types of devices, with the bit that each stands for.
+/// Words for device types, with the bit of each.
 const DEVICE_TYPE_WORDS: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
 
-/// Why no device here can take the place of one of the session's.
+/// Why no device of this machine can replace one of the session's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoMatchingDevice {
-    /// What was named is not here.
+    /// The requested device is not on this machine.
     #[error("there is no device {requested:?}; this server has: {have}")]
     Unknown {
         /// Device that the user requested.
@@ -27,7 +26,7 @@ pub(crate) enum NoMatchingDevice {
         /// Numbers and names of the server's devices.
         have: String,
     },
-    /// A requested device that the session does not have.
+    /// The session does not have the requested device.
     #[error("the program has no device {requested:?}; it has: {had}")]
     NotHad {
         /// Device that the user requested.
@@ -35,7 +34,7 @@ pub(crate) enum NoMatchingDevice {
         /// Numbers and names of the program's devices.
         had: String,
     },
-    /// The device of that name is not here.
+    /// The device of that name is not on this machine.
     #[error("the program uses the device {name}, which is not here; there are: {have}; name one with --device")]
     Gone {
         /// The name of the device.
@@ -43,7 +42,7 @@ pub(crate) enum NoMatchingDevice {
         /// Numbers and names of the server's devices.
         have: String,
     },
-    /// Devices of one platform would be of several.
+    /// Devices of one platform would map to several.
     #[error(
         "{first} and {second} are devices of one platform for the program; those that take their places must be too"
     )]
@@ -53,19 +52,19 @@ pub(crate) enum NoMatchingDevice {
         /// The name of the second device.
         second: String,
     },
-    /// Sizes and pointers have other lengths there.
+    /// Sizes and pointers have another length on the new device.
     #[error("the device {name} has addresses of {is} bits, and the program's kernels were given values for {saved}")]
     Bits {
         /// Name of the device here.
         name: String,
         /// The answer that the program received.
         saved: u32,
-        /// What the device here has.
+        /// The length that the device here has.
         is: u32,
     },
 }
 
-/// The platforms of this machine, as a state keeps them.
+/// Returns the platforms of this machine as a saved state describes them.
 pub(crate) fn describe(platforms: &[Platform]) -> Vec<journal::Platform> {
     let of = |platform: &Platform| {
         let device = |(handle, kind): &(_, u64)| {
@@ -85,19 +84,19 @@ pub(crate) fn describe(platforms: &[Platform]) -> Vec<journal::Platform> {
     platforms.iter().map(of).collect()
 }
 
-/// A device by the numbers of its platform and of itself there.
+/// Index of a device: of its platform, and within the platform.
 pub(crate) type DeviceIndex = (usize, usize);
 
-/// Which devices here are the session's.
+/// The devices of this machine that the session uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Assignment {
-    /// For each platform that the program knows.
+    /// One for each platform that the program knows.
     pub(crate) platforms: Vec<Option<usize>>,
-    /// For each device, and whether it is another one than it was.
+    /// One for each device, and whether it differs from the saved one.
     pub(crate) devices: Vec<Option<(DeviceIndex, bool)>>,
 }
 
-/// A device in one of two lists.
+/// A device in a list of the saved or the present devices.
 struct ListedDevice<'a> {
     index: DeviceIndex,
     platform: &'a str,
@@ -122,7 +121,7 @@ fn names(list: &[ListedDevice<'_>]) -> String {
     list.iter().enumerate().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The one that a word means: its number, its type, or a part of its name.
+/// Finds the device that a word names: by its number, its type, or a part of its name.
 fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDevice<'a>> {
     if let Ok(number) = word.parse::<usize>() {
         return list.get(number);
@@ -135,7 +134,7 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
     })
 }
 
-/// Finds a device here for each that the session had. `requested` are lines of `NEW` or `OLD=NEW`.
+/// Finds a device here for each device of the session. `requested` are lines of `NEW` or `OLD=NEW`.
 ///
 /// # Errors
 ///
@@ -172,8 +171,8 @@ pub(crate) fn assign(
     check_capabilities(saved_platforms, &old, &devices)
 }
 
-/// The device here that is the same: of that name and platform, or at least of that name; of several, the one in its
-/// place among them.
+/// Returns the matching device here: of the same name and platform, or at least of the same name. Among several it takes the one
+/// at the same position.
 fn same<'a, 'b>(
     old_device: &ListedDevice<'_>,
     old: &[ListedDevice<'_>],
@@ -187,7 +186,7 @@ fn same<'a, 'b>(
     matching().nth(position).or_else(|| new.iter().find(|other| other.device.name == old_device.device.name))
 }
 
-/// Devices of one platform must stay that, as far as they are used.
+/// Checks that the used devices of one platform stay on one platform.
 fn check_capabilities(
     saved_platforms: &[journal::Platform],
     old: &[ListedDevice<'_>],
@@ -250,7 +249,7 @@ mod tests {
         for requested in ["1", "gpu", "big", "cpu=gpu", "0=Big", "my=1"] {
             let found = assign(&had, &here, requested).unwrap();
             assert_eq!(found.devices[0], Some(((1, 0), true)), "{requested}");
-            // Of another platform than the one that the used device is of now.
+            // The platform is not that of the used device.
             assert_eq!((found.devices[1], &found.platforms[..]), (None, &[Some(1)][..]));
         }
     }

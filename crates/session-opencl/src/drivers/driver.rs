@@ -1,8 +1,8 @@
-//! The OpenCL drivers of this machine, opened without a loader in between.
+//! Opens the OpenCL drivers of this machine directly, without a loader.
 //!
-//! `find.rs` says where their libraries lie. Each answers `clIcdGetPlatformIDsKHR`, and every object of a driver begins with
-//! the address of its table of functions. A driver's table ends with the version that it knows, so it is copied up to
-//! there, and what lies beyond is none.
+//! `find.rs` locates their libraries. Each library answers `clIcdGetPlatformIDsKHR`, and every object of a driver begins with the
+//! address of its function table. A driver's table ends with the OpenCL version that it knows. So it is copied up to that end,
+//! and later entries are `None`.
 
 #![expect(unsafe_code, reason = "opens driver libraries and calls them")]
 
@@ -16,10 +16,10 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::drivers::find::{self, DRIVERS_VARIABLE, candidates};
 
-/// Only our own library for programs has this symbol.
+/// Only Katydid's own library for programs has this symbol.
 const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
 
-/// Why there is nothing to serve a program with.
+/// Why there are no devices to serve a program with.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDriverError {
@@ -30,10 +30,10 @@ pub enum NoDriverError {
         tried.join("; ")
     )]
     NoPlatform {
-        /// Each library and what was wrong with it, and each place that names none.
+        /// Each library with its error, and each location that names no library.
         tried: Vec<String>,
     },
-    /// All devices are processors, which the program may not use.
+    /// All devices are processors, and the program may not use those.
     #[error(
         "the OpenCL drivers here ({}) have processors alone, on which a program's kernels run as the server's user: the \
          server shows them only on its unix socket; `katydid serve --allow-cpu-opencl` shows them on all of its addresses",
@@ -59,12 +59,12 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// A platform with a table of functions and devices of its own, each with its type: what a test has in place of a driver.
+    /// Returns a platform with its own function table and devices, each with its type: a substitute for a driver in tests.
     ///
     /// # Safety
     ///
-    /// Each function of the table does what OpenCL says of it for the handles that are given here and those that the table's
-    /// functions make. A handle may be any number but 0: only these functions follow it.
+    /// Each function of the table must do what OpenCL specifies, for the handles that are given here and those that the functions
+    /// make. A handle may be any number but 0: only these functions dereference it.
     #[must_use]
     pub unsafe fn from_table(
         handle: cl_platform_id,
@@ -76,32 +76,32 @@ impl Platform {
     }
 }
 
-/// What opening the drivers came to.
+/// The result of opening the drivers.
 #[derive(Debug)]
 pub struct OpenedDrivers {
     /// The platforms of all drivers that work; at least one.
     pub platforms: Vec<Platform>,
-    /// What did not, in words.
+    /// The libraries that failed, with their errors as text.
     pub tried: Vec<String>,
 }
 
-/// Whether the operator has said which drivers are to be opened.
+/// Returns whether the operator has chosen the drivers to open.
 #[must_use]
 pub fn is_chosen() -> bool {
     find::is_chosen()
 }
 
-/// The platforms of all drivers that work.
+/// Opens all drivers and returns the platforms of those that work.
 ///
 /// # Errors
 ///
-/// There is none.
+/// No driver works, or none has a device.
 pub fn open() -> Result<OpenedDrivers, NoDriverError> {
     let candidates = candidates();
     let (mut platforms, mut tried, mut opened) = (Vec::new(), candidates.empty, Vec::new());
     for path in candidates.libraries {
         let result = load(&path).and_then(|(library, handle)| {
-            // One library has several names: a file's, a link's, the one that the loader knows.
+            // One library may have several names: a file's, a link's, the one that the loader knows.
             if opened.contains(&handle) {
                 return Ok(Vec::new());
             }
@@ -110,7 +110,7 @@ pub fn open() -> Result<OpenedDrivers, NoDriverError> {
         });
         match result {
             Ok(found) => platforms.extend(found),
-            // The loader's own words begin with the name.
+            // The loader's message begins with the name.
             Err(reason) if reason.starts_with(&*path.to_string_lossy()) => tried.push(reason),
             Err(reason) => tried.push(format!("{}: {reason}", path.display())),
         }
@@ -118,15 +118,14 @@ pub fn open() -> Result<OpenedDrivers, NoDriverError> {
     if platforms.is_empty() { Err(NoDriverError::NoPlatform { tried }) } else { Ok(OpenedDrivers { platforms, tried }) }
 }
 
-/// Loads the libraries of all drivers, so that [`open`] finds them loaded: that takes most of its time. What is wrong with one,
-/// [`open`] says.
+/// Loads the libraries of all drivers ahead of [`open`], which spends most of its time on that. [`open`] reports the errors.
 pub fn load_drivers() {
     for path in candidates().libraries {
         let _ = load(&path);
     }
 }
 
-/// Platforms with those devices alone that run no code of a program's as a process of this machine.
+/// Returns the platforms without the devices that run a program's code as a process of this machine.
 ///
 /// # Errors
 ///
@@ -144,10 +143,10 @@ pub fn without_processors(platforms: Vec<Platform>) -> Result<Vec<Platform>, NoD
 type GetPlatforms = unsafe extern "C" fn(u32, *mut cl_platform_id, *mut u32) -> i32;
 type GetAddress = unsafe extern "C" fn(*const std::ffi::c_char) -> *mut void;
 
-/// Opens a driver, which is not our own library, and tells by which handle the loader knows it.
+/// Opens a driver, refuses Katydid's own library, and returns the loader's handle as well.
 fn load(path: &Path) -> Result<(&'static Library, usize), String> {
-    // SAFETY: the machine's administrator, the operator's variable, or its well-known name says that the library is an
-    // OpenCL driver, whose constructors run in every OpenCL program.
+    // SAFETY: the machine's administrator, the operator's variable, or its well-known name vouches that the library is an OpenCL
+    // driver. Its constructors run in every OpenCL program.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
     let handle = library.into_raw();
     // SAFETY: the handle is the one of a line above. A driver has threads and exit handlers: it is never closed.
@@ -163,7 +162,7 @@ fn load(path: &Path) -> Result<(&'static Library, usize), String> {
 fn platforms_of(library: &Library) -> Result<Vec<Platform>, String> {
     let get = get_platforms(library).ok_or("it does not answer clIcdGetPlatformIDsKHR, so it is not an ICD")?;
     let mut count = 0;
-    // SAFETY: a count alone is asked for, into a local.
+    // SAFETY: only a count is requested, into a local.
     Code(unsafe { get(0, ptr::null_mut(), &raw mut count) }).ok().map_err(|code| code.to_string())?;
     let mut handles = vec![cl_platform_id::NULL; count as usize];
     // SAFETY: there is room for `count` handles.
@@ -185,7 +184,7 @@ fn get_platforms(library: &Library) -> Option<GetPlatforms> {
     unsafe { std::mem::transmute::<*mut void, Option<GetPlatforms>>(address) }
 }
 
-/// A platform with its functions and devices; none of a platform without devices.
+/// Returns a platform with its functions and devices; `None` for a platform without devices.
 fn platform(handle: cl_platform_id) -> Option<Platform> {
     // SAFETY: a driver's object begins with the address of its table, whose first entries every version has.
     let table = unsafe { *handle.0.cast::<*const Dispatch>() };
@@ -209,7 +208,7 @@ fn platform(handle: cl_platform_id) -> Option<Platform> {
     Some(Platform { handle, api, devices, name: text(PLATFORM_NAME)? })
 }
 
-/// Bytes of the table that a driver of a version (`OpenCL 1.2 …`) has.
+/// Returns how many bytes of the table a driver of a version (`OpenCL 1.2 …`) has.
 fn table_bytes(version: &str) -> usize {
     let number = version.strip_prefix("OpenCL ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
     match number {
@@ -226,7 +225,7 @@ fn table_bytes(version: &str) -> usize {
 fn devices(platform: cl_platform_id, api: &Dispatch) -> Result<Vec<(cl_device_id, u64)>, Code> {
     let get = api.clGetDeviceIDs.ok_or(Code::INVALID_OPERATION)?;
     let mut count = 0;
-    // SAFETY: a count alone is asked for, into a local.
+    // SAFETY: only a count is requested, into a local.
     Code(unsafe { get(platform, DEVICE_TYPE_ALL, 0, ptr::null_mut(), &raw mut count) }).ok()?;
     let mut handles = vec![cl_device_id::NULL; count as usize];
     // SAFETY: there is room for `count` handles.
@@ -234,7 +233,7 @@ fn devices(platform: cl_platform_id, api: &Dispatch) -> Result<Vec<(cl_device_id
     handles.into_iter().map(|device| Ok((device, kind(device, api)?))).collect()
 }
 
-/// The type of a device.
+/// Returns the type of a device.
 pub(crate) fn kind(device: cl_device_id, api: &Dispatch) -> Result<u64, Code> {
     let get = api.clGetDeviceInfo.ok_or(Code::INVALID_OPERATION)?;
     let mut kind = 0u64;
@@ -243,14 +242,14 @@ pub(crate) fn kind(device: cl_device_id, api: &Dispatch) -> Result<u64, Code> {
     Ok(kind)
 }
 
-/// What a driver says of a device.
+/// Returns a property of a device, as its driver reports it.
 pub(crate) fn device_value(device: cl_device_id, api: &Dispatch, parameter: u32) -> Result<Vec<u8>, Code> {
     let get = api.clGetDeviceInfo.ok_or(Code::INVALID_OPERATION)?;
     // SAFETY: `value` gives room for `size` bytes and a local for the size.
     value(|size, out, needed| Code(unsafe { get(device, parameter, size, out, needed) }))
 }
 
-/// A value of any size: asked for its size, then for itself.
+/// Returns a value of any size: asks for its size first, then for the value.
 pub(crate) fn value(get: impl Fn(usize, *mut void, *mut usize) -> Code) -> Result<Vec<u8>, Code> {
     let mut size = 0;
     get(0, ptr::null_mut(), &raw mut size).ok()?;

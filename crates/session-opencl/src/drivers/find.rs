@@ -1,9 +1,9 @@
-//! Where the OpenCL drivers of this machine lie.
+//! Finds the OpenCL drivers of this machine.
 //!
-//! What [`DRIVERS_VARIABLE`] names, and nothing else; or what loaders of OpenCL would open: the libraries of `OCL_ICD_FILENAMES`, and
-//! those that a vendors folder names (`OCL_ICD_VENDORS`, else `/etc/OpenCL/vendors`), whose files hold one line each.
-//! Where no thread has chosen a folder, libraries are also sought under the names that they are known by: containers have
-//! NVIDIA's without its file among the vendors.
+//! If [`DRIVERS_VARIABLE`] is set, it names the only libraries. Otherwise the search follows OpenCL loaders: the libraries of
+//! `OCL_ICD_FILENAMES`, then those that a vendors folder names. That folder is `OCL_ICD_VENDORS`, else `/etc/OpenCL/vendors`; its
+//! files hold one line each. Unless the operator chose a folder, well-known library names are tried too: containers have NVIDIA's
+//! library without its file among the vendors.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,26 +11,26 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Names drivers' libraries outright, with colons between them.
+/// Variable with paths of drivers' libraries, separated by colons.
 pub(crate) const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
-/// Where vendors put the names of their libraries.
+/// Folder in which vendors put the names of their libraries.
 const VENDORS_FOLDER: &str = "/etc/OpenCL/vendors";
 /// NVIDIA's library and PoCL's.
 const KNOWN_LIBRARIES: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
-/// Where they lie when the loader's search does not come to them.
+/// Folders of these libraries that the loader may not search.
 const LIBRARY_FOLDERS: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"];
 
 /// Libraries that may hold an OpenCL driver, in the order in which they are tried.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Candidates {
-    /// Each once, in order.
+    /// Each library once, in order.
     pub(crate) libraries: Vec<PathBuf>,
-    /// What was looked at and named none, in words.
+    /// The locations that named no library, as text.
     pub(crate) empty: Vec<String>,
 }
 
-/// What chooses drivers, out of the environment.
+/// The environment variables that choose drivers.
 #[derive(Debug, Default)]
 struct DriverVariables {
     libraries: Option<OsString>,
@@ -38,17 +38,17 @@ struct DriverVariables {
     vendors: Option<OsString>,
 }
 
-/// What a variable says, if anything.
+/// Returns the value of a variable that is set and not empty.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Whether a variable names libraries, or the folder of their names.
+/// Returns whether a variable names libraries, or the folder of their names.
 pub(crate) fn is_chosen() -> bool {
     [DRIVERS_VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| variable(name).is_some())
 }
 
-/// The libraries to try on this machine.
+/// Returns the libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
     let choice = DriverVariables {
         libraries: variable(DRIVERS_VARIABLE),
@@ -85,14 +85,14 @@ impl Candidates {
     }
 }
 
-/// The bare name of a library, for the loader to find, and each path where it is.
+/// Returns the bare name of a library, for the loader to find, and each path where it exists.
 fn paths_of(name: &str, places: &[&Path]) -> Vec<PathBuf> {
     let existing = places.iter().map(|directory| directory.join(name)).filter(|path| path.exists());
     [PathBuf::from(name)].into_iter().chain(existing).collect()
 }
 
-/// The libraries that a folder of `.icd` files names, in the order of the files' names; or that one such file names; or
-/// any other file, which is a library itself, as it is for ocl-icd.
+/// Returns the libraries that a path names. A folder names those of its `.icd` files, in the order of file names; an `.icd` file
+/// names its own. Any other file is a library itself, as for ocl-icd.
 fn named_in(vendors: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_icd = |path: &PathBuf| path.extension() == Some(OsStr::new("icd"));
     let mut files: Vec<PathBuf> = match fs::metadata(vendors)?.is_dir() {

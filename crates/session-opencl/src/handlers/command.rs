@@ -1,4 +1,4 @@
-//! Commands that move no data of the program's: launches, copies, fills, markers.
+//! Commands that move no data of the program: launches, copies, fills, markers.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -19,7 +19,7 @@ use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// What PoCL's platform is called.
+/// The name of PoCL's platform.
 const POCL_PLATFORM: &str = "Portable Computing Language";
 
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
@@ -30,14 +30,14 @@ pub(super) struct Command {
     event: u32,
 }
 
-/// The origin of an extent as drivers read it: four numbers of an image that has levels.
+/// Returns the origin of an extent as drivers read it: an image with levels has four numbers.
 pub(super) fn origin_of(form: u32, extent: &TransferExtent) -> [usize; 4] {
     let [x, y, z] = extent.origin;
     [x, y, z, if form == IMAGE_BOX { extent.row } else { 0 }].map(|number| number as usize)
 }
 
 impl Command {
-    /// Reads the waits that the arguments begin with.
+    /// Reads the wait list at the start of the arguments.
     pub(super) fn read(session: &Session, queue: u32, event: u32, from: &mut Arguments<'_>) -> Result<Self, Fault> {
         let queue_ref = session.shared.objects.hold::<cl_command_queue>(queue)?;
         let Object { handle, api, size } = queue_ref.object();
@@ -48,12 +48,12 @@ impl Command {
         Ok(Self { queue, queue_ref, waits, event })
     }
 
-    /// Functions of the queue's driver.
+    /// Returns the functions of the queue's driver.
     pub(super) fn api(&self) -> &'static Dispatch {
         self.queue.api
     }
 
-    /// Enqueues: `call` is given the number of waits, their list, and where the event goes (null: nowhere).
+    /// Enqueues the command: `call` receives the number of waits, their list, and where the event goes (null: nowhere).
     pub(super) fn run(
         &self,
         session: &Session,
@@ -68,8 +68,8 @@ impl Command {
         Ok(())
     }
 
-    /// Enqueues, and gives the event to the caller to hold. Where this fails no command is under way, so that what it was
-    /// to read or write may go.
+    /// Enqueues the command, and returns the event for the caller to hold. On an error no command runs, so the caller may free
+    /// the memory that it was to read or write.
     pub(super) fn run_held(
         &self,
         session: &Session,
@@ -84,7 +84,7 @@ impl Command {
         if self.event != 0 {
             let bound = self.bind(session, &held);
             if bound.is_err() {
-                // How it ends is of no use any more.
+                // The outcome does not matter any more.
                 let _ = held.wait();
             }
             bound?;
@@ -92,7 +92,7 @@ impl Command {
         Ok(held)
     }
 
-    /// The current frame waits for this event of the command's, and nothing else: the main loop may look whether it has come.
+    /// Notes that the current frame waits for this command's event alone, so that the main loop may poll it.
     pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) {
         if session.may_look() {
             driver!(self.api(), clFlush(self.queue.handle));
@@ -100,22 +100,22 @@ impl Command {
         }
     }
 
-    /// Gives the program its event.
+    /// Binds the event to the program's id.
     fn bind(&self, session: &Session, event: &HeldEvent) -> Result<(), Fault> {
         Ok(session.shared.objects.set_held::<cl_event>(self.event, event.hold())?)
     }
 }
 
 impl Session {
-    /// Whether a driver is known to live through a launch in groups without items, of which the standard says nothing: PoCL
-    /// chooses a size, NVIDIA's divides by it.
+    /// Returns whether a driver is known to survive a launch with groups of zero items, which the standard leaves open: PoCL
+    /// chooses a size, NVIDIA's driver divides by it.
     fn stands_empty_groups(&self, api: &'static Dispatch) -> bool {
         let of = self.platforms.iter().find(|platform| ptr::eq(platform.api, api));
         of.is_some_and(|platform| platform.name.starts_with(POCL_PLATFORM))
     }
 }
 
-/// A kernel: offsets, sizes, group sizes; bits 0, 2 and 1 of `given_arrays` say which of them the program gave.
+/// Launches a kernel: offsets, sizes, group sizes. Bits 0, 2 and 1 of `given_arrays` say which of them the program gave.
 pub(crate) fn kdclLaunch(
     session: &mut Session,
     _: &FrameHead,
@@ -156,7 +156,7 @@ pub(crate) fn kdclLaunch(
             )
         )
     })?;
-    // What the driver refuses must not keep the session from devices that would refuse it too.
+    // A launch that the driver refuses must not bar the session from devices that would refuse it too.
     if message.given_arrays & 2 != 0 {
         let size = |at: usize| if (at as u32) < message.dimensions { numbers[6 + at] as u64 } else { 1 };
         session.journal.launched(message.kernel, message.queue, [size(0), size(1), size(2)]);
@@ -164,7 +164,7 @@ pub(crate) fn kdclLaunch(
     Ok(message::kdclLaunchReply {})
 }
 
-/// Between objects: both extents; `form` says of which kinds they are (source, then destination).
+/// Copies between objects, with both extents. `form` gives the kinds of source and destination.
 pub(crate) fn kdclCopy(
     session: &mut Session,
     _: &FrameHead,
@@ -224,7 +224,7 @@ fn copy(
     }
 }
 
-/// A pattern all over an extent.
+/// Fills an extent with a pattern.
 pub(crate) fn kdclFill(
     session: &mut Session,
     _: &FrameHead,
@@ -235,7 +235,7 @@ pub(crate) fn kdclFill(
     let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), message.memory)?;
     let extent: TransferExtent = arguments.take("extent")?;
     let pattern = arguments.remaining();
-    // A colour of an image has 16 bytes, whatever the image's elements have.
+    // An image color has 16 bytes, whatever the size of the image's elements.
     let needed = if message.form == IMAGE_BOX { 16 } else { message.patternSize as usize };
     if pattern.len() != needed {
         return Err(Code::INVALID_VALUE.into());
@@ -257,7 +257,7 @@ pub(crate) fn kdclFill(
     Ok(message::kdclFillReply {})
 }
 
-/// Objects to a device.
+/// Migrates objects to a device.
 pub(crate) fn kdclMigrate(
     session: &mut Session,
     _: &FrameHead,
@@ -274,7 +274,7 @@ pub(crate) fn kdclMigrate(
     Ok(message::kdclMigrateReply {})
 }
 
-/// A marker, or a barrier.
+/// Enqueues a marker or a barrier.
 pub(crate) fn kdclMarker(
     session: &mut Session,
     _: &FrameHead,

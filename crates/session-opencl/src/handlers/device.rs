@@ -25,7 +25,7 @@ use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::{Handle as _, Object};
 use crate::state::Session;
 
-/// Parts of a device: with no ids, only what there would be.
+/// Makes the parts of a device; without ids, only counts them.
 pub(crate) fn kdclSubDevices(
     session: &mut Session,
     _: &FrameHead,
@@ -35,7 +35,7 @@ pub(crate) fn kdclSubDevices(
     let properties: Vec<i64> = arguments.list("properties")?;
     let ids: Vec<u32> = arguments.list("ids")?;
     let parent: Object<cl_device_id> = session.shared.objects.get(message.parent)?;
-    // A list of counts ends with a 0 of its own.
+    // A list of counts ends with its own 0.
     let properties: Vec<isize> = properties.iter().map(|value| *value as isize).chain([0, 0]).collect();
     let create = |count: u32, devices: *mut cl_device_id, needed: *mut u32| {
         driver!(parent.api, clCreateSubDevices(parent.handle, properties.as_ptr(), count, devices, needed))
@@ -57,7 +57,7 @@ pub(crate) fn kdclSubDevices(
     Ok(message::kdclSubDevicesReply { types })
 }
 
-/// The device's clock and the host's, or the host's alone.
+/// Returns the clocks of the device and the host, or the host's alone.
 pub(crate) fn kdclTimers(
     session: &mut Session,
     _: &FrameHead,
@@ -75,7 +75,7 @@ pub(crate) fn kdclTimers(
     Ok(message::kdclTimersReply { deviceTime, hostTime })
 }
 
-/// Whether the driver takes a callback of the end of an object. The program's side calls those of the program itself.
+/// Tests whether the driver accepts a callback for the end of an object. The shim itself calls the program's callbacks.
 pub(crate) fn kdclTakesCallback(
     session: &mut Session,
     _: &FrameHead,
@@ -98,7 +98,7 @@ pub(crate) fn kdclTakesCallback(
     Ok(message::kdclTakesCallbackReply {})
 }
 
-/// A hint, handed on.
+/// Passes this hint on to the driver.
 pub(crate) fn kdclUnloadCompiler(
     session: &mut Session,
     _: &FrameHead,
@@ -109,7 +109,7 @@ pub(crate) fn kdclUnloadCompiler(
     Ok(message::kdclUnloadCompilerReply {})
 }
 
-/// Platform, properties besides it, devices.
+/// Makes a context from platform, further properties, and devices.
 pub(crate) fn kdclContext(
     session: &mut Session,
     _: &FrameHead,
@@ -118,7 +118,7 @@ pub(crate) fn kdclContext(
     let mut arguments = Arguments::new("kdclContext", message.arguments);
     let platform: Object<cl_platform_id> = session.shared.objects.get(arguments.take("platform")?)?;
     let properties: Vec<i64> = arguments.pairs("properties")?;
-    // The value of any other names something of the worker's: an object of OpenGL, a display, a function to call.
+    // Other properties would name objects of the worker: an OpenGL object, a display, a function to call.
     if properties.as_chunks::<2>().0.iter().any(|[name, _]| *name != i64::from(CONTEXT_INTEROP_USER_SYNC)) {
         return Err(Code::INVALID_PROPERTY.into());
     }
@@ -138,7 +138,7 @@ pub(crate) fn kdclContext(
     Ok(message::kdclContextReply {})
 }
 
-/// `form` 0: flags (one number); 1: a list of properties; 2: none at all.
+/// Makes a queue. `form` 0: flags (one number); 1: a list of properties; 2: none at all.
 pub(crate) fn kdclQueue(
     session: &mut Session,
     _: &FrameHead,
@@ -154,7 +154,7 @@ pub(crate) fn kdclQueue(
     let is_list = message.form == properties_form::LIST;
     let properties: Vec<u64> = if is_list { arguments.pairs("properties") } else { arguments.list("properties") }?;
     let api = context.api;
-    // Such a queue goes with a device that has some; asked for one of a device without, PoCL ends the process.
+    // Only devices with on-device queues support one. PoCL ends the process when asked for one on another device.
     if message.form == properties_form::LIST && is_on_device(&properties) && !has_own_queues(&device) {
         return Err(Code::INVALID_QUEUE_PROPERTIES.into());
     }
@@ -171,7 +171,7 @@ pub(crate) fn kdclQueue(
     Ok(message::kdclQueueReply { facts })
 }
 
-/// Whether pairs of properties ask for a queue to which kernels enqueue.
+/// Returns whether pairs of properties ask for a queue to which kernels enqueue.
 fn is_on_device(properties: &[u64]) -> bool {
     let (pairs, _) = properties.as_chunks::<2>();
     pairs.iter().any(|[name, value]| *name == u64::from(QUEUE_PROPERTIES) && value & QUEUE_ON_DEVICE != 0)
@@ -182,7 +182,7 @@ fn has_own_queues(device: &Object<cl_device_id>) -> bool {
     count.is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0))
 }
 
-/// Not all drivers have it: it is gone from the standard since version 1.1.
+/// Sets a property of a queue. Not all drivers have this function, which version 1.1 of the standard removed.
 pub(crate) fn kdclQueueProperty(
     session: &mut Session,
     _: &FrameHead,
@@ -196,7 +196,7 @@ pub(crate) fn kdclQueueProperty(
     Ok(message::kdclQueuePropertyReply { old, facts })
 }
 
-/// The queue that kernels of a device enqueue to.
+/// Sets the queue to which kernels of a device enqueue.
 pub(crate) fn kdclDefaultQueue(
     session: &mut Session,
     _: &FrameHead,
@@ -212,7 +212,7 @@ pub(crate) fn kdclDefaultQueue(
     Ok(message::kdclDefaultQueueReply {})
 }
 
-/// `form` 0: the three numbers of the old function; 1: a list of properties; 2: none at all.
+/// Makes a sampler. `form` 0: the three numbers of the old function; 1: a list of properties; 2: none at all.
 pub(crate) fn kdclSampler(
     session: &mut Session,
     _: &FrameHead,

@@ -24,7 +24,7 @@ use crate::objects::held_events::{HeldEvent, wait};
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// An event that the program sets.
+/// Makes an event whose status the program sets (`clCreateUserEvent`).
 pub(crate) fn kdclUserEvent(
     session: &mut Session,
     _: &FrameHead,
@@ -48,7 +48,7 @@ pub(crate) fn kdclSetUserEvent(
     Ok(message::kdclSetUserEventReply {})
 }
 
-/// Tells when an event has come to a state.
+/// Registers a callback for when an event reaches a state.
 pub(crate) fn kdclEventCallback(
     session: &mut Session,
     _: &FrameHead,
@@ -68,7 +68,7 @@ pub(crate) fn kdclEventCallback(
     Ok(message::kdclEventCallbackReply {})
 }
 
-/// Waits for all of a list.
+/// Waits for all events of a list.
 pub(crate) fn kdclWait(
     session: &mut Session,
     _: &FrameHead,
@@ -78,11 +78,11 @@ pub(crate) fn kdclWait(
     let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
     let held: Vec<HeldEvent> =
         ids.iter().map(|id| HeldEvent::of(&session.shared.objects, *id)).collect::<Result<_, _>>()?;
-    // One driver waits for all of them.
+    // All events must belong to one driver, which waits for them.
     if held.iter().any(|event| !ptr::eq(event.api(), first.api)) {
         return Err(Code::INVALID_CONTEXT.into());
     }
-    // Of an event from before a restore they are known already.
+    // The times of an event from before a restore are known already.
     let known = ids.first().and_then(|id| session.event_times.get(id)).map(listed);
     let is_asked = message.wanted != 0 && held.len() == 1;
     if session.may_glance() {
@@ -97,7 +97,8 @@ pub(crate) fn kdclWait(
     }))
 }
 
-/// Has the command of an event begun, which the thread that waits for it has the driver do. One that the program sets has no queue.
+/// Flushes the queue of an event's command so that it begins: the driver expects that of a thread that waits. A user event has no
+/// queue.
 fn begin(event: &HeldEvent) {
     let api = event.api();
     let queue = ask::<usize>(|size, out| {
@@ -110,14 +111,14 @@ fn begin(event: &HeldEvent) {
     }
 }
 
-/// Has the queue's commands begun.
+/// Flushes a queue, so that its commands begin.
 pub(crate) fn kdclFlush(session: &mut Session, _: &FrameHead, message: message::kdclFlush) -> Result<(), Fault> {
     let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
     Ok(driver!(queue.api, clFlush(queue.handle)).ok()?)
 }
 
-/// Waits for the write of a context that the program took for done last: those before it are of the same queue, which keeps its
-/// order.
+/// Waits for the last blocking write of a context that the program takes for done. Earlier writes are in the same queue, which
+/// keeps their order.
 pub(crate) fn kdclWaitWrite(
     session: &mut Session,
     _: &FrameHead,

@@ -1,4 +1,4 @@
-//! Queries: every `clGet…Info` in one message. Values that are objects never come here: the program's side knows them.
+//! Queries: every `clGet…Info` in one message. Values that are objects never come here: the shim knows them.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -23,7 +23,7 @@ use crate::objects::object::Object;
 use crate::objects::table::Objects;
 use crate::state::Session;
 
-/// Asks, and keeps what is too long for one reply.
+/// Answers a query, and stores what is too long for one reply.
 pub(crate) fn kdclInfo(
     session: &mut Session,
     head: &FrameHead,
@@ -33,7 +33,7 @@ pub(crate) fn kdclInfo(
         Some(value) => value,
         None => ask(&session.shared.objects, &message)?,
     };
-    // A program's facts of a device stay the same, whatever device is there after a restore.
+    // The properties of a device that the program has seen stay the same, whatever device a restore brings.
     if matches!(message.query, query::DEVICE | query::PLATFORM) {
         session.device_answers.insert((message.object, message.parameter), value.clone());
     }
@@ -46,7 +46,7 @@ pub(crate) fn kdclInfo(
 }
 
 impl Session {
-    /// An answer that the session gives in place of the driver: the one from before a restore.
+    /// Returns the answer from before a restore, which the session gives in place of the driver.
     fn cached_answer(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
         match message.query {
             query::DEVICE | query::PLATFORM => self.device_answers.get(&(message.object, message.parameter)).cloned(),
@@ -59,8 +59,8 @@ impl Session {
     }
 }
 
-/// What the driver tells of a new object, for the reply that makes it: each value behind the kind of its query and its parameter. A
-/// replayed object has told it.
+/// Returns the properties of a new object for the reply that makes it: each value after its query kind and parameter. Empty for a
+/// replayed object, whose reply has told them.
 pub(super) fn facts(session: &Session, object: u32, query: u32, parameters: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let parameters = if session.replay.is_on { &[] } else { parameters };
@@ -75,14 +75,14 @@ pub(super) fn facts(session: &Session, object: u32, query: u32, parameters: &[u3
     bytes
 }
 
-/// A list of all times, as it travels.
+/// Encodes all times as a list.
 pub(super) fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     list::put(&mut bytes, &times.iter().flat_map(|(state, time)| [u64::from(*state), *time]).collect::<Vec<_>>());
     bytes
 }
 
-/// `get(object, parameter, …)` of one kind of object.
+/// Calls `get(object, parameter, …)` for one kind of object.
 macro_rules! plain {
     ($objects:expr, $message:expr, $handle:ident $function:ident) => {{
         let object: Object<$handle> = $objects.get($message.object)?;
@@ -120,7 +120,7 @@ fn ask(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     Ok(answer?)
 }
 
-/// The id of the queue that kernels of a queue's device enqueue to; 0: none that the program has made.
+/// Returns the id of the queue to which kernels of a queue's device enqueue; 0 if it is none of the program's.
 fn default_queue(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
     let handle = plain!(objects, m, cl_command_queue clGetCommandQueueInfo)?;
     let handle = handle.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) as usize;
@@ -144,7 +144,7 @@ fn argument(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Cod
     })
 }
 
-/// Without a device, the driver takes the only one.
+/// Returns the handle of a device; null without an id, for which the driver takes the only device.
 fn device(objects: &Objects, api: &Dispatch, id: u32) -> Result<cl_device_id, Code> {
     if id == 0 { Ok(cl_device_id::NULL) } else { Ok(objects.get_of::<cl_device_id>(api, id)?.handle) }
 }
@@ -169,7 +169,7 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
     })
 }
 
-/// Sizes of a group, as many as there is room for with the thread that asks: of three dimensions at most.
+/// Returns the sizes of a group, as many as the caller has room for: at most three dimensions.
 fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     const MAX_GROUP_BYTES: u64 = 3 * size_of::<usize>() as u64;
     let kernel: Object<cl_kernel> = objects.get(m.object)?;
@@ -206,7 +206,7 @@ fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
     Ok(bytes.flat_map(u32::to_le_bytes).collect())
 }
 
-/// Nothing, if the driver has devices of a type.
+/// Succeeds with an empty value if the driver has devices of a type.
 fn device_type(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     let platform: Object<cl_platform_id> = objects.get(m.object)?;
     let of_type: u64 = Arguments::new("kdclInfo", m.input).take("type")?;
@@ -215,7 +215,7 @@ fn device_type(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, 
     Ok(Vec::new())
 }
 
-/// The binaries of all devices of a program, as a list.
+/// Returns the binaries of all devices of a program, as a list.
 fn binaries(program: &Object<cl_program>) -> Result<Vec<u8>, Code> {
     let get = |parameter, size, out, needed| {
         driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed))

@@ -22,7 +22,7 @@ use crate::drivers::driver::value;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Types of objects that are passed by value.
+/// Types of arguments that are objects.
 const OBJECT_TYPES: [&[u8]; 15] = [
     b"sampler_t",
     b"queue_t",
@@ -41,7 +41,7 @@ const OBJECT_TYPES: [&[u8]; 15] = [
     b"image3d_t",
 ];
 
-/// A kernel of a program, with what its arguments are: a byte each.
+/// Makes a kernel of a program, and returns the kind of each argument: one byte each.
 pub(crate) fn kdclKernel(
     session: &mut Session,
     _: &FrameHead,
@@ -64,7 +64,7 @@ fn facts(kernel: &Object<cl_kernel>) -> Vec<u8> {
     (0..count).map(|index| kind(kernel, index).unwrap_or(argument::UNKNOWN)).collect()
 }
 
-/// What an argument is, where the driver keeps what the source said.
+/// Returns the kind of an argument, if the driver keeps the source's declarations.
 fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
     let ask = |parameter| {
         value(|size, pointer, needed| {
@@ -83,7 +83,7 @@ fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
     })
 }
 
-/// A kernel with the arguments of another.
+/// Makes a kernel with the arguments of another.
 pub(crate) fn kdclCloneKernel(
     session: &mut Session,
     _: &FrameHead,
@@ -131,7 +131,7 @@ pub(crate) fn kdclSetArgument(
     Ok(message::kdclSetArgumentReply {})
 }
 
-/// What a kernel reaches besides its arguments, or a flag.
+/// Sets the memory that a kernel reaches besides its arguments, or a flag.
 pub(crate) fn kdclSetExecInfo(
     session: &mut Session,
     _: &FrameHead,
@@ -143,7 +143,7 @@ pub(crate) fn kdclSetExecInfo(
             session.svm.check(address, 0)?;
         }
     }
-    // Without bytes the driver gets the pointer and size of the program, and reads nothing there.
+    // Without bytes the driver gets the program's pointer and size, and reads nothing there.
     let pointer = if message.has_value == 0 { ptr::null() } else { message.value.as_ptr().cast() };
     if message.has_value != 0 && message.value.len() as u64 != message.size {
         return Err(Code::INVALID_VALUE.into());

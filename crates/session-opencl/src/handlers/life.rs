@@ -1,4 +1,4 @@
-//! Life of a session and of its objects.
+//! Start and end of a session and of its objects.
 
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
 
@@ -10,7 +10,7 @@ use katydid_wire::opencl::{kind as of, message};
 use crate::calls::fault::Fault;
 use crate::state::Session;
 
-/// Platforms and their devices with types: counts and numbers, in the order of the ids.
+/// Returns platforms and their devices with types: counts and numbers, in the order of the ids.
 pub(crate) fn kdclPlatforms(
     session: &mut Session,
     _: &FrameHead,
@@ -25,13 +25,13 @@ pub(crate) fn kdclPlatforms(
     Ok(message::kdclPlatformsReply { facts })
 }
 
-/// The last reference of the program's is gone. An id that names nothing is one whose making failed.
+/// Releases an object: the program has dropped its last reference. An id without an object is one whose creation failed.
 pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message::kdclRelease) -> Result<(), Fault> {
     let Some(object) = session.shared.objects.take(message.object) else { return Ok(()) };
     match object.kind() {
         of::DEVICE => session.device_answers.retain(|(device, _), _| *device != message.object),
         of::CONTEXT => {
-            // Its objects keep a context, and those of ours would do so for ever.
+            // The worker's own staging objects would keep the context alive for ever.
             session.staging_states.remove(&message.object);
             session.zero_copy_known.remove(&message.object);
             session.images_in_place.retain(|(context, ..), _| *context != message.object);
@@ -44,13 +44,13 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::EVENT => drop(session.event_times.remove(&message.object)),
         _ => {}
     }
-    // The driver has it back as soon as nothing else of the session uses it.
+    // The driver gets it back as soon as nothing else in the session uses it.
     drop(object);
     Ok(())
 }
 
 impl Session {
-    /// Forgets what is known of a memory object.
+    /// Drops all notes about a memory object.
     fn let_memory_end(&mut self, id: u32) {
         self.in_zero_copy.remove(&id);
         self.is_in_host.remove(&id);
@@ -58,13 +58,13 @@ impl Session {
         self.was_in_host.remove(&id);
         self.given_pipes.remove(&id);
         self.host_maps.retain(|(memory, _), _| *memory != id);
-        // The last one is called first.
+        // The callback registered last is called first.
         let tokens = self.destructors.remove(&id).unwrap_or_default();
         self.shared.upcalls.expect(tokens.into_iter().rev());
     }
 }
 
-/// Data for the next message of this thread.
+/// Receives data for the next message of this thread.
 pub(crate) fn kdclUpload(
     session: &mut Session,
     head: &FrameHead,
@@ -73,7 +73,7 @@ pub(crate) fn kdclUpload(
     Ok(session.uploads.add(head.thread, message.total, message.data)?)
 }
 
-/// A part of this thread's long answer.
+/// Returns a part of this thread's long answer.
 pub(crate) fn kdclBlob(
     session: &mut Session,
     head: &FrameHead,
@@ -89,7 +89,7 @@ pub(crate) fn kdclBlob(
     Ok(message::kdclBlobReply { data })
 }
 
-/// The next callback that is due.
+/// Returns the next callback that is due.
 pub(crate) fn kdclUpcallNext(
     _: &mut Session,
     head: &FrameHead,
@@ -98,7 +98,7 @@ pub(crate) fn kdclUpcallNext(
     Ok(next_upcall(*head))
 }
 
-/// Waits for the next callback; `head` is the frame that is answered with it.
+/// Waits for the next callback; `head` is the frame that it answers.
 pub(crate) fn next_upcall(head: FrameHead) -> crate::calls::executor::ExecutorCall<message::kdclUpcallNextReply> {
     Box::new(move |shared| {
         let due = shared.upcalls.next(&head);
@@ -106,7 +106,7 @@ pub(crate) fn next_upcall(head: FrameHead) -> crate::calls::executor::ExecutorCa
     })
 }
 
-/// What kernels printed comes with every waited reply; this one has room for nothing else.
+/// Returns nothing itself: the output that kernels printed comes with every waited reply.
 pub(crate) fn kdclOutput(
     _: &mut Session,
     _: &FrameHead,

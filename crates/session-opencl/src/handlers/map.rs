@@ -1,8 +1,8 @@
-//! Maps of buffers in memory that the program has too ([`crate::memory::host`]).
+//! Maps of buffers in memory that is shared with the program ([`crate::memory::host`]).
 //!
-//! The driver maps a buffer that was made over it, and copies nothing if the buffer lies there. Of another one, such as it is
-//! after a restore, the region is copied by commands. So is one of an image, unless that lies there: then a map does nothing but
-//! to have its turn.
+//! The driver maps a buffer that was made over this memory, and copies nothing if the buffer lies there. For any other buffer,
+//! such as one after a restore, commands copy the region. The same holds for images; for an image that lies in this memory, a map
+//! only takes its place in the queue's order.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -24,7 +24,7 @@ use crate::handlers::transfer::{Host, Transfer};
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// A region of a buffer, and its place in the memory of both.
+/// A region of a buffer, and its location in shared memory.
 struct Region {
     command: Command,
     memory: Object<cl_mem>,
@@ -48,19 +48,19 @@ impl Region {
         Ok(Self { command, memory, pointer, offset: extent.origin[0] as usize, size: extent.region[0] as usize })
     }
 
-    /// A command that moves nothing, in its place among the others.
+    /// Enqueues a command that moves nothing, in its place among the others.
     fn mark(&self, session: &Session) -> Result<(), Fault> {
         mark(session, &self.command)
     }
 
-    /// The driver's own map. One that leads elsewhere is taken back: such a driver copies.
+    /// Maps the region with the driver. A map at another address is undone: such a driver copies.
     fn map(&self, session: &Session, flags: u64) -> Result<(), Fault> {
         let (api, queue, memory) = (self.command.api(), self.command.queue.handle, self.memory.handle);
         let map = api.clEnqueueMapBuffer.ok_or(Code::INVALID_OPERATION)?;
         let mut pointer = ptr::null_mut();
         self.command.run(session, |count, list, event| {
             let mut code = 0;
-            // SAFETY: handles are the driver's, the list is as long as said, the code is a local.
+            // SAFETY: handles are the driver's, the list has the stated length, the code is a local.
             pointer =
                 unsafe { map(queue, memory, 0, flags, self.offset, self.size, count, list, event, &raw mut code) };
             Code(code)
@@ -78,7 +78,7 @@ fn mark(session: &Session, command: &Command) -> Result<(), Fault> {
     command.run(session, |count, list, event| driver!(api, clEnqueueMarkerWithWaitList(queue, count, list, event)))
 }
 
-/// A box of an image, and its place in the memory of both; the pitches there stand behind the extent.
+/// A box of an image, and its location in shared memory; the pitches there follow the extent.
 struct ImageRegion {
     command: Command,
     transfer: Transfer,
@@ -103,14 +103,14 @@ impl ImageRegion {
         Ok(Self { command, transfer, pointer })
     }
 
-    /// A command that brings the box to its place, or back.
+    /// Enqueues a copy of the box to its location, or back.
     fn copy(&self, session: &Session, is_read: bool) -> Result<(), Fault> {
         let Self { command, transfer, pointer } = self;
         command.run(session, |count, list, event| transfer.enqueue(command, *pointer, is_read, (count, list, event)))
     }
 }
 
-/// What the region holds is in the memory of both when the command has ended.
+/// Maps a region: shared memory holds its contents when the command has ended.
 pub(crate) fn kdclMap(
     session: &mut Session,
     _: &FrameHead,
@@ -144,7 +144,7 @@ pub(crate) fn kdclMap(
     Ok(message::kdclMapReply { in_place })
 }
 
-/// The region is the device's again, with what the program may have written there.
+/// Unmaps a region: it belongs to the device again, with what the program may have written there.
 pub(crate) fn kdclUnmap(
     session: &mut Session,
     _: &FrameHead,
@@ -165,7 +165,7 @@ pub(crate) fn kdclUnmap(
     let Region { command, memory, pointer, offset, size } = &region;
     let (api, queue) = (command.api(), command.queue.handle);
     if session.mapped_in_host.contains(&message.memory) {
-        // What was mapped in the worker before this one is mapped in no driver.
+        // A region that was mapped in the worker before this one is not mapped in any driver.
         if !session.host_maps.contains_key(&(message.memory, message.address)) {
             region.mark(session)?;
             return Ok(message::kdclUnmapReply {});
@@ -190,14 +190,14 @@ impl Session {
         self.journal.get(memory).is_some_and(|entry| entry.is_made_by::<kdclImage<'_>>())
     }
 
-    /// Counts maps of what is not the driver's memory, where that matters.
+    /// Counts maps of memory that is not the driver's, where that matters.
     fn count_map(&self, address: u64, is_mapped: bool) {
         if let Some(host) = &self.host {
             host.count_map(address, is_mapped);
         }
     }
 
-    /// One map fewer of this region.
+    /// Removes one map of this region.
     fn forget_map(&mut self, memory: u32, address: u64) {
         let Some(count) = self.host_maps.get_mut(&(memory, address)) else { return };
         *count -= 1;

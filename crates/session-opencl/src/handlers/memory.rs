@@ -1,6 +1,6 @@
-//! Buffers, images and pipes. What an object begins with comes as data, and the flags say to copy it. No host memory of the
-//! program's reaches a driver but that which both sides have ([`crate::memory::host`]): buffers of processors lie there, and drivers
-//! of other devices map theirs there.
+//! Buffers, images and pipes. Initial contents come as data, and the flags tell the driver to copy it. Drivers see no host memory
+//! of the program but the memory that both sides share ([`crate::memory::host`]). Buffers of processors lie there, and drivers of
+//! other devices map theirs there.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -34,7 +34,7 @@ use crate::objects::lifetimes::{ObjectRef, OwnedObject};
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// What programs ask of images, but for what is an object.
+/// Image parameters that programs query, except those that are objects.
 const IMAGE_PARAMS: [u32; 10] = [
     IMAGE_FORMAT,
     IMAGE_ELEMENT_SIZE,
@@ -47,17 +47,17 @@ const IMAGE_PARAMS: [u32; 10] = [
     IMAGE_NUM_MIP_LEVELS,
     IMAGE_NUM_SAMPLES,
 ];
-/// The extensions that images with levels, and those with samples, come with.
+/// The extensions for images with levels and for images with samples.
 const LEVELS_EXTENSION: &[u8] = b"cl_khr_mipmap_image";
 const SAMPLES_EXTENSION: &[u8] = b"cl_khr_gl_msaa_sharing";
 
 impl Session {
-    /// The bytes of a message: those that collected before it, or what is left of its own.
+    /// Returns the bytes of a message: those uploaded before it, or the rest of its own.
     pub(crate) fn bytes<'a>(&mut self, head: &FrameHead, staged: u32, own: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
         if staged == 0 { Ok(Cow::Borrowed(own)) } else { Ok(Cow::Owned(self.uploads.finish(head.thread)?)) }
     }
 
-    /// The bytes that an object begins with, which may also lie in memory that the program has too: address and length.
+    /// Returns the initial contents of an object. They may also lie in memory shared with the program: address and length.
     fn initial_data<'a>(&mut self, head: &FrameHead, staged: u32, mut own: &'a [u8]) -> Result<InitialData<'a>, Fault> {
         if staged != STAGED_IN_HOST {
             return self.bytes(head, staged, own).map(InitialData::Own);
@@ -68,7 +68,7 @@ impl Session {
         Ok(InitialData::Shared(host.pointer_to(address, length)?, length as usize))
     }
 
-    /// Flags and memory for the driver: a buffer uses memory, begins with it, or with data.
+    /// Returns flags and memory for the driver: a buffer uses memory, copies it, or copies data.
     fn beginning(&self, message: &message::kdclBuffer<'_>, data: &InitialData<'_>) -> Result<(u64, *mut void), Fault> {
         if message.host_address == 0 {
             return Ok(filled(message.flags, data));
@@ -83,7 +83,7 @@ impl Session {
         if host.is_unshared(message.host_address) {
             return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
         }
-        // One whose contents an image has was none of processors', and stays as it was.
+        // A buffer whose contents are in the image did not belong to processors, and stays as it was.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let lies_there = self.is_of_processors(message.context) && map_mode() == MapMode::InPlace && !had_own;
         if lies_there || (map_mode() != MapMode::Copy && !self.replay.is_on) {
@@ -95,12 +95,12 @@ impl Session {
         Ok((message.flags, if message.flags & MEM_COPY_HOST_PTR == 0 { ptr::null_mut() } else { pointer }))
     }
 
-    /// Whether an address lies in the memory that the program has too.
+    /// Returns whether an address lies in the memory that is shared with the program.
     pub(crate) fn is_in_host(&self, address: u64) -> bool {
         self.host.as_ref().is_some_and(|host| host.has(address))
     }
 
-    /// Notes a memory object that was made; one that lies in other memory counts with that.
+    /// Registers a new memory object; one that lies in another object is charged with that.
     fn bind_memory(
         &mut self,
         id: u32,
@@ -113,19 +113,20 @@ impl Session {
         self.shared.objects.set_held::<cl_mem>(id, owned)
     }
 
-    /// Where memory of a context lies.
+    /// Returns the kind of memory in which memory of a context lies.
     pub(crate) fn memory_kind(&self, context: u32) -> MemoryKind {
         if self.is_of_processors(context) { MemoryKind::Machine } else { MemoryKind::Gpu }
     }
 }
 
-/// The program's flags with the one that says what `data` is for.
+/// Returns the program's flags, adjusted for `data`, and the pointer to it.
 fn filled(flags: u64, data: &InitialData<'_>) -> (u64, *mut void) {
     let flags = flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
     if data.is_empty() { (flags, ptr::null_mut()) } else { (flags | MEM_COPY_HOST_PTR, data.pointer()) }
 }
 
-/// `properties` 1: a list of them stands before the data, which is empty: descriptors and handles in it would be the worker's.
+/// Makes a buffer. With `properties` 1, a list of them precedes the data. It must be empty: descriptors and handles in it would
+/// be the worker's.
 pub(crate) fn kdclBuffer(
     session: &mut Session,
     head: &FrameHead,
@@ -142,7 +143,7 @@ pub(crate) fn kdclBuffer(
         return Err(Code::INVALID_BUFFER_SIZE.into());
     }
     let is_in_svm = message.host_address != 0 && !session.is_in_host(message.host_address);
-    // Shared virtual memory is counted already.
+    // Shared virtual memory is charged already.
     let charge = if is_in_svm {
         None
     } else {
@@ -180,7 +181,7 @@ pub(crate) fn kdclBuffer(
     Ok(message::kdclBufferReply { facts: facts(session, message.memory, query::MEMORY, &[MEM_SIZE]) })
 }
 
-/// A part of a buffer.
+/// Makes a sub-buffer.
 pub(crate) fn kdclSubBuffer(
     session: &mut Session,
     _: &FrameHead,
@@ -202,7 +203,7 @@ pub(crate) fn kdclSubBuffer(
     Ok(message::kdclSubBufferReply {})
 }
 
-/// The numbers of a description, as they travel; then the data.
+/// Decodes the numbers of an image description; the data follows.
 fn description(arguments: &mut Arguments<'_>, parent: cl_mem) -> Result<(cl_image_format, cl_image_desc), Fault> {
     let format = cl_image_format {
         image_channel_order: arguments.take("format")?,
@@ -225,7 +226,7 @@ fn description(arguments: &mut Arguments<'_>, parent: cl_mem) -> Result<(cl_imag
     Ok((format, description))
 }
 
-/// An image, of its own memory or of another object's.
+/// Makes an image with its own memory or another object's.
 pub(crate) fn kdclImage(
     session: &mut Session,
     head: &FrameHead,
@@ -239,7 +240,7 @@ pub(crate) fn kdclImage(
     let mut arguments = Arguments::new("kdclImage", message.arguments);
     let (format, shape) = description(&mut arguments, parent)?;
     let data = session.initial_data(head, message.staged, arguments.remaining())?;
-    // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
+    // Elements have at most 16 bytes, so this bounds what the driver reads before its own size is known.
     let api = context.api;
     session.stands(message.context, api, &shape)?;
     let in_place = session.image_in_place(&message, (&format, &shape))?;
@@ -288,8 +289,8 @@ pub(crate) fn kdclImage(
 }
 
 impl Session {
-    /// Flags and data of an image with memory of its own that begins with what the program has in memory of both. One that is
-    /// made again begins with nothing.
+    /// Returns flags and data of an image with its own memory whose initial contents lie in shared memory. A replayed image
+    /// begins empty.
     fn copied_image(
         &self,
         message: &message::kdclImage<'_>,
@@ -310,8 +311,8 @@ impl Session {
         Ok(filled(message.flags, &InitialData::Shared(pointer, bytes)))
     }
 
-    /// Whether a driver may be asked for such an image: levels and samples come with extensions. The standard names the code
-    /// where these are not; asked all the same, PoCL ends the process.
+    /// Checks that a driver supports levels and samples, which come with extensions. Without them it returns the standard's code;
+    /// PoCL would end the process.
     fn stands(&self, context: u32, api: &katydid_opencl_sys::Dispatch, shape: &cl_image_desc) -> Result<(), Code> {
         let needed = [(shape.num_mip_levels, LEVELS_EXTENSION), (shape.num_samples, SAMPLES_EXTENSION)];
         let devices = self.devices_of(context);
@@ -324,7 +325,7 @@ impl Session {
     }
 }
 
-/// The texels of an image, without the numbers that its type has no use for.
+/// Returns the texels of an image, without the numbers that its type ignores.
 fn texels(shape: &cl_image_desc, element: u64) -> Texels {
     let [width, height, depth, images] =
         [shape.image_width, shape.image_height, shape.image_depth, shape.image_array_size].map(|size| size as u64);
@@ -338,7 +339,7 @@ fn texels(shape: &cl_image_desc, element: u64) -> Texels {
     Texels { bytes: element, extent, has_layers, levels: shape.num_mip_levels.max(1) }
 }
 
-/// `of`: a context, and the image's flags. A driver reads as many bytes as the shape says, so the data must hold them.
+/// Checks the length of an image's data: a driver reads as many bytes as the shape says. `of` is a context and the image's flags.
 fn check_data(
     api: &katydid_opencl_sys::Dispatch,
     of: (cl_context, u64),
@@ -350,8 +351,8 @@ fn check_data(
     if fits && packed_bytes(api, of, format, shape)? == length { Ok(()) } else { Err(Code::INVALID_IMAGE_SIZE) }
 }
 
-/// Bytes of an image without gaps. How large an element is the driver tells of an image of one element, with the accesses of the
-/// flags: of some formats it has no image that kernels write to.
+/// Returns the bytes of an image without gaps. The element size comes from a probe image of one element, with the accesses of the
+/// flags: some formats have no image that kernels write to.
 fn packed_bytes(
     api: &katydid_opencl_sys::Dispatch,
     (context, flags): (cl_context, u64),
@@ -378,14 +379,14 @@ fn packed_bytes(
     bytes.flatten().ok_or(Code::INVALID_IMAGE_SIZE)
 }
 
-/// A number that the driver tells of an object; 0 if it does not.
+/// Returns a number that the driver reports of an object; 0 if it reports none.
 fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32) -> u64 {
     let mut number = 0u64;
     let _ = driver!(api, clGetMemObjectInfo(object, parameter, 8, (&raw mut number).cast(), ptr::null_mut()));
     number
 }
 
-/// A number that the driver tells of an image; 0 if it does not.
+/// Returns a number that the driver reports of an image; 0 if it reports none.
 pub(crate) fn number_of_image(api: &katydid_opencl_sys::Dispatch, image: cl_mem, parameter: u32) -> u64 {
     let mut number = 0u64;
     let _ = driver!(api, clGetImageInfo(image, parameter, 8, (&raw mut number).cast(), ptr::null_mut()));
@@ -400,7 +401,7 @@ pub(crate) fn kdclPipe(
 ) -> Result<message::kdclPipeReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let api = context.api;
-    // One place more than packets tells a full pipe from an empty one.
+    // One slot more than packets tells a full pipe from an empty one.
     let bytes = u64::from(message.packetSize).saturating_mul(u64::from(message.packets) + 1);
     let charge = session.shared.charges.charge(session.memory_kind(message.context), bytes);
     let charge = Some(charge.ok_or(Code::MEM_OBJECT_ALLOCATION_FAILURE)?);
@@ -411,7 +412,7 @@ pub(crate) fn kdclPipe(
     Ok(message::kdclPipeReply {})
 }
 
-/// Tells when the object is gone.
+/// Registers a callback for the end of the object.
 pub(crate) fn kdclMemoryCallback(
     session: &mut Session,
     _: &FrameHead,
@@ -436,7 +437,7 @@ mod tests {
     use super::*;
     use crate::tests::{empty_table, release};
 
-    /// Has images that kernels read, and no others.
+    /// A driver with images that kernels read, and no others.
     unsafe extern "C" fn create_image(
         _: cl_context,
         flags: u64,
@@ -451,7 +452,7 @@ mod tests {
         if flags == MEM_READ_ONLY { cl_mem(ptr::without_provenance_mut(64)) } else { cl_mem::NULL }
     }
 
-    /// Elements have four bytes.
+    /// Reports elements of four bytes.
     unsafe extern "C" fn image_info(_: cl_mem, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
         // SAFETY: room for a number.
         unsafe { value.cast::<u64>().write_unaligned(4) };

@@ -1,5 +1,5 @@
-//! Programs: made, built, compiled, linked. A build may take long, so it runs on the executor of the thread that asked. With a
-//! callback the driver decides, as it does natively, whether the build has ended when the call returns.
+//! Programs: creates, builds, compiles and links them. A build may take long, so it runs on the executor of the thread that
+//! asked. With a callback the driver decides, as it does natively, whether the build has ended when the call returns.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -29,18 +29,18 @@ use crate::handlers::pointer;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// No code of a driver's.
+/// Stands for no code yet; no driver returns it.
 const NO_BUILD_CODE: i32 = i32::MAX;
 /// `CL_BUILD_ERROR`: the last build of the program failed.
 const BUILD_ERROR: i32 = -2;
 
-/// A C string out of bytes of a message.
+/// Makes a C string from bytes of a message.
 fn c_string(bytes: Vec<u8>) -> Result<CString, Code> {
     CString::new(bytes).map_err(|_| Code::INVALID_VALUE)
 }
 
-/// A program out of text, binaries, intermediate language, or names. What a driver says of binaries that it refuses is the thread's
-/// long answer.
+/// Makes a program from source, binaries, intermediate language, or built-in kernel names. The driver's status of binaries that
+/// it refuses becomes the thread's long answer.
 pub(crate) fn kdclProgram(
     session: &mut Session,
     head: &FrameHead,
@@ -55,7 +55,7 @@ pub(crate) fn kdclProgram(
     let mut status = Vec::new();
     let handle = match message.form {
         form::SOURCE => {
-            // A driver takes a text without a length for one that ends with a zero.
+            // A driver reads a text of length 0 as one that ends with a zero byte.
             let text = if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast::<c_char>() };
             let length = bytes.len();
             make!(context.api, clCreateProgramWithSource(context.handle, 1, &raw const text, &raw const length))?
@@ -82,7 +82,7 @@ pub(crate) fn kdclProgram(
     Ok(message::kdclProgramReply { status })
 }
 
-/// Reads devices, lengths, bytes; returns the program, and a code for each binary.
+/// Reads devices, lengths and bytes; returns the program, and a code for each binary.
 fn binary(
     session: &Session,
     context: &Object<cl_context>,
@@ -118,19 +118,19 @@ fn binary(
     Ok((program, statuses.flat_map(i32::to_le_bytes).collect()))
 }
 
-/// What a build is made of, as the driver takes it.
+/// The inputs of a build, as the driver takes them.
 struct Build {
     compile: bool,
     devices: Vec<cl_device_id>,
     options: CString,
     headers: Vec<cl_program>,
-    /// The headers by their ids.
+    /// Ids of the headers.
     header_ids: Vec<u32>,
     names: Vec<CString>,
 }
 
 impl Build {
-    /// What to do (0 build, 1 compile), devices, options, headers and their names.
+    /// Reads the kind (0 build, 1 compile), devices, options, headers and their names.
     fn read(session: &Session, api: &Dispatch, mut arguments: Arguments<'_>) -> Result<Self, Fault> {
         let objects = &session.shared.objects;
         let compile = arguments.take::<u32>("kind")? != 0;
@@ -146,7 +146,8 @@ impl Build {
         Ok(Self { compile, devices, options, headers, header_ids, names })
     }
 
-    /// The driver's code. With `end`, the driver tells the end of the build there, whether before or after it returns.
+    /// Runs the build and returns the driver's code. With `end`, the driver reports the end of the build there, before or after
+    /// it returns.
     fn run(&self, program: &Object<cl_program>, end: Option<&BuildEnd>) -> Code {
         let (count, devices, options) = (self.devices.len() as u32, pointer(&self.devices), self.options.as_ptr());
         let (tell, data) = build_notify(end);
@@ -170,7 +171,7 @@ impl Build {
         )
     }
 
-    /// How a build ended whose end the driver has told: the code that a build without a callback would have had.
+    /// Returns the code of a build whose end the driver has reported: what a build without a callback would have returned.
     fn outcome(&self, program: &Object<cl_program>) -> Code {
         let get = |parameter, size, out, needed| {
             driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed))
@@ -195,19 +196,19 @@ impl Build {
     }
 }
 
-/// A device in a list that a driver has told.
+/// Reads a device from a list that a driver returned.
 fn handle(bytes: &[u8]) -> Option<cl_device_id> {
     let value = u64::from_le_bytes(*bytes.first_chunk()?) as usize;
     Some(cl_device_id(ptr::with_exposed_provenance_mut(value)))
 }
 
-/// The function and the data that a driver is given to tell the end of a build.
+/// Returns the callback and user data for the driver to report the end of a build.
 fn build_notify(end: Option<&BuildEnd>) -> (cl_program_notify, *mut void) {
     (end.is_some().then_some(notify::build as _), end.map_or(ptr::null_mut(), BuildEnd::data))
 }
 
-/// Builds or compiles. With a token the driver is given a callback too, so that it answers as it does natively: the reply has its
-/// code, and whether it has told the end already. An upcall tells an end that comes later.
+/// Builds or compiles. With a token the driver gets a callback too, so that it behaves as it does natively. The reply holds its
+/// code, and whether it has called already. An upcall reports an end that comes later.
 pub(crate) fn kdclBuild(
     session: &mut Session,
     head: &FrameHead,
@@ -240,7 +241,7 @@ pub(crate) fn kdclBuild(
         let task: ExecutorTask = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
-            // The program has had its answer. Beyond the limit it can allocate no more.
+            // The program has its answer already. Beyond the limit it can allocate no more.
             let _ = shared.count_program(id, &program);
             drop(held);
             shared.upcalls.push(PendingCallback { token, status: 0, text: Vec::new() });
@@ -250,8 +251,8 @@ pub(crate) fn kdclBuild(
     }))
 }
 
-/// Links: devices, options, programs. A driver may fail and make a program all the same, for its log. With `notified`, the driver is given
-/// a callback, and the reply comes when it was called.
+/// Links a program from devices, options and programs. A driver may fail and still make a program, for its log. With `notified`,
+/// the driver gets a callback, and the reply waits for it if the link returned a program.
 pub(crate) fn kdclLink(
     session: &mut Session,
     _: &FrameHead,
@@ -278,7 +279,7 @@ pub(crate) fn kdclLink(
                 end.wait_for();
             }
             called_back = end.has_come().into();
-            // A failed link may have one, for its log.
+            // A failed link may have a program, for its log.
             let program = end.take_program();
             match returned {
                 false => handle = program,
@@ -291,7 +292,7 @@ pub(crate) fn kdclLink(
         if handle != cl_program::NULL {
             let program = Object { handle, api: context.api, size: 0 };
             shared.objects.set(id, program, vec![made_of]).map_err(|_| Code::OUT_OF_RESOURCES)?;
-            // One that is gone again takes nothing.
+            // A program that was released meanwhile is not charged.
             if let (Code::SUCCESS, Ok(_held)) = (code, shared.objects.hold::<cl_program>(id)) {
                 shared.count_program(id, &program).inspect_err(|code| {
                     outcome.store(code.0, Ordering::Release);
@@ -308,7 +309,7 @@ pub(crate) fn kdclLink(
 fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> (cl_program, Code) {
     let Some(link) = context.api.clLinkProgram else { return (cl_program::NULL, Code::INVALID_OPERATION) };
     let (mut code, (tell, data)) = (0, build_notify(end));
-    // SAFETY: handles come from the driver, lists are as long as said, the code is a local.
+    // SAFETY: handles come from the driver, lists have the stated lengths, the code is a local.
     let handle = unsafe {
         link(
             context.handle,
@@ -325,7 +326,7 @@ fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> 
     (handle, Code(code))
 }
 
-/// The value of a specialisation constant.
+/// Sets the value of a specialization constant.
 pub(crate) fn kdclSpecialize(
     session: &mut Session,
     _: &FrameHead,
@@ -349,7 +350,7 @@ mod tests {
     use super::*;
     use crate::tests::empty_table;
 
-    /// What a driver was given to tell the end of a build.
+    /// The callback and user data that a driver received for the end of a build.
     static NOTIFY: Mutex<Option<(unsafe extern "C" fn(cl_program, *mut void), usize)>> = Mutex::new(None);
 
     unsafe extern "C" fn build_later(
@@ -377,7 +378,7 @@ mod tests {
         Code::INVALID_BUILD_OPTIONS.0
     }
 
-    /// Notes the payloads of replies.
+    /// Records the payloads of replies.
     #[derive(Default)]
     struct Payloads(Mutex<Vec<Vec<u8>>>);
 
@@ -388,7 +389,7 @@ mod tests {
         }
     }
 
-    /// A session with a program, whose driver builds by this function; and the answer to a build with a callback.
+    /// Returns a session with a program whose driver builds with this function, and the answer to a build with a callback.
     fn build_with(
         build: unsafe extern "C" fn(
             cl_program,
@@ -415,14 +416,14 @@ mod tests {
         (session, message::kdclBuildReply::decode(&reply).unwrap())
     }
 
-    /// A session, and where it puts its replies.
+    /// Returns a session, and the store of its replies.
     fn session_with_payloads() -> (Session, Arc<Payloads>) {
         let payloads = Arc::new(Payloads::default());
         let replier = Arc::clone(&payloads) as Arc<dyn Replier>;
         (Session::new(Vec::new(), replier, Arc::new(Usage::new(None)), Capture::default()).unwrap(), payloads)
     }
 
-    /// The payload of the reply to a message.
+    /// Returns the payload of the reply to a message.
     fn reply_to<M: Message>(session: &mut Session, payloads: &Payloads, message: &M) -> Vec<u8> {
         let mut payload = Vec::new();
         message.encode(&mut payload);
@@ -441,7 +442,7 @@ mod tests {
         0
     }
 
-    /// Fails to link, names a program to its callback, and returns it if the options are not empty.
+    /// Fails to link, passes a program to the callback, and returns it if the options are not empty.
     unsafe extern "C" fn fail_to_link(
         _: cl_context,
         _: u32,
@@ -499,7 +500,7 @@ mod tests {
         }
         let due: Vec<u64> = session.shared.upcalls.pending().iter().map(|due| due.token).collect();
         assert_eq!(due, [9]);
-        // SAFETY: a driver that calls twice calls for no code.
+        // SAFETY: a second call finds no entry, and does nothing.
         unsafe { notify(cl_program::NULL, ptr::without_provenance_mut(data)) };
     }
 

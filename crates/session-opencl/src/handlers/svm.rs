@@ -1,5 +1,5 @@
-//! Shared virtual memory. The program has memory of its own at the same addresses, so mapping brings bytes there, and
-//! unmapping brings them back.
+//! Shared virtual memory. The program has its own memory at the same addresses, so a map copies bytes there, and an unmap copies
+//! them back.
 
 #![expect(unsafe_code, reason = "calls the driver and copies into mapped memory")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -25,15 +25,15 @@ use crate::memory::svm_placement::{HEAP_BLOCK_BYTES, in_zone, with_mappings};
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// How often a driver is asked for memory in the zone.
+/// Most attempts to get memory in the zone from a driver.
 const MAX_SVM_ATTEMPTS: usize = 4;
 
-/// Bytes to request from a driver for an allocation of `size`: whole pages, one more for alignment, and never few.
+/// Returns how many bytes to request from a driver for `size`: whole pages, one more for alignment, and at least a heap block.
 pub(crate) fn driver_bytes(size: u64) -> Option<u64> {
     Some(size.checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?.max(HEAP_BLOCK_BYTES))
 }
 
-/// Whole pages, so that the program can have the same ones.
+/// Allocates whole pages, so that the program can map the same ones.
 pub(crate) fn kdclSvmAlloc(
     session: &mut Session,
     _: &FrameHead,
@@ -66,13 +66,13 @@ pub(crate) fn kdclSvmAlloc(
         if session.replay.is_on { session.replay.svm_end } else { Some(session.svm.end_of_next(driver_bytes as u64)) };
     let give_back = |raw| {
         if let Some(free) = context.api.clSVMFree {
-            // SAFETY: the driver gave it, it is given back once, and no code knows of it.
+            // SAFETY: from the driver, given back once, and unknown to all other code.
             unsafe { free(context.handle, pointer(raw)) };
         }
     };
     let tries = if session.replay.is_on { 1 } else { MAX_SVM_ATTEMPTS };
     let raw_in_zone = in_zone(driver_bytes, tries, || allocate(end).filter(|raw| *raw != 0), give_back);
-    // A driver may want addresses of its own, and these may have been closed to it.
+    // A driver may want addresses of its own that the limit excludes.
     let raw = raw_in_zone.or_else(|| allocate(None)).filter(|raw| *raw != 0).ok_or(Code::OUT_OF_RESOURCES)?;
     let held = session.shared.objects.hold::<cl_context>(message.context)?;
     let address = session.svm.add(raw, (message.size, message.host_address), held);
@@ -84,7 +84,7 @@ pub(crate) fn kdclSvmAlloc(
     Ok(message::kdclSvmAllocReply { address })
 }
 
-/// Whether the driver allocates at such an alignment. What the program gets begins with a page.
+/// Tests whether the driver allocates with such an alignment. The program's memory itself begins at a page.
 fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc) -> bool {
     let (Some(alloc), Some(free)) = (context.api.clSVMAlloc, context.api.clSVMFree) else { return false };
     // SAFETY: the context is alive, and what is allocated is freed at once.
@@ -96,7 +96,7 @@ fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc
 }
 
 impl Session {
-    /// Whether the program's memory can be the driver's too. The driver says itself whether it has such memory.
+    /// Checks that the program's memory can also be the driver's. The driver itself reports whether it has fine-grained memory.
     fn check_fine(&self, message: &message::kdclSvmAlloc) -> Result<(), Code> {
         let bytes = message.size.checked_next_multiple_of(PAGE_BYTES).ok_or(Code::INVALID_VALUE)?;
         let host = self.host.as_ref().filter(|_| self.is_of_processors(message.context)).ok_or(Code::INVALID_VALUE)?;
@@ -108,26 +108,26 @@ impl Session {
         }
     }
 
-    /// Has the program's memory lie at fine-grained memory that begins at these addresses, once the program is there.
+    /// Maps the program's memory at the fine-grained memory that begins at these addresses, once the program exists.
     ///
     /// # Errors
     ///
-    /// The program has not the memory that it had, or the system refuses.
+    /// The program lacks the memory that it had, or the system refuses.
     pub(crate) fn share_program_pages(&self, addresses: impl RangeBounds<u64>) -> Result<(), Code> {
         let Some(host) = &self.host else { return Ok(()) };
         self.svm.fine(addresses).try_for_each(|(address, allocation)| {
-            // SAFETY: whole pages of an allocation of the driver's, which is for the program, and which no command uses yet.
+            // SAFETY: whole pages of the driver's allocation, which is for the program, and which no command uses yet.
             unsafe { host.share_program_pages(allocation.shared_address, address, allocation.pages()) }
         })
     }
 
-    /// Gives an allocation back.
+    /// Frees an allocation.
     fn free_svm(&mut self, address: u64) -> Result<(), Code> {
         let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
         // SAFETY: pages of the allocation, which the program has given up.
         let is_own = found.shared_address == 0 || unsafe { replace_by_private_pages(address, found.pages()) }.is_ok();
         self.shared.pending_reads.forget_svm(address..address + found.size);
-        // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
+        // A driver writes notes into free memory. They would land in the program's memory if its pages could not be replaced.
         if is_own {
             drop(found.into_memory());
         }
@@ -140,7 +140,7 @@ pub(crate) fn kdclSvmFree(session: &mut Session, _: &FrameHead, message: message
     Ok(session.free_svm(message.address)?)
 }
 
-/// Within shared virtual memory.
+/// Copies within shared virtual memory.
 pub(crate) fn kdclSvmCopy(
     session: &mut Session,
     _: &FrameHead,
@@ -163,7 +163,7 @@ fn copy(command: &Command, to: *mut void, from: *const void, size: u64, (count, 
     driver!(command.api(), clEnqueueSVMMemcpy(queue, 0, to, from, size as usize, count, waits, event))
 }
 
-/// The program's bytes into shared virtual memory.
+/// Writes the program's bytes to shared virtual memory.
 pub(crate) fn kdclSvmWrite(
     session: &mut Session,
     head: &FrameHead,
@@ -182,7 +182,7 @@ pub(crate) fn kdclSvmWrite(
     Ok(message::kdclSvmWriteReply {})
 }
 
-/// Shared virtual memory to the program.
+/// Reads shared virtual memory for the program.
 pub(crate) fn kdclSvmRead(
     session: &mut Session,
     _: &FrameHead,
@@ -202,7 +202,7 @@ pub(crate) fn kdclSvmRead(
     Ok(message::kdclSvmReadReply {})
 }
 
-/// From the program's memory to the program's memory: a marker in the copy's turn, with whose end the bytes are fetched.
+/// Copies within the program's memory: enqueues a marker in the copy's place, and the bytes are fetched at its end.
 pub(crate) fn kdclHostCopy(
     session: &mut Session,
     head: &FrameHead,
@@ -214,7 +214,7 @@ pub(crate) fn kdclHostCopy(
     let (command, target) = (command?, Arc::new(ReadBuffer::from(bytes)));
     let (api, queue) = (command.api(), command.queue.handle);
     let event = command.run_held(session, |count, waits, event| {
-        // Of a copy of nothing the driver says whether there is one. It reads and writes nothing there.
+        // The driver decides whether a copy of no bytes exists. It accesses no memory for it.
         if target.len() == 0 {
             let (to, from) = ([0u8; 64], [0u8; 64]);
             return copy(&command, to.as_ptr().cast_mut().cast(), from.as_ptr().cast(), 0, (count, waits, event));
@@ -228,7 +228,7 @@ pub(crate) fn kdclHostCopy(
     Ok(message::kdclHostCopyReply {})
 }
 
-/// A pattern all over a range.
+/// Fills a range with a pattern.
 pub(crate) fn kdclSvmFill(
     session: &mut Session,
     _: &FrameHead,
@@ -249,7 +249,7 @@ pub(crate) fn kdclSvmFill(
     Ok(message::kdclSvmFillReply {})
 }
 
-/// For the host; the bytes are fetched from where they lie. With `read_number` 0 the program will write them all.
+/// Maps a range for the host; the program fetches the bytes from there. With `read_number` 0 the program will overwrite them all.
 pub(crate) fn kdclSvmMap(
     session: &mut Session,
     _: &FrameHead,
@@ -274,8 +274,8 @@ pub(crate) fn kdclSvmMap(
     Ok(message::kdclSvmMapReply {})
 }
 
-/// For the device again; what the program wrote, if it could, comes first: to `host_address`, where the region begins, or a wider one that is
-/// mapped for writing.
+/// Unmaps a range. What the program wrote, if it could, is stored first: at `host_address`, the start of the region, or a wider
+/// region mapped for writing.
 pub(crate) fn kdclSvmUnmap(
     session: &mut Session,
     head: &FrameHead,
@@ -286,7 +286,7 @@ pub(crate) fn kdclSvmUnmap(
     let bytes = session.bytes(head, message.staged, arguments.remaining())?;
     let command = command?;
     session.svm.check(message.host_address, bytes.len() as u64)?;
-    // SAFETY: inside an allocation, which the program has mapped and so no kernel may use; the bytes are elsewhere.
+    // SAFETY: inside an allocation that the program has mapped, so no kernel may use it; the bytes lie elsewhere.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(message.host_address).cast::<u8>(), bytes.len()) };
     let (queue, mapped) = (command.queue.handle, pointer(message.address));
     command.run(session, |count, waits, event| {
@@ -296,7 +296,7 @@ pub(crate) fn kdclSvmUnmap(
     Ok(message::kdclSvmUnmapReply {})
 }
 
-/// Ranges to a device: addresses, sizes.
+/// Migrates ranges to a device: addresses, sizes.
 pub(crate) fn kdclSvmMigrate(
     session: &mut Session,
     _: &FrameHead,

@@ -24,7 +24,7 @@ use crate::objects::held_events::HeldEvent;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
+/// Where the program's bytes are in this process, with the pitches of rows and slices in bytes; 0: no gaps.
 #[derive(Clone, Copy)]
 pub(super) struct Host {
     pub(super) start: *mut void,
@@ -33,18 +33,18 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Rows and slices that follow each other without gaps.
+    /// Returns memory whose rows and slices have no gaps.
     fn packed(start: *mut void) -> Self {
         Self { start, row: 0, slice: 0 }
     }
 }
 
-/// What a transfer is about.
+/// The object and extent of a transfer.
 pub(super) struct Transfer {
     memory: Object<cl_mem>,
     form: u32,
     extent: TransferExtent,
-    /// Bytes of one element: of an image's, or one.
+    /// Bytes of one element: an image's element, or one.
     element: u64,
     bytes: u64,
 }
@@ -63,7 +63,7 @@ impl Transfer {
         Ok(Self { memory, form, extent, element, bytes })
     }
 
-    /// Bytes from the first to the last one of the program's, with the gaps between; none if that overflows.
+    /// Returns the bytes from the program's first to its last, gaps included; `None` on overflow.
     pub(super) fn reach(&self, row: u64, slice: u64) -> Option<u64> {
         let [width, rows, slices] = self.extent.region;
         let width = width.checked_mul(self.element)?;
@@ -74,7 +74,7 @@ impl Transfer {
         last(slices, slice)?.checked_add(last(rows, row)?)?.checked_add(width)
     }
 
-    /// Where fine-grained shared virtual memory is that the driver is to read or write, as the end of a message says.
+    /// Reads where the driver is to access fine-grained shared virtual memory, from the end of a message.
     fn in_svm(&self, session: &Session, mut places: &[u8]) -> Result<Host, Fault> {
         let mut next = || u64::take(&mut places);
         let ((address, row), slice) = next()
@@ -136,7 +136,7 @@ impl Transfer {
         }
     }
 
-    /// Enqueues a read into memory that is made for it.
+    /// Enqueues a read into new memory.
     fn enqueue_read(&self, session: &Session, command: &Command) -> Result<(ReadBuffer, HeldEvent), Fault> {
         let target = ReadBuffer::new(self.bytes)?;
         let host_memory = Host::packed(target.pointer());
@@ -145,8 +145,8 @@ impl Transfer {
         Ok((target, event))
     }
 
-    /// Enqueues a write of what is at `host_memory`, which `guard` keeps there until the command has ended. The program takes a
-    /// blocking write for done, so it is begun, and may be waited for later.
+    /// Enqueues a write of the bytes at `host_memory`, which `guard` keeps alive until the command has ended. The program takes a
+    /// blocking write for done, so the write is flushed, and a later message may wait for it.
     fn enqueue_write(
         &self,
         session: &mut Session,
@@ -170,7 +170,7 @@ impl Transfer {
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
 
-/// The program's bytes into an object.
+/// Writes the program's bytes to an object.
 pub(crate) fn kdclWrite(
     session: &mut Session,
     head: &FrameHead,
@@ -192,7 +192,7 @@ pub(crate) fn kdclWrite(
     if message.staged >= STAGED_IN_PIECE {
         return write_piece(session, &message, read);
     }
-    // What collected for a message is used up by it, however it ends.
+    // The message consumes its uploaded bytes, however it ends.
     let bytes = session.bytes(head, message.staged, arguments.remaining())?;
     let (command, transfer) = read?;
     if bytes.len() as u64 != transfer.bytes {
@@ -203,7 +203,7 @@ pub(crate) fn kdclWrite(
     transfer.enqueue_write(session, (&command, &message), host_memory, bytes)
 }
 
-/// A write whose bytes are in a piece of the staging area, which the program has back however it ends.
+/// Writes bytes that lie in a piece of the staging area. The program gets the piece back, however the write ends.
 fn write_piece(
     session: &mut Session,
     message: &message::kdclWrite<'_>,
@@ -219,8 +219,8 @@ fn write_piece(
     transfer.enqueue_write(session, (&command, message), Host::packed(host_memory), held)
 }
 
-/// A write whose bytes are in memory that the program has too: their address and that of the word that gives them back, which
-/// happens however the write ends.
+/// Writes bytes that lie in memory shared with the program. The message has their address, and that of the word that returns
+/// them, however the write ends.
 fn write_from_host(
     session: &mut Session,
     message: &message::kdclWrite<'_>,
@@ -236,8 +236,8 @@ fn write_from_host(
     transfer.enqueue_write(session, (&command, message), Host::packed(host_memory), held)
 }
 
-/// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
-/// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
+/// Returns where a read goes, if its message says: a piece of the staging area, by a number from 1; an address in shared memory;
+/// or fine-grained shared virtual memory with its gaps.
 fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
     let bad = || SessionError::BadPart { message: "kdclRead", part: "host address" };
     let (mut rest, size) = (arguments.remaining(), transfer.bytes);
@@ -255,8 +255,8 @@ fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments
     Ok(Some(Host::packed(host_memory.ok_or_else(bad)?)))
 }
 
-/// An object's bytes, which the program fetches later by `read_number`; with 0 it wants only the command, not its
-/// bytes. With a place behind the extent, the bytes are there when the command has ended, and nothing is to be fetched.
+/// Reads an object's bytes, which the program fetches later by `read_number`; with 0 it wants only the command, not its bytes.
+/// With a destination after the extent, the bytes are there when the command has ended, and no fetch follows.
 pub(crate) fn kdclRead(
     session: &mut Session,
     _: &FrameHead,
@@ -266,7 +266,7 @@ pub(crate) fn kdclRead(
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
     let (target, event) = match read_destination(session, &transfer, arguments)? {
-        // Nothing is left to be fetched but the news that it has ended.
+        // Only the news of the end is left to fetch.
         Some(host_memory) => {
             session.count_staged(message.queue, transfer.bytes);
             let waits = |count, list, event| transfer.enqueue(&command, host_memory, true, (count, list, event));
@@ -285,7 +285,7 @@ pub(crate) fn kdclRead(
     Ok(message::kdclReadReply {})
 }
 
-/// An object's bytes, waited for.
+/// Reads an object's bytes, and waits for them.
 pub(crate) fn kdclReadNow(
     session: &mut Session,
     _: &FrameHead,
@@ -307,8 +307,8 @@ pub(crate) fn kdclReadNow(
     }))
 }
 
-/// Waits until a copy from or to a buffer in the zero-copy area would be done, and tells where its bytes are. Of these the driver reads
-/// or writes the first, in its place among the commands.
+/// Waits until a copy from or to a buffer in the zero-copy area could run, and returns where its bytes are. The driver reads or
+/// writes the first byte, in its place among the commands.
 pub(crate) fn kdclZeroCopy(
     session: &mut Session,
     _: &FrameHead,
@@ -332,7 +332,7 @@ pub(crate) fn kdclZeroCopy(
     Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { position, epoch })))
 }
 
-/// A part of what was read, if the command has ended or is to be waited for.
+/// Returns a part of a read, if the command has ended or the message waits for it.
 pub(crate) fn kdclFetch(
     session: &mut Session,
     _: &FrameHead,

@@ -15,23 +15,23 @@ use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 
 /// The outcome of a build that has not ended.
 pub(super) const BUILD_PENDING: i32 = i32::MAX;
-/// Builds of a program beyond which each new one drops those without effect.
+/// Number of builds of a program beyond which each new one drops those without effect.
 const MAX_IDLE_BUILDS: usize = 16;
 
-/// What came with a message, or is known of it only later.
+/// Data that came with a message, or that becomes known only later.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrameContext {
-    /// Data that came in pieces.
+    /// Data that was uploaded in parts.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
-    /// How a build ended.
+    /// The outcome of a build.
     pub(super) outcome: Option<Arc<AtomicI32>>,
-    /// Programs that went into it, as they were then.
+    /// Programs that were inputs, as they were then.
     pub(super) needs: Vec<(u32, Arc<ObjectEntry>)>,
-    /// What its own program was specialised with.
+    /// Specialization constants of its own program.
     pub(super) constants: Vec<RecordedFrame>,
 }
 
-/// A frame, and what came with it.
+/// A frame, with its context.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedFrame {
     pub(crate) frame: JournalFrame,
@@ -39,13 +39,13 @@ pub(crate) struct RecordedFrame {
 }
 
 impl RecordedFrame {
-    /// How it ended, for builds: success or another code.
+    /// Returns the outcome of a build: success or another code; `None` for other frames and while it runs.
     pub(super) fn outcome(&self) -> Option<Code> {
         let outcome = self.with.outcome.as_ref()?.load(Ordering::Acquire);
         (outcome != BUILD_PENDING).then_some(Code(outcome))
     }
 
-    /// Whether a build did something to its program. Those that the driver refused did not.
+    /// Returns whether a build changed its program. Builds that the driver refused did not.
     pub(super) fn had_effect(&self) -> bool {
         let codes =
             [Code::SUCCESS, Code::BUILD_PROGRAM_FAILURE, Code::COMPILE_PROGRAM_FAILURE, Code::LINK_PROGRAM_FAILURE];
@@ -53,11 +53,11 @@ impl RecordedFrame {
     }
 }
 
-/// What is kept of one live object: how it was made, and what was set of it.
+/// The record of one live object: how it was made, and what was set.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectEntry {
     pub(crate) creation: RecordedFrame,
-    /// By message and property: the last one of each.
+    /// The last frame for each message and property.
     pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
     /// Builds of a program, in their order.
     pub(super) builds: Vec<RecordedFrame>,
@@ -66,12 +66,12 @@ pub(crate) struct ObjectEntry {
 }
 
 impl ObjectEntry {
-    /// One to which nothing was done since it was made.
+    /// Returns the entry of an object that was not changed since it was made.
     fn of(creation: RecordedFrame) -> Self {
         Self { creation, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
     }
 
-    /// Whether the message made it.
+    /// Returns whether this message made the object.
     pub(crate) fn is_made_by<M: katydid_wire::codec::Message>(&self) -> bool {
         self.creation.frame.opcode == M::OPCODE
     }
@@ -80,32 +80,32 @@ impl ObjectEntry {
 /// Every entry of a session's journal.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// By id; parts of a device all have the frame that made them.
+    /// Objects by id; all parts of a device have the frame that divided it.
     objects: HashMap<u32, ObjectEntry>,
     /// Shared virtual memory by address.
     svm: BTreeMap<u64, JournalFrame>,
-    /// For the current message.
+    /// Context for the current message.
     attachment: FrameContext,
 }
 
-/// The kind of an id.
+/// Returns the kind of an id.
 pub(crate) fn kind_of(id: u32) -> u32 {
     id >> KIND_SHIFT
 }
 
 impl Journal {
-    /// Keeps data that came in pieces for the current message.
+    /// Keeps uploaded data for the current message.
     pub(crate) fn attach(&mut self, bytes: &[u8]) {
         self.attachment.bytes = Some(Arc::new(bytes.to_vec()));
     }
 
-    /// Keeps the programs that go into the current link, as they are now, and gives the place for its outcome.
+    /// Keeps the programs that go into the current link, as they are now, and returns the cell for its outcome.
     pub(crate) fn attach_link(&mut self, inputs: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(self.objects.get(id)?.clone())));
         self.attach_outcome(inputs.iter().filter_map(entry).collect())
     }
 
-    /// Keeps the headers of the current build, as no more than their text, and gives the place for its outcome. Two
+    /// Keeps the headers of the current build, reduced to their text, and returns the cell for its outcome. Reduced, since two
     /// programs may be headers of each other, again and again.
     pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.creation.clone()))));
@@ -119,12 +119,12 @@ impl Journal {
         outcome
     }
 
-    /// The current message has failed.
+    /// Drops the context: the current message has failed.
     pub(crate) fn forget_attachment(&mut self) {
         self.attachment = FrameContext::default();
     }
 
-    /// A message made an object.
+    /// Records an object that a message made.
     pub(crate) fn made(&mut self, head: &FrameHead, id: u64, payload: &[u8]) {
         let frame = JournalFrame::new(head, 0, &without_contents(head.opcode, payload));
         if head.opcode == kdclSvmAlloc::OPCODE {
@@ -146,7 +146,7 @@ impl Journal {
         }
     }
 
-    /// What a clone would be if it had been made as its source was.
+    /// Returns a clone as if it had been made the way its source was.
     fn cloned(&self, head: &FrameHead, payload: &[u8]) -> Option<ObjectEntry> {
         let message = kdclCloneKernel::decode(payload).ok()?;
         let source = self.objects.get(&message.source)?;
@@ -161,7 +161,7 @@ impl Journal {
         Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.creation)) })
     }
 
-    /// A message set a property of an object.
+    /// Records a property that a message set.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
         let mut recorded =
             RecordedFrame { frame: JournalFrame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
@@ -181,8 +181,7 @@ impl Journal {
         }
     }
 
-    /// Forgets builds of a program that later ones have taken the place of. How those end that are under way is not known, so that
-    /// they take no thread's.
+    /// Forgets builds of a program that later ones replace. Running builds replace none, since their outcome is not known.
     fn forget_builds(&mut self, program: u32) {
         let kernels = self.kernels_of(program);
         let Some(entry) = self.objects.get_mut(&program) else { return };
@@ -193,7 +192,7 @@ impl Journal {
         entry.builds = recorded;
     }
 
-    /// The frames that made a program's kernels.
+    /// Returns the order numbers of the frames that made a program's kernels.
     pub(super) fn kernels_of(&self, program: u32) -> Vec<u64> {
         let of_it = self
             .objects
@@ -202,7 +201,7 @@ impl Journal {
         of_it.map(|(_, entry)| entry.creation.frame.order).collect()
     }
 
-    /// A message ended an object.
+    /// Removes an object that a message ended.
     pub(crate) fn ended(&mut self, id: u64) {
         match u32::try_from(id) {
             Ok(id) => {
@@ -217,7 +216,7 @@ impl Journal {
         }
     }
 
-    /// A kernel is launched in a queue with groups of these sizes.
+    /// Records that a kernel is launched in a queue with groups of these sizes.
     pub(crate) fn launched(&mut self, kernel: u32, queue: u32, [x, y, z]: [u64; 3]) {
         let Some(entry) = self.objects.get_mut(&kernel) else { return };
         let largest = entry.groups.entry(queue).or_default();
@@ -227,7 +226,7 @@ impl Journal {
         }
     }
 
-    /// Takes over what [`Journal::launched`] gathered in another worker.
+    /// Restores what [`Journal::launched`] recorded in another worker.
     pub(crate) fn set_groups(&mut self, kernel: u32, queue: u32, sizes: [u64; 4]) {
         if let Some(entry) = self.objects.get_mut(&kernel) {
             entry.groups.insert(queue, sizes);
@@ -238,7 +237,7 @@ impl Journal {
         self.objects.get(&id)
     }
 
-    /// The entries of a kind, by id.
+    /// Returns the entries of a kind, ordered by id.
     pub(crate) fn of(&self, kind: u32) -> Vec<(u32, &ObjectEntry)> {
         let mut all: Vec<_> =
             self.objects.iter().filter(|(id, _)| kind_of(**id) == kind).map(|(id, entry)| (*id, entry)).collect();
@@ -246,21 +245,21 @@ impl Journal {
         all
     }
 
-    /// Shared virtual memory: addresses, and the frames that made it.
+    /// Returns shared virtual memory: addresses, and the frames that allocated it.
     pub(crate) fn svm(&self) -> impl Iterator<Item = (u64, &JournalFrame)> {
         self.svm.iter().map(|(address, frame)| (*address, frame))
     }
 
-    /// Whether an object that was made before frame `before` is still there.
+    /// Returns whether an object that was made before frame `before` still exists.
     pub(super) fn lives(&self, id: u32, before: u64) -> bool {
-        // Those of the start, devices and platforms, have no entry.
+        // Devices and platforms exist from the start, and have no entry.
         let is_of_start = matches!(kind_of(id), kind::PLATFORM | kind::DEVICE);
         self.objects.get(&id).map_or(is_of_start, |entry| entry.creation.frame.order < before)
     }
 }
 
-/// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
-/// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
+/// Returns the builds that count, of those that have ended and had an effect: the last one of each kind and list of devices. An
+/// earlier one counts too if a live kernel was made from it. Drivers may rebuild a program while it has kernels.
 pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec<&'a RecordedFrame> {
     let about = |recorded: &RecordedFrame| {
         let own = kdclBuild::decode(recorded.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
@@ -268,7 +267,7 @@ pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec
         let mut left = &bytes[..];
         (u32::take(&mut left), list::take::<u32>(&mut left))
     };
-    // From the last to the first: until which frame a build was the one of its kind.
+    // From the last to the first: the frame up to which a build was the current one of its kind.
     let mut until = HashMap::new();
     let with_effect = builds.iter().rev().filter(|recorded| recorded.outcome().is_some() && recorded.had_effect());
     let mut found: Vec<&RecordedFrame> = with_effect
@@ -282,7 +281,7 @@ pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec
     found
 }
 
-/// The ids of the parts that a division of a device made.
+/// Returns the ids of the parts that a division of a device made.
 pub(super) fn parts(payload: &[u8]) -> Vec<u32> {
     let Ok(message) = kdclSubDevices::decode(payload) else { return Vec::new() };
     let mut left = message.arguments;
@@ -290,7 +289,7 @@ pub(super) fn parts(payload: &[u8]) -> Vec<u32> {
     properties.and_then(|_| list::take(&mut left)).unwrap_or_default()
 }
 
-/// The message that makes a memory object, without what the object began with.
+/// Returns the message that makes a memory object, without initial contents.
 fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
     let short = match opcode {
         kdclBuffer::OPCODE => kdclBuffer::decode(payload).ok().map(|message| {
@@ -312,10 +311,10 @@ fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
     short.unwrap_or_else(|| payload.to_vec())
 }
 
-/// Bytes of the description of an image that stand before its data: format, kind, six sizes, levels and samples.
+/// Bytes of an image description before its data: format, kind, six sizes, levels and samples.
 const IMAGE_SHAPE_BYTES: usize = 2 * 4 + 4 + 6 * 8 + 2 * 4;
 
-/// A message as its frame has it.
+/// Encodes a message as its frame holds it.
 pub(super) fn encoded<M: katydid_wire::codec::Message>(message: &M) -> Vec<u8> {
     let mut out = Vec::new();
     message.encode(&mut out);
@@ -323,7 +322,7 @@ pub(super) fn encoded<M: katydid_wire::codec::Message>(message: &M) -> Vec<u8> {
     out
 }
 
-/// A link's list of devices, options and list of programs, with other programs.
+/// Returns a link's list of devices, options and list of programs, with other programs.
 pub(super) fn with_other_inputs(payload: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
     let message = kdclLink::decode(payload).ok()?;
     let mut left = message.arguments;
@@ -337,7 +336,7 @@ pub(super) fn with_other_inputs(payload: &[u8], other: &dyn Fn(u32) -> u32) -> O
     Some(encoded(&kdclLink { arguments: &arguments, ..message }))
 }
 
-/// The arguments of a build (kind, devices, options, headers and their names) with other headers.
+/// Returns the arguments of a build (kind, devices, options, headers and their names) with other headers.
 pub(super) fn with_other_headers(arguments: &[u8], other: &dyn Fn(u32) -> u32) -> Option<Vec<u8>> {
     let mut remaining = arguments;
     let kind = u32::take(&mut remaining)?;

@@ -1,8 +1,8 @@
 //! Replays a journal into a fresh session.
 //!
-//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, and only messages
-//! that a journal can hold are taken. What comes out differently refuses the restore by name. Where a device has moved,
-//! programs are built for the new one, and kernels that could not be launched there as they were refuse it.
+//! Saved state is trusted no more than a program: every frame passes the dispatch and its checks, and only messages that a
+//! journal can hold are accepted. A different outcome refuses the restore and names the message. If a device has moved, programs
+//! are built for the new one. A kernel that cannot be launched there as before refuses the restore.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -47,19 +47,19 @@ const DEVICE_MAX_WORK_ITEM_SIZES: u32 = 0x1005;
 /// `CL_DEVICE_LOCAL_MEM_SIZE`: bytes of local memory of the device.
 const DEVICE_LOCAL_MEM_SIZE: u32 = 0x1023;
 
-/// Allocations at other addresses that are held while a driver is asked again.
+/// Most allocations at wrong addresses that are held while the driver is asked again.
 const MAX_MISPLACED_ALLOCATIONS: usize = 32;
 
-/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
+/// Why a session could not be rebuilt. The worker is unusable afterwards; the image is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
-    /// The state is damaged, or of another build.
+    /// The state is damaged or from another build.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// Nothing here takes the place of a device.
+    /// No device here can replace one of the session's.
     #[error(transparent)]
     Device(#[from] NoMatchingDevice),
-    /// The driver does not make something again.
+    /// The driver fails to make an object again.
     #[error(
         "the driver here answers {code} to {message}, which succeeded before: restore with the driver and device that the image was made with"
     )]
@@ -77,10 +77,10 @@ pub(crate) enum RebuildError {
         /// The build log of the driver.
         log: String,
     },
-    /// It was made of the outline of another session, or of this one before something of it ended.
+    /// The worker was prepared from the outline of another session, or from an outline of this one that no longer matches.
     #[error("the objects made before the move do not match the image")]
     Another,
-    /// Machine code is of one device.
+    /// A program was made from machine code, which belongs to one device.
     #[error(
         "a program of the session was made of a binary for another device or driver than {device}, and cannot go on there"
     )]
@@ -88,7 +88,7 @@ pub(crate) enum RebuildError {
         /// Name of the device here.
         device: String,
     },
-    /// It is memory of the program's.
+    /// The allocation is memory of the program.
     #[error(
         "{size} bytes of fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use: the context cannot have other devices here"
     )]
@@ -106,7 +106,7 @@ pub(crate) enum RebuildError {
         /// The address that the program knows.
         saved_address: u64,
     },
-    /// Launches that the program makes would fail.
+    /// The device's groups are too small for the program's launches.
     #[error("the kernel {kernel} was launched with groups of {had}, and {device} has at most {most}")]
     Groups {
         /// The name of the kernel.
@@ -118,7 +118,7 @@ pub(crate) enum RebuildError {
         /// Largest size of a work-group on that device.
         most: String,
     },
-    /// Its local memory does not fit.
+    /// The kernel's local memory does not fit.
     #[error("the kernel {kernel} uses {had} bytes of local memory, and {device} has {most}")]
     Local {
         /// The name of the kernel.
@@ -159,7 +159,7 @@ impl ReplayTarget for Session {
 }
 
 impl Session {
-    /// Rebuilds what the state describes in this session, in which nothing has happened; contents are not part of it.
+    /// Rebuilds the saved state in this new session, without contents.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Session {
         self.complete(state, &basis, &RemainingWork { ended: Vec::new(), records: &records })
     }
 
-    /// Rebuilds what the outline of a session describes; [`Session::rebuild_on`] makes it the whole one.
+    /// Rebuilds the outline of a session; [`Session::rebuild_on`] completes it.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Session {
         Ok(Rehearsal { basis, platforms, records })
     }
 
-    /// Rebuilds what the state describes from its outline on.
+    /// Rebuilds the rest of the state on top of its outline.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Session {
     pub(crate) fn rebuild_on(&mut self, rehearsal: &Rehearsal, state: &mut JournalState) -> Result<(), RebuildError> {
         let records = std::mem::take(&mut state.records);
         let remaining = rehearsal.remaining_work(&state.platforms, &records).ok_or(RebuildError::Another)?;
-        // Those that an image has contents of do not lie in the program's memory.
+        // A buffer with contents in the image must not lie in the program's memory.
         let lies_there = |buffer: &u32| self.is_in_host.contains(buffer) && !remaining.ended.contains(buffer);
         if self.replay.filled.iter().any(lies_there) {
             return Err(RebuildError::Another);
@@ -198,7 +198,7 @@ impl Session {
         self.complete(state, &rehearsal.basis, &remaining)
     }
 
-    /// Gives devices here to a session in which nothing has happened.
+    /// Assigns devices of this machine to a new session.
     fn take_device_basis(&mut self, state: &JournalState, requested: &str) -> Result<DeviceBasis, RebuildError> {
         let platforms = std::mem::take(&mut self.reported_platforms);
         let assignment = devices::assign(&state.platforms, &platforms, requested)?;
@@ -206,7 +206,7 @@ impl Session {
         Ok(DeviceBasis { assignment, platforms })
     }
 
-    /// Does what is left to do, and takes over what else the state holds.
+    /// Replays the remaining work, and adopts the rest of the state.
     fn complete(
         &mut self,
         state: &mut JournalState,
@@ -232,7 +232,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives platforms and devices the numbers that the program knows.
+    /// Binds platforms and devices to the ids that the program knows.
     fn bind_devices(&mut self, assignment: &Assignment) -> Result<(), RebuildError> {
         for (number, found) in (0..).zip(&assignment.platforms) {
             let Some(platform) = found.map(|found| &self.platforms[found]) else { continue };
@@ -248,7 +248,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next checkpoint says what devices are now behind those that the program knows.
+    /// Records the present devices behind those that the program knows, for the next checkpoint.
     fn adopt_devices(&mut self, DeviceBasis { assignment, platforms }: &DeviceBasis) {
         let had = self.reported_platforms.iter_mut().flat_map(|platform| &mut platform.devices);
         for (device, found) in had.zip(&assignment.devices) {
@@ -274,7 +274,7 @@ impl Session {
             record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
         let code = replay(self, &record.head(), record)?;
         match saved_code {
-            // A build that failed may as well succeed: no thread uses it.
+            // A build that failed before may succeed now: nothing uses it.
             Some(saved_code) if saved_code != Code::SUCCESS => Ok(()),
             Some(_) if code != Code::SUCCESS => {
                 Err(RebuildError::Build { code, log: self.log_of(record.first_word().unwrap_or(0)) })
@@ -284,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Shared virtual memory at its address. A driver that gives another one is asked again, and has that back.
+    /// Allocates shared virtual memory at its saved address. Frees an allocation at another address, and asks the driver again.
     fn allocate_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
         let saved_address = record
@@ -301,7 +301,7 @@ impl Session {
             return Err(RebuildError::FineGrained { size });
         }
         let driver_bytes = driver_bytes(size).ok_or_else(damaged)?;
-        // As the program saw it, it began at the first whole page of what the driver was given.
+        // The program's part began at the first whole page of the driver's allocation.
         for extra in svm_placement::EXTRA_HEAP_PAGES {
             let end = saved_address.saturating_add(driver_bytes - PAGE_BYTES).saturating_add(extra * PAGE_BYTES);
             self.replay.svm_end = Some(end);
@@ -316,7 +316,8 @@ impl Session {
         self.allocate_around(record, (size, saved_address))
     }
 
-    /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
+    /// Allocates from a driver that chooses addresses itself: holds each wrong allocation until the driver gives the wanted
+    /// address.
     fn allocate_around(
         &mut self,
         record: &JournalRecord,
@@ -324,7 +325,7 @@ impl Session {
     ) -> Result<(), RebuildError> {
         let (mut misplaced, mut is_there) = (Vec::new(), false);
         while !is_there && misplaced.len() < MAX_MISPLACED_ALLOCATIONS {
-            // A driver that has no memory left has not given it either.
+            // A driver that is out of memory has not given the address either.
             let Ok(address) = self.allocate(record) else { break };
             is_there = address == saved_address;
             misplaced.extend((!is_there).then_some(address));
@@ -333,7 +334,7 @@ impl Session {
         if is_there { Ok(()) } else { Err(RebuildError::Moved { size, saved_address }) }
     }
 
-    /// Shared virtual memory, wherever the driver gives it.
+    /// Allocates shared virtual memory at any address.
     fn allocate(&mut self, record: &JournalRecord) -> Result<u64, RebuildError> {
         let before: Vec<u64> = self.svm.addresses().collect();
         let code = replay(self, &record.head(), record)?;
@@ -347,7 +348,7 @@ impl Session {
         Ok(())
     }
 
-    /// Recreates events as user events: a thread that waits for one or queries its state gets the saved state.
+    /// Recreates events as user events: waits and queries get the saved state.
     fn make_events(&mut self, events: &[Event], callbacks: &[Callback]) -> Result<(), RebuildError> {
         let mut run = |opcode, message, payload: Vec<u8>| match execute_quietly(self, &our_head(opcode), &payload)? {
             Code::SUCCESS => Ok(()),
@@ -370,7 +371,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether kernels can be launched in groups as they were: a device of the same name may have other limits here.
+    /// Checks that kernels can be launched in groups as before: a device of the same name may have other limits here.
     fn check_groups(
         &mut self,
         groups: &[(u32, u32, [u64; 4])],
@@ -425,7 +426,7 @@ impl Session {
         }
     }
 
-    /// What the driver says of a program's build, for each device that has something.
+    /// Returns the driver's build log of a program, for each device that has one.
     fn log_of(&self, program: u32) -> String {
         let Ok(object) = self.shared.objects.get::<cl_program>(program) else { return String::new() };
         let log = |(_, device): (u32, Object<cl_device_id>)| {
@@ -440,7 +441,7 @@ impl Session {
     }
 }
 
-/// That of a frame of our own, which the program has not sent.
+/// Returns the head of a frame that the program has not sent.
 fn our_head(opcode: u16) -> FrameHead {
     FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 0 }
 }
@@ -461,7 +462,7 @@ mod tests {
     use crate::tests::empty_table;
     use crate::tests::session;
 
-    /// A driver of one kind of device, and of kernels whose handles say what they take.
+    /// Returns a driver of one kind of device. The handles of its kernels encode how much local memory they take.
     fn driver() -> &'static Dispatch {
         let mut api = empty_table();
         api.clGetDeviceInfo = Some(of_device);
@@ -469,9 +470,9 @@ mod tests {
         Box::leak(Box::new(api))
     }
 
-    /// Writes as many bytes as there is room for, of numbers that stand for anything of any size.
+    /// Writes as many bytes of a number as there is room for; it stands for an answer of any size.
     unsafe fn tell(number: u64, size: usize, out: *mut void, needed: *mut usize) -> i32 {
-        // SAFETY: as drivers are asked.
+        // SAFETY: called as drivers are.
         unsafe {
             if !out.is_null() {
                 ptr::copy_nonoverlapping(number.to_le_bytes().as_ptr(), out.cast::<u8>(), size.min(8));
@@ -491,11 +492,11 @@ mod tests {
         out: *mut void,
         needed: *mut usize,
     ) -> i32 {
-        // SAFETY: handed on.
+        // SAFETY: passed on.
         unsafe { tell(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, out, needed) }
     }
 
-    /// A kernel in groups of 64 that takes as many bytes of local memory as its handle says.
+    /// A kernel in groups of 64 that uses as many bytes of local memory as its handle says.
     unsafe extern "C" fn of_kernel(
         kernel: cl_kernel,
         _: cl_device_id,
@@ -504,7 +505,7 @@ mod tests {
         out: *mut void,
         needed: *mut usize,
     ) -> i32 {
-        // SAFETY: handed on.
+        // SAFETY: passed on.
         unsafe { tell(if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 }, size, out, needed) }
     }
 

@@ -1,4 +1,4 @@
-//! What a worker has made of a session's outline while the program ran on, and how it becomes the session of an image.
+//! A session that a worker prepares from an outline while the program runs, and how it becomes the session of an image.
 //!
 //! ```text
 //! outline   frames up to some moment ─▶ made                                        the program runs
@@ -6,8 +6,8 @@
 //!           what has ended is released, the others are replayed
 //! ```
 //!
-//! The rule: an object that nothing else is made of may have ended, and with it what it was set to and what was set to it; whatever
-//! else is in the outline alone takes another worker.
+//! An object may have ended if nothing else is made of it, together with its settings and the settings that name it. Anything
+//! else that only the outline has requires another worker.
 
 use std::collections::HashSet;
 
@@ -22,10 +22,10 @@ use katydid_wire::opencl::value::OBJECT;
 use super::state::Platform;
 use crate::drivers::devices::Assignment;
 
-/// Frames that set something, which their first two numbers say.
+/// Frames that set something, identified by their first two numbers.
 const SETTING_OPCODES: [u16; 4] =
     [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE, kdclSpecialize::OPCODE];
-/// Frames that make an object whose end changes nothing else. Where the program learns of the end, another frame does that.
+/// Frames that make an object whose end changes nothing else. If the program learns of the end, another frame makes the object.
 const CREATING_OPCODES: [u16; 8] = [
     kdclQueue::OPCODE,
     kdclSampler::OPCODE,
@@ -37,7 +37,7 @@ const CREATING_OPCODES: [u16; 8] = [
     kdclCloneKernel::OPCODE,
 ];
 
-/// The devices that objects were made on.
+/// The devices on which objects were made.
 #[derive(Debug)]
 pub(super) struct DeviceBasis {
     pub(super) assignment: Assignment,
@@ -46,7 +46,7 @@ pub(super) struct DeviceBasis {
 }
 
 impl DeviceBasis {
-    /// The first device that takes the place of another one.
+    /// Returns the first device that replaces a different one.
     pub(super) fn another(&self) -> Option<&str> {
         let mut devices = self.assignment.devices.iter().flatten();
         let ((platform, device), _) = devices.find(|(_, has_moved)| *has_moved)?;
@@ -54,27 +54,27 @@ impl DeviceBasis {
     }
 }
 
-/// A session that was made and has no contents.
+/// A session that was made, without contents.
 #[derive(Debug)]
 pub(crate) struct Rehearsal {
     pub(super) basis: DeviceBasis,
-    /// As the program knows them.
+    /// The platforms as the program knows them.
     pub(super) platforms: Vec<Platform>,
     /// The frames that were replayed, in their order.
     pub(super) records: Vec<JournalRecord>,
 }
 
-/// What makes it the session of an image.
+/// The work that turns a rehearsal into the session of an image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RemainingWork<'a> {
-    /// Objects that have ended, by id, the last one first.
+    /// Ids of objects that have ended, the latest first.
     pub(super) ended: Vec<u32>,
-    /// Frames that have come since.
+    /// Frames that were added since.
     pub(super) records: &'a [JournalRecord],
 }
 
 impl Rehearsal {
-    /// What is left to do for the frames of an image; none if these are of something else.
+    /// Returns the remaining work for the frames of an image; `None` if they do not match.
     pub(super) fn remaining_work<'a>(
         &self,
         platforms: &[Platform],
@@ -102,7 +102,7 @@ impl Rehearsal {
     }
 }
 
-/// The object that a frame has made, if nothing else is made of it.
+/// Returns the object that a frame made, if nothing else is made of it.
 fn object(record: &JournalRecord) -> Option<u32> {
     first(record).filter(|_| CREATING_OPCODES.contains(&record.opcode))
 }
@@ -111,13 +111,13 @@ fn first(record: &JournalRecord) -> Option<u32> {
     record.payload.first_chunk().map(|id| u32::from_le_bytes(*id))
 }
 
-/// What a frame sets, if it sets something.
+/// Returns what a frame sets, if it sets something.
 fn setting(record: &JournalRecord) -> Option<(u16, [u8; 8])> {
     let what = record.payload.first_chunk().copied();
     what.map(|what| (record.opcode, what)).filter(|_| SETTING_OPCODES.contains(&record.opcode))
 }
 
-/// The object that something is set to.
+/// Returns the object that a frame sets as a value.
 fn value(record: &JournalRecord) -> Option<u32> {
     match record.opcode {
         kdclSetArgument::OPCODE => {
@@ -154,12 +154,12 @@ mod tests {
         }
     }
 
-    /// A frame that makes the object of its number.
+    /// Returns a frame that makes the object of its number.
     fn creation_record(order: u64, opcode: u16) -> JournalRecord {
         record(order, opcode, (order as u32).to_le_bytes().to_vec())
     }
 
-    /// One that sets an argument of a kernel to an object.
+    /// Returns a frame that sets an argument of a kernel to an object.
     fn set(order: u64, kernel: u32, index: u32, object: u32) -> JournalRecord {
         let value = &object.to_le_bytes();
         record(
@@ -174,7 +174,7 @@ mod tests {
         Rehearsal { basis, platforms, records: records.to_vec() }
     }
 
-    /// Objects that have ended, and frames that have come.
+    /// Returns the ended objects and the added frames.
     fn remaining_work(records: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
         let rehearsal = rehearsal(records, Vec::new());
         let remaining = rehearsal.remaining_work(&[], image)?;

@@ -1,24 +1,24 @@
-//! What a session knows while it is rebuilt.
+//! State of a session while it is rebuilt.
 
 use std::collections::HashSet;
 
 use katydid_opencl_sys::Code;
 
-/// What a session knows while it is rebuilt.
+/// State of a session while it is rebuilt.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// Whether a replay is under way: replies are not sent.
+    /// Whether a replay is running: replies are not sent.
     pub(crate) is_on: bool,
-    /// How the current frame came out.
+    /// The result of the current frame.
     pub(crate) outcome: Code,
-    /// Buffers whose contents the image has.
+    /// Buffers whose contents are in the image.
     pub(crate) filled: HashSet<u32>,
-    /// Where shared virtual memory is to end, if that is wanted.
+    /// The end that shared virtual memory is to have, if one is wanted.
     pub(crate) svm_end: Option<u64>,
 }
 
 impl Replay {
-    /// Whether the image has contents of this buffer.
+    /// Returns whether the image has contents of this buffer.
     pub(crate) fn has(&self, buffer: u64) -> bool {
         u32::try_from(buffer).is_ok_and(|buffer| self.filled.contains(&buffer))
     }

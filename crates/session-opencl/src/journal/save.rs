@@ -1,7 +1,7 @@
-//! Writes the journal down: the frames of what is alive, in their order, and what the driver is asked now.
+//! Writes the journal as a state: the frames of live objects in their order, and what the driver reports now.
 //!
-//! Nothing may run: every queue is empty. Programs that went into others and may be gone or different since are made
-//! once more before these, under numbers that no program gives, and released after.
+//! No work may run: every queue is empty. Programs that were inputs of others may be gone or different by now. Their original
+//! state is recreated before the others, under numbers that programs never use, and released afterwards.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -30,18 +30,18 @@ use crate::drivers::query::ask;
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
+/// The smallest number of an object that the program does not know; the shim never uses numbers this large.
 const FIRST_HIDDEN_NUMBER: u32 = 1 << 23;
 /// Parameters of `clGetEventProfilingInfo`: `CL_PROFILING_COMMAND_QUEUED` to `CL_PROFILING_COMMAND_COMPLETE`.
 pub(crate) const PROFILING_PARAMS: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
 
-/// Why the state of a session cannot be saved. The session is as it was.
+/// Why the state of a session cannot be saved. The session is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
-    /// No thread but a kernel can read it.
+    /// Only a kernel can read the contents of a pipe.
     #[error("kernels of the program have a pipe, and nothing but a kernel can read what is in it: it cannot be saved")]
     Pipe,
-    /// The driver does not answer what must be known.
+    /// The driver fails to report what must be saved.
     #[error("the driver answers {code} when asked about {what}")]
     Driver {
         /// What the driver was asked about.
@@ -51,11 +51,11 @@ pub(crate) enum SaveError {
     },
 }
 
-/// Gathers the records of a state.
+/// Collects the records of a state.
 #[derive(Default)]
 struct RecordSet {
     records: Vec<JournalRecord>,
-    /// How many hidden objects each frame makes, which end with it.
+    /// The number of hidden objects that each frame makes, and that end with it.
     hidden_objects: HashMap<u64, u32>,
 }
 
@@ -98,9 +98,8 @@ impl RecordSet {
         id(kind, FIRST_HIDDEN_NUMBER + *count)
     }
 
-    /// A program under an id, with all that was done to it, as far as what is left of it or its `kernels` (frames that made
-    /// them) shows it. In its frames the id is the first field. Before frame `order` if one is given, else each in its own
-    /// place.
+    /// Adds a program under an id, with everything done to it that it or its `kernels` (the frames that made them) still show. In
+    /// its frames the id is the first field. All its frames go before frame `order` if that is given, else each in its own place.
     fn program(&mut self, id: u32, program: &ObjectEntry, kernels: &[u64], order: Option<u64>) {
         let as_this = |payload: &[u8]| {
             let mut payload = payload.to_vec();
@@ -120,7 +119,7 @@ impl RecordSet {
         for recorded in effective(&program.builds, kernels) {
             let at = order_of(recorded);
             let hidden_programs = self.hidden_programs(recorded, at);
-            // Others may have taken the place of these.
+            // Later constants may have replaced these.
             for constant in &recorded.with.constants {
                 self.add(at, constant, as_this(constant.frame.payload()));
             }
@@ -134,7 +133,7 @@ impl RecordSet {
         }
     }
 
-    /// Makes what went into a build again; the new ids by the old ones.
+    /// Recreates the inputs of a build, and returns the new ids by the old ones.
     fn hidden_programs(&mut self, recorded: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
         let mut hidden_programs = HashMap::new();
         for (id, program) in &recorded.with.needs {
@@ -152,7 +151,7 @@ impl RecordSet {
     }
 }
 
-/// The payload of a build or link with other programs in it. A build that tells its end by a callback has told it.
+/// Returns the payload of a build or link with other programs as inputs, and without a callback: the program has received that.
 fn with_hidden_programs(recorded: &RecordedFrame, payload: Vec<u8>, hidden_programs: &HashMap<u32, u32>) -> Vec<u8> {
     let other = |id: u32| hidden_programs.get(&id).copied().unwrap_or(id);
     match recorded.frame.opcode {
@@ -168,7 +167,7 @@ fn with_hidden_programs(recorded: &RecordedFrame, payload: Vec<u8>, hidden_progr
 }
 
 impl Session {
-    /// The state of the session as it is now.
+    /// Returns the present state of the session.
     ///
     /// # Errors
     ///
@@ -191,7 +190,7 @@ impl Session {
         })
     }
 
-    /// How what is alive was made and launched, which is known at any moment.
+    /// Returns how live objects were made and launched, which is known at any moment.
     ///
     /// # Errors
     ///
@@ -213,7 +212,7 @@ impl Session {
         self.shared.pending_reads.all().into_iter().map(of).collect()
     }
 
-    /// The platforms as the program found them, and which devices contexts have.
+    /// Returns the platforms as the program found them, and marks the devices that contexts use.
     fn saved_platforms(&self) -> Vec<Platform> {
         let used: Vec<u32> = self.journal.of(kind::CONTEXT).iter().flat_map(|(_, entry)| devices_of(entry)).collect();
         let used: Vec<u32> = used.into_iter().map(|device| self.whole(device)).collect();
@@ -224,13 +223,13 @@ impl Session {
         records
     }
 
-    /// The device of the machine that a device is, or is a part of.
+    /// Returns the machine's device that a device is, or is a part of.
     pub(crate) fn whole(&self, device: u32) -> u32 {
         let parent = |device| Some(self.journal.get(device)?.creation.frame.word(0));
         std::iter::successors(Some(device), |device| parent(*device)).last().unwrap_or(device)
     }
 
-    /// All frames, in their order.
+    /// Returns all frames, in their order.
     fn records(&self) -> Result<Vec<JournalRecord>, SaveError> {
         let mut records = RecordSet::default();
         for kind in [kind::DEVICE, kind::CONTEXT, kind::QUEUE, kind::MEMORY, kind::SAMPLER, kind::PROGRAM, kind::KERNEL]
@@ -238,7 +237,7 @@ impl Session {
             for (id, entry) in self.journal.of(kind) {
                 match kind {
                     kind::DEVICE => self.add_part(&mut records, id, entry),
-                    // One whose link failed has no program.
+                    // A failed link left no program.
                     kind::PROGRAM if !self.shared.objects.has(id) => {}
                     kind::PROGRAM => records.program(id, entry, &self.journal.kernels_of(id), None),
                     kind::QUEUE => drop(records.add(entry.creation.frame.order, &entry.creation, queue_as_set(entry))),
@@ -252,7 +251,7 @@ impl Session {
             let record = records.add(frame.order, &recorded, frame.payload().to_vec());
             record.answer = Some(address.to_le_bytes().to_vec());
         }
-        // Stable: what is made anew for another keeps its place before it.
+        // Stable: an input that is recreated for another program stays before it.
         records.records.sort_by_key(|record| record.order);
         Ok(records.records)
     }
@@ -268,7 +267,7 @@ impl Session {
         }
     }
 
-    /// The payload that sets a property, without what is gone since; none if nothing is left of it.
+    /// Returns the payload that sets a property, without what has ended since; `None` if nothing remains.
     fn still(&self, recorded: &RecordedFrame) -> Option<Vec<u8>> {
         let (payload, order) = (recorded.frame.payload(), recorded.frame.order);
         let svm_lives = |address: u64| {
@@ -306,8 +305,7 @@ impl Session {
         }
     }
 
-    /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
-    /// released.
+    /// Adds the division of a device, once for all its parts. Parts that are gone are made under other ids, and released.
     fn add_part(&self, records: &mut RecordSet, part: u32, entry: &ObjectEntry) {
         let (payload, order) = (entry.creation.frame.payload(), entry.creation.frame.order);
         let ids = parts(payload);
@@ -324,12 +322,12 @@ impl Session {
         list::put(&mut arguments, &properties);
         list::put(&mut arguments, &new);
         records.add(order, &entry.creation, encoded(&kdclSubDevices { arguments: &arguments, ..message }));
-        // In another worker's journal, those that are gone have such ids already.
+        // In the journal of a restored worker, parts that are gone have hidden ids already.
         let gone = new.into_iter().zip(&ids).filter(|(_, had)| !lives(had));
         gone.for_each(|(new, _)| records.release(order, new));
     }
 
-    /// Every event and its state.
+    /// Returns every event with its state.
     fn saved_events(&self) -> Result<Vec<Event>, SaveError> {
         let contexts: HashMap<usize, u32> = self
             .shared
@@ -352,7 +350,7 @@ impl Session {
     }
 }
 
-/// The frame that makes a queue with the properties that it has now: not every driver can set them later.
+/// Returns the frame that makes a queue with its present properties: not every driver can set them later.
 fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     let payload = queue.creation.frame.payload();
     let mut sets: Vec<&RecordedFrame> = queue.sets.values().collect();
@@ -386,7 +384,7 @@ fn info(event: &Object<cl_event>, parameter: u32, size: usize, out: *mut katydid
     driver!(event.api, clGetEventInfo(event.handle, parameter, size, out, ptr::null_mut()))
 }
 
-/// When an event's command came to its states; empty if its queue keeps no times.
+/// Returns when an event's command reached its states; empty if its queue keeps no times.
 pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
     let time = |parameter| {
         let answer = ask::<u64>(|size, out| {
@@ -397,7 +395,7 @@ pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
     PROFILING_PARAMS.filter_map(time).collect()
 }
 
-/// The devices of a context.
+/// Returns the devices of a context.
 pub(crate) fn devices_of(context: &ObjectEntry) -> Vec<u32> {
     let Ok(message) = kdclContext::decode(context.creation.frame.payload()) else { return Vec::new() };
     let mut left = message.arguments;
@@ -417,7 +415,7 @@ mod tests {
     use super::*;
     use crate::journal::notes::{BUILD_PENDING, Journal};
 
-    /// A build of `devices` at a frame.
+    /// Returns a build for `devices`, recorded at a frame.
     fn build(order: u64, devices: &[u32], code: Code) -> RecordedFrame {
         let mut arguments = Vec::new();
         0u32.put(&mut arguments);
@@ -456,7 +454,7 @@ mod tests {
         assert_eq!(effective(&builds, &[]).into_iter().map(|recorded| recorded.frame.order).collect::<Vec<_>>(), [2]);
     }
 
-    /// A queue that was made with a form of properties, and what was set: enabled or not, flags.
+    /// Makes a queue with a form of properties, and settings: enabled or not, flags.
     fn queue(form: u32, words: &[u64], sets: &[(u32, u64)]) -> (u32, Vec<u64>) {
         let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
         let (mut journal, queue) = (Journal::default(), id(kind::QUEUE, 1));
@@ -487,7 +485,7 @@ mod tests {
         assert_eq!(queue(none, &[], &[(1, 2)]), (plain, vec![2]));
     }
 
-    /// The parts of a division as the next worker has them are the program's, and ids of those that had gone before.
+    /// The next worker has the program's parts of a division, and ids for parts that had gone before.
     #[test]
     fn parts_that_are_gone_are_released_in_every_worker() {
         let (part, parent) = (id(kind::DEVICE, 5), id(kind::DEVICE, 0));
@@ -528,7 +526,7 @@ mod tests {
         }
         let mut records = RecordSet::default();
         let entry = journal.get(program).unwrap();
-        // A kernel of the first build is left.
+        // A kernel of the first build still lives.
         records.program(program, entry, &[4], None);
         records.records.sort_by_key(|record| record.order);
         let constants: Vec<Option<u8>> = records

@@ -1,4 +1,4 @@
-//! The state of a session as bytes: what a checkpoint keeps of it besides contents of memory.
+//! The state of a session as bytes: what a checkpoint saves of it besides contents of memory.
 //!
 //! ```text
 //! magic       8 bytes "kdclstat"         version  u32
@@ -18,8 +18,8 @@
 //! groups      count u32, then kernel u32, queue u32, most items of a group and in each dimension 4 u64
 //! ```
 //!
-//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
-//! input for every item, and what is replayed passes the checks that every frame passes.
+//! Numbers are little-endian; bytes and texts have a `u32` length in front. A reader trusts nothing: each item of a count must
+//! have its input, and replayed frames pass the usual checks.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ use crate::calls::callbacks::Callback;
 use crate::calls::session_shared::OpenCl;
 use crate::calls::upcalls::PendingCallback;
 
-/// How it begins, and what this build writes.
+/// The magic number of the format, and the version that this build writes.
 const OPENCL_STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
 
 /// A platform as the program found it.
@@ -58,12 +58,12 @@ pub(crate) struct Device {
     pub(crate) is_used: bool,
 }
 
-/// An event: of a command that has ended, or of the program's own setting.
+/// An event: of a command that has ended, or a user event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) id: u32,
     pub(crate) context: u32,
-    /// Above 0: one that the program has not set yet.
+    /// Above 0: a user event that is not set yet.
     pub(crate) status: i32,
     /// Times in nanoseconds, by `CL_PROFILING_COMMAND_…`.
     pub(crate) times: BTreeMap<u32, u64>,
@@ -77,13 +77,13 @@ pub(crate) struct SvmMapping {
     pub(crate) flags: u64,
 }
 
-/// What a command read and the program has not fetched; the bytes are contents, or lie in shared virtual memory.
+/// A read whose data the program has not fetched. The data is saved as contents, or lies in shared virtual memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PendingRead {
     pub(crate) number: u64,
     pub(crate) status: i32,
     pub(crate) bytes: u64,
-    /// 0: in memory of its own.
+    /// 0: the read has its own memory.
     pub(crate) address: u64,
 }
 

@@ -1,11 +1,11 @@
-//! What a session's limit counts of OpenCL's memory: bytes of an object, from when a driver has made it until the driver says that it has
-//! nothing left of it.
+//! Counts OpenCL memory against a session's limit: the bytes of an object, from its creation until its driver reports that
+//! nothing of it is left.
 //!
-//! A GPU takes whole pieces and tiles ([`katydid_session_core::GpuPieces`]). A processor's memory is the machine's, and counts as it is asked
-//! for.
+//! A GPU allocates whole pieces and tiles ([`katydid_session_core::GpuPieces`]). A processor's memory is the machine's, and
+//! counts as requested.
 //!
-//! Some drivers say a moment after a release that memory is gone: NVIDIA's 580 0.4 ms. So one that finds the limit reached waits for what is
-//! on its way back.
+//! Some drivers report freed memory a moment after the release: NVIDIA's 580 after 0.4 ms. So an allocation that reaches the
+//! limit waits for memory that is being released.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,31 +14,31 @@ use std::time::{Duration, Instant};
 
 use katydid_session_core::{GpuMemory, GpuPieces, Usage};
 
-/// How long memory that is on its way back is waited for, and how often it is looked for.
+/// How long an allocation waits for memory that is being released, and how often it polls.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(50);
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Where memory lies.
+/// Where an object's memory lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
-    /// In the machine's memory, as that of processors.
+    /// In the machine's memory, for processors.
     Machine,
     /// On a GPU.
     Gpu,
 }
 
-/// What counts in a session.
+/// The memory that counts in a session.
 #[derive(Debug)]
 pub(crate) struct MemoryCharges {
     usage: Arc<Usage>,
     /// Pieces that small objects share.
     pieces: Mutex<GpuPieces>,
-    /// Objects that the session has released, and of whose end their drivers have not told.
+    /// Objects that the session has released, and whose end the driver has not reported.
     releasing: AtomicUsize,
 }
 
 impl MemoryCharges {
-    /// Nothing counted yet.
+    /// Makes an empty counter.
     pub(crate) fn new(usage: &Arc<Usage>) -> Arc<Self> {
         let usage = Arc::clone(usage);
         Arc::new(Self { usage, pieces: Mutex::default(), releasing: AtomicUsize::new(0) })
@@ -48,7 +48,7 @@ impl MemoryCharges {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts `bytes`, if the limit allows that.
+    /// Charges `bytes`, if the limit allows that.
     pub(crate) fn charge(self: &Arc<Self>, kind: MemoryKind, bytes: u64) -> Option<Charge> {
         self.charge_within(kind, bytes, RELEASE_TIMEOUT)
     }
@@ -70,7 +70,7 @@ impl MemoryCharges {
         }
     }
 
-    /// Counts `bytes` whatever the limit is: a driver has them.
+    /// Charges `bytes` regardless of the limit: a driver has them already.
     pub(crate) fn charge_anyway(self: &Arc<Self>, kind: MemoryKind, bytes: u64) -> Charge {
         let (memory, added) = self.take(kind, bytes);
         self.count(memory, added)
@@ -89,7 +89,7 @@ impl MemoryCharges {
     }
 }
 
-/// Counted memory, which counts no more once this is dropped.
+/// A charge for memory; dropping it removes the charge.
 #[derive(Debug)]
 pub(crate) struct Charge {
     charges: Arc<MemoryCharges>,
@@ -98,7 +98,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// From now on its end is the driver's to tell.
+    /// Notes the release: the driver reports the end later.
     pub(crate) fn is_released(&mut self) {
         self.is_releasing = true;
         self.charges.releasing.fetch_add(1, Ordering::Release);

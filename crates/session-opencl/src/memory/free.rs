@@ -1,6 +1,6 @@
-//! How much memory the system has left.
+//! Free memory of the system.
 
-/// Bytes that the system could give.
+/// Returns how many bytes the system can still give.
 pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -1,11 +1,11 @@
-//! Memory that the program has too, at the same addresses: where its buffers of `CL_MEM_ALLOC_HOST_PTR` are mapped.
+//! Memory shared with the program, at the same addresses. Its `CL_MEM_ALLOC_HOST_PTR` buffers are mapped there.
 //!
-//! On processors a buffer lies there, and its contents are memory of the program's, not of the session's. On other devices
-//! it is made over this memory too, where the driver then maps it; its contents are the device's. Data of commands lies there too, in blocks that are the program's to give
-//! out. A session that is rebuilt has pages of its own there until its program
-//! comes, whose memory takes their place.
+//! On processors a buffer lies there, and its contents belong to the program, not to the session. On other devices the buffer is
+//! also made over this memory, and the driver maps it there; its contents are the device's. Data of commands lies there too, in
+//! blocks that the program allocates. A session that is rebuilt has its own pages there until its program connects, whose memory
+//! then replaces them.
 //!
-//! Fine-grained shared virtual memory is of it too: it lies at the address that the driver gave as well, on both sides.
+//! Fine-grained shared virtual memory is part of it too: on both sides, it also lies at the address that the driver gave.
 
 #![expect(unsafe_code, reason = "maps the program's memory where a driver's was")]
 
@@ -24,30 +24,29 @@ use crate::memory::address::pointer;
 use crate::memory::staged::StagedRead;
 use crate::memory::unshared_pages::{PAGE_ACCESS, UnsharedPages};
 
-/// How images of a context lie in memory: the context, the kind, the order of channels, bytes of an element, and the accesses that
-/// kernels have. The type of channels says what their bytes mean, and not where they lie.
+/// The layout of a context's images in memory: the context, the kind, the channel order, the bytes of an element, and the kernel
+/// accesses. The channel type says what the bytes mean, not where they lie.
 pub(crate) type ImageLayout = (u32, u32, u32, usize, u64);
 
-/// The accesses that kernels have to a memory object, among its flags: `CL_MEM_READ_WRITE` and the like. Drivers have some formats
-/// for some of them alone.
+/// The flags of kernel accesses to a memory object: `CL_MEM_READ_WRITE` and the like. Some formats support only some of them.
 pub(crate) const KERNEL_ACCESSES: u64 = 0b111;
 
-/// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
-/// commands, as after a restore: to compare the ways.
+/// Environment variable to compare the ways of mapping. `driver` maps buffers of processors like those of other devices; `copy`
+/// copies all buffers by commands, as after a restore.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
 
-/// How buffers are in this memory.
+/// How buffers use this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MapMode {
-    /// Those of processors lie there, those of other devices are mapped there by their drivers.
+    /// Buffers of processors lie there; drivers of other devices map theirs there.
     InPlace,
-    /// All are mapped by their drivers.
+    /// Drivers map all buffers.
     Driver,
     /// No driver maps buffers: commands copy.
     Copy,
 }
 
-/// How it is to be.
+/// Returns the mode that [`MAPS_VARIABLE`] requests.
 pub(crate) fn map_mode() -> MapMode {
     match std::env::var(MAPS_VARIABLE).as_deref() {
         Ok("driver") => MapMode::Driver,
@@ -56,24 +55,24 @@ pub(crate) fn map_mode() -> MapMode {
     }
 }
 
-/// The memory; there is none on a stream.
+/// The shared memory; a stream has none.
 #[derive(Debug)]
 pub struct HostMemory {
     arena: Reservation,
-    /// The program's memory, once it is there. It never becomes shorter.
+    /// The program's memory, once the program is connected. It never becomes shorter.
     shared: Option<OwnedFd>,
-    /// Parts of it that commands read.
+    /// Number of parts that commands read.
     held_bytes: Arc<AtomicUsize>,
-    /// The blocks that the worker has unshared, once there were any.
+    /// The blocks that the worker has unshared, if there were any.
     unshared: Option<Arc<UnsharedPages>>,
 }
 
 impl HostMemory {
-    /// Takes an offered range for the program's memory, or for memory that is to be the program's.
+    /// Reserves an offered range for the program's memory, which may come later.
     ///
     /// # Errors
     ///
-    /// Something else lies there, or what the system refuses.
+    /// Something else lies there, or the system refuses.
     pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
         let arena = Reservation::at(offer.base, offer.length)?;
         let mut memory = Self { arena, shared: None, held_bytes: Arc::default(), unshared: None };
@@ -84,38 +83,38 @@ impl HostMemory {
         Ok(memory)
     }
 
-    /// The program is there: its memory takes the place of what was mapped.
+    /// Maps the program's memory in place of what was mapped, once the program is connected.
     pub(crate) fn join(&mut self, shared: BorrowedFd<'_>) -> Result<(), ReserveError> {
         self.shared = Some(self.arena.join(shared)?);
         self.unshared = None;
         Ok(())
     }
 
-    /// The range of the memory, in the handshake's form.
+    /// Returns the range of the memory, in the handshake's form.
     #[must_use]
     pub fn range(&self) -> ArenaRange {
         let Range { start, end } = self.arena.range();
         ArenaRange { kind: ArenaKind::PINNED, base: start, length: end - start }
     }
 
-    /// Whether an address lies in the range, whatever is there.
+    /// Returns whether an address lies in the range, whatever is there.
     pub(crate) fn has(&self, address: u64) -> bool {
         self.arena.range().contains(&address)
     }
 
-    /// Takes over what a command reads, until the result is dropped: the program knows it by a word at this address. None if
-    /// no word can be there.
+    /// Holds the bytes that a command reads, until the result is dropped. The program identifies them by a word at this address.
+    /// Returns `None` if no word can be there.
     pub(crate) fn hold(&self, word: u64) -> Option<StagedRead> {
         let pointer = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
         Some(StagedRead::new(pointer.expose_provenance(), &self.held_bytes))
     }
 
-    /// How many parts commands are still reading.
+    /// Returns how many parts commands still read.
     pub(crate) fn parts_in_use(&self) -> usize {
         self.held_bytes.load(Ordering::Acquire)
     }
 
-    /// The unshared blocks; with `is_wanted`, some are to come. None where there cannot be any.
+    /// Returns the unshared blocks. With `is_wanted`, makes the table if needed. Returns `None` where blocks cannot be unshared.
     pub(crate) fn unshared(&mut self, is_wanted: bool) -> Option<Arc<UnsharedPages>> {
         if self.unshared.is_none() && is_wanted {
             let file = self.shared.as_ref()?.try_clone().ok()?;
@@ -124,46 +123,46 @@ impl HostMemory {
         self.unshared.clone()
     }
 
-    /// The program has mapped a region that begins at an address, or has it mapped no more.
+    /// Counts a map or unmap by the program of a region that begins at an address.
     pub(crate) fn count_map(&self, address: u64, is_mapped: bool) {
         if let Some(unshared) = &self.unshared {
             unshared.count_map(address, is_mapped);
         }
     }
 
-    /// Whether what lies at an address is not what the program has there.
+    /// Returns whether the memory at an address differs from the program's.
     pub(crate) fn is_unshared(&self, address: u64) -> bool {
         self.unshared.as_ref().is_some_and(|unshared| unshared.view(address).is_some())
     }
 
-    /// Maps what the program has at `place` at another address too, in place of what lies there: whole pages. Nothing before the
-    /// program is there.
+    /// Maps whole pages of the program, at `arena_address`, at another address too, in place of what lies there. Does nothing
+    /// before the program is connected.
     ///
     /// # Errors
     ///
-    /// `CL_INVALID_VALUE` if not all of it is memory of the program's, `CL_OUT_OF_RESOURCES` if the system refuses.
+    /// `CL_INVALID_VALUE` if part of it is not the program's memory, `CL_OUT_OF_RESOURCES` if the system refuses.
     ///
     /// # Safety
     ///
-    /// The pages at the address are the caller's to give away, and no thread refers to them.
+    /// The caller owns the pages at the address, and no thread refers to them.
     pub(crate) unsafe fn share_program_pages(&self, arena_address: u64, address: u64, bytes: u64) -> Result<(), Code> {
         self.pointer_to(arena_address, bytes)?;
         let Some(file) = &self.shared else { return Ok(()) };
         let (start, flags) = (pointer(address), MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees it.
         let mapped =
             unsafe { mmap(start, bytes as usize, PAGE_ACCESS, flags, file, arena_address - self.arena.range().start) };
         mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
     }
 
-    /// Where in this process the program's bytes at an address are.
+    /// Returns where the program's bytes at an address are in this process.
     ///
     /// # Errors
     ///
-    /// `CL_INVALID_VALUE` if not all of them are memory of the program's.
+    /// `CL_INVALID_VALUE` if part of them is not the program's memory.
     pub(crate) fn pointer_to(&self, address: u64, size: u64) -> Result<*mut void, Code> {
         let Range { start, end } = self.arena.range();
-        // Beyond the file's end there would be a signal.
+        // An access beyond the file's end would raise a signal.
         let length =
             self.shared.as_ref().map_or(u64::MAX, |file| fstat(file).map_or(0, |stat| stat.st_size.cast_unsigned()));
         let end = end.min(start.saturating_add(length));
@@ -176,18 +175,18 @@ impl HostMemory {
     }
 }
 
-/// Puts pages of zeros where [`HostMemory::share_program_pages`] has put the program's.
+/// Maps zero pages where [`HostMemory::share_program_pages`] has mapped the program's.
 ///
 /// # Errors
 ///
-/// `CL_OUT_OF_RESOURCES`: the program's are still there.
+/// `CL_OUT_OF_RESOURCES`: the program's pages are still there.
 ///
 /// # Safety
 ///
-/// It has put them there, and no thread refers to them.
+/// That function mapped the pages, and no thread refers to them.
 pub(crate) unsafe fn replace_by_private_pages(address: u64, bytes: u64) -> Result<(), Code> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees it.
     let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, PAGE_ACCESS, flags) };
     mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
 }
@@ -209,7 +208,7 @@ mod tests {
         let own =
             unsafe { mmap_anonymous(std::ptr::null_mut(), 8192, PAGE_ACCESS, flags) }.unwrap().cast::<AtomicUsize>();
         let (address, arena_address) = (own.expose_provenance() as u64, offer.base + 12_288);
-        // SAFETY: pages of this test's, and words in them, touched by atomics alone.
+        // SAFETY: pages of this test, and words in them, accessed only atomically.
         unsafe {
             let (program, worker) = (&*own, AtomicUsize::from_ptr(pointer(arena_address).cast()));
             program.store(1, Ordering::Relaxed);

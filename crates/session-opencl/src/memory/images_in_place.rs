@@ -1,8 +1,8 @@
-//! Images in memory that the program has too ([`crate::memory::host`]): a map of one copies nothing, and what it begins with is
-//! copied once, by the program.
+//! Images in memory that is shared with the program ([`crate::memory::host`]). A map of such an image copies nothing, and the
+//! program copies its initial contents once.
 //!
-//! That needs a driver which has an image of the program's memory right there, row behind row. Each kind, order of channels and size of
-//! an element is tried once in a context of processors, with a small image of ours.
+//! The driver must use the program's memory itself, with one row right after the other. Each kind, channel order and element size
+//! is tested once in a context of processors, with a small probe image.
 
 #![expect(unsafe_code, reason = "has a driver use memory that is given to it")]
 
@@ -22,16 +22,16 @@ use crate::journal;
 use crate::memory::host::{KERNEL_ACCESSES, MapMode, map_mode};
 use crate::state::Session;
 
-/// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
+/// Elements of a probe image in each direction that its kind has, and the most bytes of one.
 const PROBE_SIDE_ELEMENTS: usize = 2;
 const MAX_ELEMENT_BYTES: usize = 16;
 const IMAGE_PROBE_BYTES: usize = PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * MAX_ELEMENT_BYTES;
 
-/// Memory for an image of ours, aligned as drivers may want it.
+/// Memory for a probe image, aligned as drivers may want it.
 #[repr(align(4096))]
 struct Probe([u8; IMAGE_PROBE_BYTES]);
 
-/// Elements in each direction, as regions count them.
+/// Returns the elements in each direction, as regions count them.
 fn region(shape: &cl_image_desc) -> [usize; 3] {
     let [height, depth, images] = [shape.image_height, shape.image_depth, shape.image_array_size].map(|n| n.max(1));
     if shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY {
@@ -41,7 +41,7 @@ fn region(shape: &cl_image_desc) -> [usize; 3] {
 }
 
 impl Session {
-    /// Flags and memory of an image that is to lie in memory of the program's, for the driver; none if it cannot.
+    /// Returns flags and memory for an image in the program's memory; `None` if it cannot lie there.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Session {
         message: &kdclImage<'_>,
         (format, shape): (&cl_image_format, &cl_image_desc),
     ) -> Result<Option<(u64, *mut void)>, Fault> {
-        // One whose contents an image of a checkpoint has had memory of its own.
+        // An image with contents in the checkpoint had its own memory.
         let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
         let is_simple = shape.num_mip_levels == 0 && shape.num_samples == 0 && message.parent == 0;
         if message.host_address == 0 || had_own || !is_simple || map_mode() != MapMode::InPlace {
@@ -68,24 +68,24 @@ impl Session {
         Ok(Some((others | MEM_USE_HOST_PTR, pointer)))
     }
 
-    /// Bytes of an element, if the driver of a context has images of a kind, format and accesses in place.
+    /// Returns the bytes of an element, if the context's driver keeps such images in place.
     fn element_in_place(
         &mut self,
         message: &kdclImage<'_>,
         format: &cl_image_format,
         shape: &cl_image_desc,
     ) -> Option<u64> {
-        /// Read-write, write-only, read-only, and what is read-write because nothing is said.
+        /// Read-write, write-only, read-only, and the default, which is read-write.
         const ACCESSES: [u64; 4] = [1, 2, 4, 0];
         let (access, element) = (message.flags & KERNEL_ACCESSES, format.element_bytes()?);
         let layout = |access: u64| (message.context, shape.image_type, format.image_channel_order, element, access);
         let found = |access: u64| self.images_in_place.get(&layout(access)).copied();
-        // Where images lie is no matter of what kernels do with them.
+        // The accesses of kernels do not change where an image lies.
         let known = found(access).or_else(|| ACCESSES.into_iter().find_map(|other| found(other).filter(|lies| *lies)));
         let lies = match known {
             Some(lies) => lies,
             None => {
-                // A format that the driver does not have says nothing of others, nor does a want of memory say anything of later.
+                // An unsupported format says nothing about others, and a lack of memory nothing about later.
                 let lies = self.probe_in_place(message.context, access, format, shape)?;
                 self.images_in_place.insert(layout(access), lies);
                 lies
@@ -94,7 +94,7 @@ impl Session {
         lies.then_some(element as u64)
     }
 
-    /// Whether the driver of a context has such images in place; none if it has none of the format, or no memory now.
+    /// Returns whether the context's driver keeps such images in place; `None` if it lacks the format, or memory now.
     fn probe_in_place(
         &mut self,
         context: u32,
@@ -115,7 +115,7 @@ impl Session {
     }
 }
 
-/// What a trial says of later images; nothing if the driver had no memory for it.
+/// Returns what a probe says of later images; `None` if the driver lacked memory.
 fn cacheable(probed: Result<bool, Code>) -> Option<bool> {
     match probed {
         Err(Code::OUT_OF_HOST_MEMORY | Code::OUT_OF_RESOURCES | Code::MEM_OBJECT_ALLOCATION_FAILURE) => None,
@@ -124,8 +124,8 @@ fn cacheable(probed: Result<bool, Code>) -> Option<bool> {
 }
 
 impl Copier {
-    /// Whether the driver reads and writes an image where its memory was given, without gaps; none if it has none of the format, or
-    /// no memory now.
+    /// Returns whether the driver reads and writes an image in the given memory, without gaps; `None` if it lacks the format, or
+    /// memory now.
     fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<bool> {
         let small = |size: usize| size.min(PROBE_SIDE_ELEMENTS);
         let small = cl_image_desc {
@@ -145,14 +145,14 @@ impl Copier {
         let bytes = region(&small).iter().product::<usize>() * element;
         let is_known = format.element_bytes() == Some(element) && bytes <= IMAGE_PROBE_BYTES;
         let probed = if is_known { self.probe_round_trip(image, &small, start, bytes) } else { Ok(false) };
-        // The driver uses the memory until then.
+        // The driver uses the memory until the release.
         match driver!(self.api, clReleaseMemObject(image)).ok() {
             Ok(()) => cacheable(probed),
             Err(_) => Some(false),
         }
     }
 
-    /// Whether what is written to an image comes to its memory, and what is written there is in the image.
+    /// Returns whether writes to an image reach its memory, and writes to the memory reach the image.
     fn probe_round_trip(
         &self,
         image: cl_mem,
@@ -167,7 +167,7 @@ impl Copier {
         let from = sent.as_ptr().cast::<void>();
         driver!(self.api, clEnqueueWriteImage(self.queue, image, 1, origin, region, 0, 0, from, 0, none, null)).ok()?;
         let first_byte = start.cast::<u8>();
-        // SAFETY: the caller's bytes, which the driver has as well; its command has ended.
+        // SAFETY: the caller's bytes, shared with the driver, whose command has ended.
         let found = (0..bytes).all(|at| unsafe { first_byte.add(at).read_volatile() } == sent[at]);
         // SAFETY: as above.
         (0..bytes).for_each(|at| unsafe { first_byte.add(at).write_volatile(!sent[at]) });

@@ -1,19 +1,19 @@
-//! The bytes that a memory object begins with.
+//! The initial bytes of a memory object.
 
 use std::borrow::Cow;
 
 use katydid_opencl_sys::void;
 
-/// The bytes that a memory object begins with, for as long as the driver makes it.
+/// The initial bytes of a memory object, for as long as the driver makes it.
 pub(crate) enum InitialData<'a> {
     /// Bytes in memory of this process.
     Own(Cow<'a, [u8]>),
-    /// In memory that the program has too, which may change them meanwhile: address and length.
+    /// In memory shared with the program, which may change them meanwhile: address and length.
     Shared(*mut void, usize),
 }
 
 impl InitialData<'_> {
-    /// How many there are; 0: the object begins with none.
+    /// Returns the number of bytes; 0: the object has no initial contents.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(bytes) => bytes.len(),
@@ -25,7 +25,7 @@ impl InitialData<'_> {
         self.len() == 0
     }
 
-    /// For the driver, which only reads them.
+    /// Returns the pointer for the driver, which only reads.
     pub(crate) fn pointer(&self) -> *mut void {
         match self {
             Self::Own(bytes) => bytes.as_ptr().cast_mut().cast(),

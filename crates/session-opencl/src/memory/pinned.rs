@@ -1,8 +1,8 @@
-//! Memory of both sides as a driver with a device of its own likes it best: as that of a buffer which stays mapped.
+//! Pins shared memory for drivers of discrete devices: as the memory of a buffer that stays mapped.
 //!
-//! Of other memory such a driver copies through pages of its own, and slower: NVIDIA's moves 11 to 17 GB/s from and to the staging
-//! area as it is, and 55 GB/s when that is the memory of a buffer (measured on an H200). The buffer is never used for itself;
-//! while it is mapped, its memory is the host's by the standard, so that any command may copy from and to it.
+//! From other memory, such a driver copies through its own pages, and slower. NVIDIA's moves 11 to 17 GB/s from and to the plain
+//! staging area, and 55 GB/s when it is the memory of a buffer (measured on an H200). The buffer itself is never used. While it
+//! is mapped, the standard gives its memory to the host, so any command may copy from and to it.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,25 +14,25 @@ use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_context, cl_device
 use crate::drivers::call::{driver, make};
 use crate::objects::lifetimes::ObjectRef;
 
-/// What a context knows of the staging area.
+/// State of the staging area in a context.
 #[derive(Debug)]
 pub(crate) enum StagingState {
-    /// Not pinned yet: the bytes that have passed.
+    /// Not pinned yet: the bytes that have passed so far.
     Counting(u64),
-    /// Nothing, and it stays so: its driver refused, or it has processors alone.
+    /// Never pinned: the driver refused, or the context has only processors.
     Plain,
-    /// All of it, until this is dropped.
+    /// Pinned as a whole, until this is dropped.
     PinnedBuffer { _kept: PinnedBuffer },
 }
 
-/// A mapped buffer, until the value is dropped.
+/// A buffer that stays mapped until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PinnedBuffer {
     api: &'static Dispatch,
     queue: cl_command_queue,
     memory: cl_mem,
     pointer: *mut void,
-    /// The context with its devices, let go of after the queue.
+    /// The context with its devices, released after the queue.
     _context: ObjectRef,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct PinnedBuffer {
 unsafe impl Send for PinnedBuffer {}
 
 impl PinnedBuffer {
-    /// Makes memory known in a context with a device.
+    /// Pins memory in a context with a device.
     pub(super) fn new(
         api: &'static Dispatch,
         (held, device): (ObjectRef, cl_device_id),
@@ -52,13 +52,13 @@ impl PinnedBuffer {
         let queue = make!(api, clCreateCommandQueue(context, device, 0))?;
         let buffer = make!(api, clCreateBuffer(context, READ_WRITE | MEM_USE_HOST_PTR, size, start));
         let memory = buffer.inspect_err(|_| {
-            // What cannot be released goes with the process.
+            // A queue that cannot be released ends with the process.
             let _ = driver!(api, clReleaseCommandQueue(queue));
         })?;
         let mut pinned = Self { api, queue, memory, pointer: ptr::null_mut(), _context: held };
         let (way, null) = (MAP_READ | MAP_WRITE, ptr::null_mut());
         pinned.pointer = make!(api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
-        // A driver that maps it elsewhere copies, and does not know the memory any better.
+        // A driver that maps elsewhere copies, and has not pinned the memory.
         if pinned.pointer == start { Ok(pinned) } else { Err(Code::MAP_FAILURE) }
     }
 }
@@ -66,7 +66,7 @@ impl PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let Self { api, queue, memory, pointer, .. } = *self;
-        // What cannot be taken back goes with the process.
+        // A map that cannot be undone ends with the process.
         if !pointer.is_null() {
             let _ = driver!(api, clEnqueueUnmapMemObject(queue, memory, pointer, 0, ptr::null(), ptr::null_mut()));
             let _ = driver!(api, clFinish(queue));
@@ -87,13 +87,13 @@ mod tests {
     use crate::objects::object::Object;
     use crate::tests::empty_table;
 
-    /// Objects that the driver below has made and not released; where it maps buffers, 0: at their own memory.
+    /// Number of live objects of the driver below; and where it maps buffers (0: at their own memory).
     static ALIVE: AtomicI64 = AtomicI64::new(0);
     static ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
 
     unsafe extern "C" fn queue(_: cl_context, _: cl_device_id, _: u64, code: *mut i32) -> cl_command_queue {
         ALIVE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the code is asked for.
+        // SAFETY: the caller asks for the code.
         unsafe { code.write(0) };
         cl_command_queue(ptr::without_provenance_mut(64))
     }

@@ -1,10 +1,10 @@
-//! Memory of devices that built programs hold: their variables, and their machine code.
+//! Device memory that built programs hold: their variables, and their machine code.
 //!
-//! A driver tells what a program takes once it is built. One beyond the session's limit counts all the same, since the driver has it:
-//! the call fails, and nothing else is allocated until the program and its kernels are released.
+//! A driver reports a program's memory once it is built. Memory beyond the session's limit counts all the same, since the driver
+//! has it: the call fails, and no other allocation succeeds until the program and its kernels are released.
 //!
-//! Machine code for processors lies in memory of the machine, which has a limit of its own. Asking for its size would have some drivers
-//! compile it anew.
+//! Machine code for processors lies in memory of the machine, which has a limit of its own. A query of its size would make some
+//! drivers recompile it.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -20,7 +20,7 @@ use crate::drivers::driver::value;
 use crate::drivers::query::ask;
 use crate::objects::object::Object;
 
-/// What a program takes on all of its devices; what a driver does not tell is nothing.
+/// Returns a program's memory on all of its devices; what a driver does not report counts as 0.
 pub(crate) fn bytes(program: &Object<cl_program>) -> u64 {
     let info = |parameter| {
         value(|size, out, needed| driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed)))
@@ -69,11 +69,11 @@ mod tests {
     /// Writes an answer as a driver does.
     fn tell(values: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
         if !needed.is_null() {
-            // SAFETY: a place for a length.
+            // SAFETY: room for a length.
             unsafe { needed.write(values.len() * 8) };
         }
         if size >= values.len() * 8 && !out.is_null() {
-            // SAFETY: the place is as large as said.
+            // SAFETY: as much room as stated.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr(), out.cast(), values.len()) };
         }
         0
@@ -128,14 +128,14 @@ mod tests {
         for program in [one, other] {
             shared.objects.set(program, object, Vec::new()).unwrap();
         }
-        // Built twice, and counted once.
+        // Built twice, counted once.
         assert_eq!([(); 2].map(|()| shared.count_program(one, &object)), [Ok(()); 2]);
         assert_eq!(shared.usage.memory(), 2300);
         assert_eq!(shared.count_program(other, &object), Err(Code::OUT_OF_RESOURCES));
         assert!(!shared.usage.allows(1));
         drop(shared.objects.take(other));
         assert_eq!((shared.count_program(gone, &object), shared.usage.memory()), (Ok(()), 2300));
-        // A kernel keeps what its program has.
+        // A kernel keeps its program's memory.
         let kernel = Object { handle: cl_kernel::NULL, api, size: 0 };
         let made_of = vec![shared.objects.hold::<cl_program>(one).unwrap()];
         shared.objects.set(id(kind::KERNEL, 1), kernel, made_of).unwrap();

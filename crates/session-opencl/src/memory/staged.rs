@@ -1,8 +1,8 @@
-//! The staging area as the worker uses it: drivers copy from its pieces and to them, so data of a program on this machine
-//! passes through one memory instead of three.
+//! The worker's side of the staging area. Drivers copy from and to its pieces, so data of a program on this machine passes
+//! through one memory instead of three.
 //!
-//! A piece that comes with a write is the worker's until the command has ended, then the program has it back. A piece for a
-//! read stays the program's: it waits for the command. Nothing in the area is ever read by Rust code.
+//! The worker holds a piece that comes with a write until the command has ended; then the program gets it back. A piece for a
+//! read stays the program's, which waits for the command. Rust code never reads the area.
 
 #![expect(unsafe_code, reason = "gives pieces of shared memory back")]
 
@@ -23,11 +23,11 @@ struct StagedPiece {
 #[derive(Debug)]
 pub(crate) struct StagingArea {
     pieces: Vec<StagedPiece>,
-    /// Pieces that commands are still reading.
+    /// Number of pieces that commands still read.
     held_bytes: Arc<AtomicUsize>,
 }
 
-/// Memory of both sides that a command reads; the program has it back when this is dropped.
+/// Shared memory that a command reads; dropping this returns it to the program.
 #[derive(Debug)]
 pub(crate) struct StagedRead {
     /// The address of the busy word.
@@ -36,8 +36,8 @@ pub(crate) struct StagedRead {
 }
 
 impl StagedRead {
-    /// Counted by `held_bytes`. At `busy` lies a word that stays mapped as long as the worker runs, aligned, and touched by
-    /// atomics alone.
+    /// Counts this read in `held_bytes`. The word at `busy` is aligned, stays mapped for the worker's life, and is accessed only
+    /// atomically.
     pub(crate) fn new(busy: usize, held_bytes: &Arc<AtomicUsize>) -> Self {
         held_bytes.fetch_add(1, Ordering::AcqRel);
         Self { busy, held_bytes: Arc::clone(held_bytes) }
@@ -45,7 +45,7 @@ impl StagedRead {
 }
 
 impl StagingArea {
-    /// Takes down the addresses.
+    /// Records the addresses.
     pub(crate) fn new(staging: &Staging) -> Self {
         let staged = |piece| StagedPiece {
             start: staging.pointer(piece).expose_provenance(),
@@ -55,31 +55,31 @@ impl StagingArea {
         Self { pieces, held_bytes: Arc::default() }
     }
 
-    /// An area of one piece without bytes.
+    /// Returns an area of one piece without bytes.
     #[cfg(test)]
     pub(crate) fn of_one(busy: &AtomicU32) -> Self {
         let staged = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
         Self { pieces: vec![staged], held_bytes: Arc::default() }
     }
 
-    /// All pieces, which lie one behind the other: their start and bytes.
+    /// Returns the start and length of all pieces, which are contiguous.
     pub(crate) fn whole(&self) -> (*mut void, usize) {
         let start = self.pieces.first().map_or(0, |staged| staged.start);
         (std::ptr::with_exposed_provenance_mut(start), self.pieces.len() * STAGING_PIECE_BYTES)
     }
 
-    /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
+    /// Returns where the first `size` bytes of a piece are; `None` if the piece does not exist or is smaller.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
         let staged = self.pieces.get(piece as usize).filter(|_| size <= STAGING_PIECE_BYTES as u64)?;
         Some(std::ptr::with_exposed_provenance_mut(staged.start))
     }
 
-    /// Takes over a piece that came with a message, until the result is dropped.
+    /// Holds a piece that came with a message, until the result is dropped.
     pub(crate) fn hold(&self, piece: u32) -> Option<StagedRead> {
         Some(StagedRead::new(self.pieces.get(piece as usize)?.busy, &self.held_bytes))
     }
 
-    /// How many pieces commands are still reading.
+    /// Returns how many pieces commands still read.
     pub(crate) fn pieces_in_use(&self) -> usize {
         self.held_bytes.load(Ordering::Acquire)
     }
@@ -88,8 +88,7 @@ impl StagingArea {
 impl Drop for StagedRead {
     fn drop(&mut self) {
         let word = std::ptr::with_exposed_provenance_mut::<u32>(self.busy);
-        // SAFETY: the address of a busy word: aligned, mapped as long as the worker runs, and touched by atomics alone on
-        // both sides.
+        // SAFETY: the address of a busy word: aligned, mapped for the worker's life, and accessed only atomically on both sides.
         unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
         self.held_bytes.fetch_sub(1, Ordering::AcqRel);
     }

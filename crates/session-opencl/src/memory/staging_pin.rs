@@ -1,4 +1,4 @@
-//! When the staging area is made known to a context as pinned memory ([`crate::memory::pinned`]): once enough bytes pass through it.
+//! When the staging area is pinned in a context ([`crate::memory::pinned`]): once enough bytes pass through it.
 
 use std::env;
 
@@ -7,14 +7,14 @@ use katydid_opencl_sys::{Code, cl_context};
 use crate::memory::pinned::{PinnedBuffer, StagingState};
 use crate::state::Session;
 
-/// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
-/// test the second one with processors.
+/// Environment variable to compare the ways. `plain` never pins the staging area; `pinned` pins it in every context at once,
+/// which also tests pinning with processors.
 const STAGING_VARIABLE: &str = "KATYDID_OPENCL_STAGING";
-/// As many bytes pass through a context's pieces before the area is made known, which takes 0.2 s and as much memory of the
-/// device as the area has.
+/// Bytes that pass through a context's pieces before the area is pinned. Pinning takes 0.2 s, and as much device memory as the
+/// area has.
 const MIN_STAGED_BYTES: u64 = 32 << 20;
 
-/// What the environment wants of every context, if it wants anything.
+/// Returns the state that the environment requests for every context, if any.
 fn requested() -> Option<StagingState> {
     match env::var_os(STAGING_VARIABLE)?.to_str()? {
         "plain" => Some(StagingState::Plain),
@@ -24,8 +24,7 @@ fn requested() -> Option<StagingState> {
 }
 
 impl Session {
-    /// So many bytes are to pass through pieces of the staging area in a queue: has its context know the area when that is
-    /// worth it.
+    /// Counts bytes that will pass through the staging area in a queue, and pins the area in its context once that is worth it.
     pub(crate) fn count_staged(&mut self, queue: u32, bytes: u64) {
         let context = self.journal.get(queue).map_or(0, |entry| entry.creation.frame.word(4));
         let state = match self.staging_states.remove(&context) {

@@ -1,8 +1,8 @@
-//! Shared virtual memory: which addresses of it the program may name.
+//! Shared virtual memory: the addresses that the program may name.
 //!
-//! The program sees the very addresses, with memory of its own behind them that is filled and emptied when it maps and
-//! unmaps; fine-grained memory is the same on both sides ([`crate::memory::host`]). So an allocation begins at a page and has its pages
-//! to itself. Addresses are bytes.
+//! The program sees the driver's addresses, backed by its own memory, which maps fill and unmaps drain. Fine-grained memory is
+//! the same on both sides ([`crate::memory::host`]). So an allocation begins at a page and shares its pages with nothing else.
+//! Addresses count bytes.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeBounds};
@@ -13,8 +13,8 @@ use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
-/// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
-/// addresses are free in programs, which see them.
+/// Where shared virtual memory lies: far above a heap, and far below the system's first mappings. The same addresses are free in
+/// programs, which use them.
 pub(crate) const SVM_ADDRESSES: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 
 /// One allocation of shared virtual memory.
@@ -22,21 +22,21 @@ pub(crate) const SVM_ADDRESSES: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 pub(crate) struct Allocation {
     /// Bytes that the program may use.
     pub(crate) size: u64,
-    /// What the driver gave, at or before the program's address.
+    /// Address from the driver, at or before the program's address.
     raw: u64,
-    /// Of fine-grained memory, where the program has it besides; 0 of other memory.
+    /// Where the program's memory for a fine-grained allocation lies; 0 for other memory.
     pub(crate) shared_address: u64,
-    /// The driver has it back when nothing of the session uses it any more.
+    /// The driver gets it back when nothing of the session uses it any more.
     memory: LeakedRef,
 }
 
 impl Allocation {
-    /// The session's share in the memory.
+    /// Returns the session's reference to the memory.
     pub(crate) fn into_memory(self) -> ObjectRef {
         LeakedRef::into_inner(self.memory)
     }
 
-    /// Bytes of its pages.
+    /// Returns the bytes of its pages.
     pub(crate) fn pages(&self) -> u64 {
         self.size.next_multiple_of(PAGE_BYTES)
     }
@@ -46,12 +46,12 @@ impl Allocation {
 #[derive(Debug, Default)]
 pub(crate) struct Svm {
     list: BTreeMap<u64, Allocation>,
-    /// What is mapped for the host: sizes and flags by address, from which several regions may begin.
+    /// Regions mapped for the host: sizes and flags by address, where several may begin.
     mapped: BTreeMap<u64, Vec<(u64, u64)>>,
 }
 
 impl Svm {
-    /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
+    /// Adds an allocation of the driver with room for whole pages; returns the address for the program.
     pub(crate) fn add(&mut self, raw: u64, (size, shared_address): (u64, u64), context: ObjectRef) -> u64 {
         let address = raw.next_multiple_of(PAGE_BYTES);
         self.list.insert(
@@ -61,7 +61,7 @@ impl Svm {
         address
     }
 
-    /// Fine-grained allocations that begin at these addresses.
+    /// Returns the fine-grained allocations that begin at these addresses.
     pub(crate) fn fine(&self, addresses: impl RangeBounds<u64>) -> impl Iterator<Item = (u64, &Allocation)> {
         self.list
             .range(addresses)
@@ -69,8 +69,8 @@ impl Svm {
             .map(|(address, found)| (*address, found))
     }
 
-    /// The highest end for the next allocation of `bytes`: below all others, or where these
-    /// have come to the bottom, wherever there is room again.
+    /// Returns the highest end for the next allocation of `bytes`: below all others. Once these have reached the bottom, anywhere
+    /// in the zone.
     pub(crate) fn end_of_next(&self, bytes: u64) -> u64 {
         let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| SVM_ADDRESSES.contains(raw));
         let lowest = in_zone.min().unwrap_or(SVM_ADDRESSES.end) / PAGE_BYTES * PAGE_BYTES;
@@ -83,23 +83,23 @@ impl Svm {
         Some(allocation)
     }
 
-    /// The addresses of all allocations.
+    /// Returns the addresses of all allocations.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.list.keys().copied()
     }
 
-    /// The start of the allocation that a byte lies in.
+    /// Returns the start of the allocation that contains a byte.
     pub(crate) fn start_of(&self, address: u64) -> Option<u64> {
         let (start, allocation) = self.list.range(..=address).next_back()?;
         (address < start + allocation.size).then_some(*start)
     }
 
-    /// A range is the host's from now on.
+    /// Notes that a range is mapped for the host.
     pub(crate) fn map(&mut self, address: u64, size: u64, flags: u64) {
         self.mapped.entry(address).or_default().push((size, flags));
     }
 
-    /// What was mapped last of those that begin there is the device's again.
+    /// Removes the last map that begins at an address.
     pub(crate) fn unmap(&mut self, address: u64) {
         let Some(maps) = self.mapped.get_mut(&address) else { return };
         maps.pop();
@@ -108,34 +108,34 @@ impl Svm {
         }
     }
 
-    /// What is the host's: addresses, sizes, flags.
+    /// Returns the mapped regions: addresses, sizes, flags.
     pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.mapped.iter().flat_map(|(address, maps)| maps.iter().map(|(size, flags)| (*address, *size, *flags)))
     }
 
-    /// Whether the bytes lie in one allocation.
+    /// Checks that the bytes lie in one allocation.
     ///
     /// # Errors
     ///
-    /// `CL_INVALID_VALUE` if not.
+    /// `CL_INVALID_VALUE` if they do not.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<(), Code> {
         self.holding(address, size).map(drop)
     }
 
-    /// A share in the allocation that the bytes lie in.
+    /// Returns a reference to the allocation that contains the bytes.
     ///
     /// # Errors
     ///
-    /// As above.
+    /// As for [`Self::check`].
     pub(crate) fn hold(&self, address: u64, size: u64) -> Result<ObjectRef, Code> {
         self.holding(address, size).map(|found| ObjectRef::clone(&found.memory))
     }
 
-    /// Whether the bytes lie in one fine-grained allocation.
+    /// Checks that the bytes lie in one fine-grained allocation.
     ///
     /// # Errors
     ///
-    /// `CL_INVALID_VALUE` if not.
+    /// `CL_INVALID_VALUE` if they do not.
     pub(crate) fn check_fine(&self, address: u64, size: u64) -> Result<(), Code> {
         if self.holding(address, size)?.shared_address == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
     }

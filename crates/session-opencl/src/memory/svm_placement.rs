@@ -1,11 +1,11 @@
-//! Has a driver whose shared virtual memory comes from the C library's heap take it at addresses of our choice, at first
-//! and after a restore.
+//! Steers a driver that allocates shared virtual memory from the C library's heap to chosen addresses, at first and after a
+//! restore.
 //!
-//! While the driver allocates, all blocks that are free in the heap and large enough are held ([`HeapPlugs`]): the heap makes a mapping of
-//! its own for it, for which the system takes the highest gap that fits. So all gaps above the wanted place are closed for that
-//! moment. At first the place is in [`SVM_ADDRESSES`], where nothing else comes to lie in any worker; so it is free after a restore.
-//! Then the place is left open as long as the mapping turns out to be: that differs by what the heap adds, so a few lengths
-//! are tried. A driver that takes its memory elsewhere is not helped by this, and no harm is done to it.
+//! While the driver allocates, [`HeapPlugs`] holds all free heap blocks that are large enough. So the heap makes a mapping of its
+//! own, for which the system takes the highest gap that fits. For that moment, all gaps above the wanted address are closed. At
+//! first the address is in [`SVM_ADDRESSES`], which nothing else in any worker uses; so it is free after a restore. Then the gap
+//! must be exactly as long as the mapping. That depends on what the heap adds, so a few lengths are tried. A driver that
+//! allocates elsewhere is neither helped nor harmed by this.
 
 #![expect(unsafe_code, reason = "settings of the C library's heap, and mappings that no code uses")]
 
@@ -25,17 +25,17 @@ use crate::memory::svm::{PAGE_BYTES, SVM_ADDRESSES};
 
 /// Blocks of this size and above are mapped while a driver allocates.
 const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE_BYTES as i32;
-/// What glibc begins with.
+/// glibc's initial settings of the mmap threshold and the most mappings.
 const GLIBC_DEFAULTS: (i32, i32) = (128 << 10, 65_536);
-/// Pages that a heap may add to what it was asked for.
+/// Pages that a heap may add to a request.
 pub(crate) const EXTRA_HEAP_PAGES: Range<u64> = 0..8;
-/// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).
+/// Most bytes of a part of the heap, except the first part (glibc's `HEAP_MAX_SIZE`).
 const HEAP_PART_BYTES: usize = 64 << 20;
-/// The heap maps what is as large as this also where it goes by what is usual.
+/// From this size on the heap maps blocks even with its usual settings.
 pub(crate) const HEAP_BLOCK_BYTES: u64 = 512 << 10;
 
-/// Does `work`, in which the heap maps requests of `bytes` or more, [`HEAP_BLOCK_BYTES`] at least: below `end` where there
-/// is one. In a thread of its own, whose stack and heap are there before anything is closed: they would take the place.
+/// Runs `work` while the heap maps requests of at least `bytes` (or [`HEAP_BLOCK_BYTES`]), below `end` if that is given. `work`
+/// runs on a new thread. Its stack and heap exist before any gap is closed: otherwise they would take the address.
 pub(crate) fn with_mappings<T: Send>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T + Send) -> Option<T> {
     thread::scope(|scope| thread::Builder::new().spawn_scoped(scope, || mapping(bytes, end, work)).ok()?.join().ok())
 }
@@ -45,7 +45,7 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
         return work();
     }
     let usual = || {
-        // SAFETY: numbers; the heap looks at them with the next request.
+        // SAFETY: plain numbers; the heap reads them at the next request.
         unsafe {
             mallopt(M_MMAP_MAX, GLIBC_DEFAULTS.1);
             mallopt(M_MMAP_THRESHOLD, GLIBC_DEFAULTS.0);
@@ -62,13 +62,13 @@ fn mapping<T>(bytes: usize, end: Option<u64>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether blocks of the heap are glibc's, as they are read here. A preloaded heap, or a sanitizer's, takes no
-/// settings of glibc's, and has other bytes before its blocks.
+/// Returns whether the heap is glibc's, whose block format and settings this module uses. A preloaded heap, or a sanitizer's,
+/// ignores glibc's settings, and has other bytes before its blocks.
 fn is_heap_glibcs() -> bool {
     static IS_GLIBC: OnceLock<bool> = OnceLock::new();
     let library_of = |name: &CStr| {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: a name, and a place for what is found; all of it may be zeros.
+        // SAFETY: a name, and room for the result, for which all zeros are valid.
         unsafe {
             let address = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
             libc::dladdr(address, found.as_mut_ptr());
@@ -78,9 +78,10 @@ fn is_heap_glibcs() -> bool {
     *IS_GLIBC.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
 }
 
-/// What `ask` gives that lies in [`SVM_ADDRESSES`], if one of `tries` does, else the last of it: another thread may give the heap a
-/// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
-/// the way of no thread. A driver that allocates such sizes outside the heap is asked once: it may have no room for more.
+/// Calls `ask` up to `tries` times for an address in [`SVM_ADDRESSES`], and returns the last address. A retry can help: another
+/// thread may free a heap block just after the others are held, and the driver then gets that one. The other results are given
+/// back at the end; until then they block no thread. A driver that allocates such sizes outside the heap is asked once: it may
+/// have no room for more.
 pub(crate) fn in_zone(
     bytes: usize,
     tries: usize,
@@ -99,14 +100,14 @@ pub(crate) fn in_zone(
     last
 }
 
-/// Whether the heap may have given a block without a mapping of its own, or where another thread had just made a gap.
+/// Returns whether the block may come from the heap without its own mapping, or from a gap that another thread has just made.
 fn may_be_in_heap(raw: u64, bytes: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     heap(&maps).contains(&raw) || (bytes <= HEAP_PART_BYTES && is_plain(raw, &maps))
 }
 
-/// Whether an address lies in memory as the heap maps it for its parts and for large blocks: without a file or a name, to be read
-/// and written. Where a thread's part lies no thread says.
+/// Returns whether an address lies in memory as the heap maps it for its parts and for large blocks: readable, writable, without
+/// a file or a name. The system does not tell where a thread's heap part lies.
 fn is_plain(raw: u64, maps: &str) -> bool {
     let is_plain = |line: &&str| {
         let mut words = line.split_whitespace().skip(1);
@@ -115,12 +116,12 @@ fn is_plain(raw: u64, maps: &str) -> bool {
     maps.lines().filter(is_plain).filter_map(range).any(|range| range.contains(&raw))
 }
 
-/// The first part of the heap, which may become as large as it likes.
+/// Returns the first part of the heap, whose size is not limited.
 fn heap(maps: &str) -> Range<u64> {
     maps.lines().find(|line| line.ends_with("[heap]")).and_then(range).unwrap_or_default()
 }
 
-/// Blocks of this thread's part of the heap, each of which has the address of the next one in it.
+/// Held blocks of this thread's heap, each with the address of the next one inside.
 struct HeapPlugs(*mut c_void);
 
 impl HeapPlugs {
@@ -128,7 +129,7 @@ impl HeapPlugs {
     fn of(bytes: usize) -> Self {
         let mut plugs = Self(ptr::null_mut());
         loop {
-            // SAFETY: a request, and a block of the heap with room for an address.
+            // SAFETY: an allocation, and a heap block with room for an address.
             unsafe {
                 let block = libc::malloc(bytes.max(size_of::<*mut c_void>()));
                 if block.is_null() {
@@ -148,7 +149,7 @@ impl HeapPlugs {
 impl Drop for HeapPlugs {
     fn drop(&mut self) {
         while !self.0.is_null() {
-            // SAFETY: a block of `of`, which no other code knows; what is in it was written there.
+            // SAFETY: a block from `of`, unknown to other code; `of` wrote its contents.
             unsafe {
                 let next = self.0.cast::<*mut c_void>().read();
                 libc::free(self.0);
@@ -158,13 +159,13 @@ impl Drop for HeapPlugs {
     }
 }
 
-/// Whether a block has a mapping of its own.
+/// Returns whether a block has a mapping of its own.
 ///
 /// # Safety
 ///
-/// It is a block of the C library's heap that is in use.
+/// `block` must be a block of the C library's heap that is in use.
 unsafe fn is_mapped(block: *mut c_void) -> bool {
-    // The compiler knows a block's bytes, and takes nothing for granted of an address.
+    // `black_box`: the compiler knows the bounds of a block, but assumes nothing about an address.
     let head = black_box(block.expose_provenance()) - size_of::<usize>();
     // SAFETY: glibc stores the block's size before it, whose second bit marks a mapped block.
     unsafe { ptr::with_exposed_provenance::<usize>(head).read_volatile() & 0b10 != 0 }
@@ -174,8 +175,8 @@ unsafe fn is_mapped(block: *mut c_void) -> bool {
 struct ReservedRanges(Vec<Range<u64>>);
 
 impl ReservedRanges {
-    /// Closes every gap above `end` in which as many bytes fit, and leaves open what is below. Of the gap that `end` lies in all
-    /// above is closed, however little: the system takes what is at its top.
+    /// Closes every gap above `end` with room for `bytes`, and leaves lower ones open. The gap that contains `end` is closed all
+    /// the way down to it: the system allocates from a gap's top.
     fn above(end: u64, bytes: u64) -> Self {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let large_gaps = gaps(&maps).into_iter().filter(|gap| gap.end - gap.start >= bytes);
@@ -202,11 +203,11 @@ impl Drop for ReservedRanges {
 fn close(gap: &Range<u64>) -> bool {
     let start = ptr::with_exposed_provenance_mut(gap.start as usize);
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with this flag nothing that lies there is replaced.
+    // SAFETY: with this flag, no existing mapping is replaced.
     unsafe { mmap_anonymous(start, (gap.end - gap.start) as usize, ProtFlags::empty(), flags) }.is_ok()
 }
 
-/// The gaps between mappings, but for the one below the stack, into which that grows and nothing else is put.
+/// Returns the gaps between mappings, except the one below the stack, which is left for the stack to grow.
 fn gaps(maps: &str) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut last = None;
@@ -223,7 +224,7 @@ fn gaps(maps: &str) -> Vec<Range<u64>> {
     gaps
 }
 
-/// The addresses at the beginning of a line.
+/// Parses the addresses at the start of a line.
 fn range(line: &str) -> Option<Range<u64>> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
@@ -237,11 +238,11 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process of a test that is alone in it.
+    /// Set in a process that runs a single test.
     const ALONE_VARIABLE: &str = "KATYDID_TEST_ALONE";
 
-    /// Whether this process has this one test; if not, one that has it is run. Other tests map and free memory at any moment, and
-    /// settings of the heap are every thread's.
+    /// Returns whether this process runs only this test; if not, runs a process that does. Other tests map and free memory at any
+    /// moment, and heap settings affect every thread.
     fn is_alone(test: &str) -> bool {
         if env::var_os(ALONE_VARIABLE).is_some() {
             return true;
@@ -280,10 +281,10 @@ mod tests {
         }
     }
 
-    /// Asks the heap for a large block, which is to end where it is said. Whether it did.
+    /// Allocates a large heap block that must end at `end`, and returns whether it does.
     fn ends_at(end: u64) -> bool {
         let bytes = HEAP_BLOCK_BYTES as usize;
-        // SAFETY: a request.
+        // SAFETY: an allocation.
         let block = || unsafe { libc::malloc(bytes) }.expose_provenance() as u64;
         let raw = with_mappings(bytes, Some(end), block).unwrap();
         // SAFETY: a block of the heap, freed once.
@@ -308,8 +309,8 @@ mod tests {
         assert!(is_there);
     }
 
-    /// Threads that wait leave no stack of an ended one for the thread that allocates. All have begun before: one that is about
-    /// to opens and closes gaps of its own.
+    /// Waiting threads prevent the allocating thread from reusing the stack of an ended one. All have started before: a starting
+    /// thread opens and closes gaps of its own.
     #[test]
     fn nothing_of_the_thread_that_allocates_comes_to_lie_in_the_place() {
         if !is_alone("nothing_of_the_thread_that_allocates_comes_to_lie_in_the_place") {
@@ -330,7 +331,7 @@ mod tests {
         });
     }
 
-    /// The first request is given room that the heap gets at that moment, as from another thread.
+    /// The first request gets a heap block that is freed at that moment, as if by another thread.
     #[test]
     fn svm_allocation_inside_the_heap_is_retried_and_freed() {
         if !is_alone("svm_allocation_inside_the_heap_is_retried_and_freed") {
@@ -367,7 +368,7 @@ mod tests {
     /// Memory such as the heap maps for itself.
     #[test]
     fn a_driver_whose_memory_may_be_the_heaps_is_asked_so_often_and_keeps_one() {
-        // SAFETY: a mapping of ours, which no code uses.
+        // SAFETY: a mapping of this test, which no code uses.
         let start = unsafe {
             mmap_anonymous(ptr::null_mut(), PAGE_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };

@@ -1,4 +1,4 @@
-//! Makes buffers of host memory the worker's alone when the session is checkpointed.
+//! Moves buffers of host memory to private pages of the worker when the session is checkpointed.
 //!
 //! Such a buffer lies in pages of a file that program and worker share ([`crate::memory::host`]). CRIU would dump all of
 //! these with the program at each checkpoint, which takes a second or more for a GiB. A child of the worker cannot keep
@@ -12,9 +12,9 @@
 //! Fresh pages take four times as long as the copy. So the worker prepares them while the program still runs
 //! ([`ReadyPages`](crate::memory::unshared_pages::ReadyPages)).
 //!
-//! The rule: the addresses of an unshared block show the driver's data. What the program sees there lies elsewhere in the
-//! worker, in a second mapping of the whole file ([`UnsharedPages::view`]). When the driver has destroyed the buffer, both are the
-//! same again, before the program may use the block for another one.
+//! The addresses of an unshared block show the driver's data. The program's data for that block lies elsewhere in the worker, in
+//! a second mapping of the whole file ([`UnsharedPages::view`]). When the driver has destroyed the buffer, the two become the
+//! same again, before the program may use the block for another buffer.
 
 #![expect(unsafe_code, reason = "hands what it keeps to a driver, and takes it back")]
 
@@ -32,18 +32,18 @@ use crate::memory::unshared_pages::{PageAllocation, UnsharedPages, destroyed, pi
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Set to `off`, leaves all buffers where they are, and in the dump: to compare the ways.
+/// Environment variable to compare the ways: `off` leaves all buffers where they are, and in the dump.
 const UNSHARE_VARIABLE: &str = "KATYDID_OPENCL_UNSHARE";
 
 impl Session {
-    /// Buffers that would be unshared now, and their pages.
+    /// Returns the buffers to unshare now, and their pages.
     fn to_be_unshared(&self) -> Vec<(u32, Range<u64>)> {
         let is_off = std::env::var(UNSHARE_VARIABLE).is_ok_and(|value| value == "off");
         let all = self.is_in_host.iter().filter(|_| !is_off);
         all.filter_map(|id| Some((*id, self.unmapped(*id)?))).collect()
     }
 
-    /// What has pages ready for them; none where there is no such buffer.
+    /// Returns the preparation of pages for these buffers; `None` without such a buffer.
     pub(crate) fn get_ready(&self) -> Option<Box<dyn Precopy>> {
         let pieces = self.to_be_unshared().iter().flat_map(|(_, block)| pieces(block)).count();
         (pieces > 0).then(|| Box::new(PageAllocation { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Precopy>)
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// The pages of a whole buffer that is large, and of which nothing is mapped.
+    /// Returns the pages of a whole buffer if it is large and nothing of it is mapped.
     fn unmapped(&self, id: u32) -> Option<Range<u64>> {
         let entry = self.journal.get(id).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>())?;
         let message = kdclBuffer::decode(entry.creation.frame.payload()).ok()?;
@@ -78,20 +78,20 @@ impl Session {
         (message.size >= ZERO_COPY_MIN_BYTES && !may_be).then_some(block)
     }
 
-    /// Whether the driver will say when it has destroyed a buffer.
+    /// Returns whether the driver will report the destruction of a buffer.
     fn watch_destruction(&self, id: u32, start: u64, unshared: &Arc<UnsharedPages>) -> bool {
         let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { return false };
         let Object { api, handle, .. } = object;
         let data = Box::into_raw(Box::new((Arc::clone(unshared), start)));
         let status = driver!(api, clSetMemObjectDestructorCallback(handle, Some(destroyed), data.cast()));
         if status.ok().is_err() {
-            // SAFETY: made above, and the driver has not taken it.
+            // SAFETY: made above, and the driver has not accepted it.
             drop(unsafe { Box::from_raw(data) });
         }
         status.ok().is_ok()
     }
 
-    /// Parts of a buffer.
+    /// Returns the sub-buffers of a buffer.
     fn parts_of(&self, id: u32) -> impl Iterator<Item = u32> {
         self.is_in_host.iter().copied().filter(move |part| {
             let sub_buffer = self.journal.get(*part).filter(|entry| entry.is_made_by::<kdclSubBuffer>());

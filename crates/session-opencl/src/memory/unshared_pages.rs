@@ -1,4 +1,4 @@
-//! Pages of memory of both sides that are exchanged for pages of the worker's own ([`crate::memory::unshare`]).
+//! Pages of shared memory that the worker replaces by pages of its own ([`crate::memory::unshare`]).
 
 #![expect(unsafe_code, reason = "exchanges pages under a driver that is at rest")]
 
@@ -19,37 +19,37 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_a
 
 use crate::memory::free::free_memory;
 
-/// Pages are exchanged in pieces of this size, each by one thread: so no more memory is needed than a piece for each.
+/// Bytes that one thread exchanges at a time, so that each thread needs memory for only one piece.
 const UNSHARE_PIECE_BYTES: u64 = 32 << 20;
-/// What one table of pages maps: whole tables move where old and new address have the same place in them.
+/// Bytes that one page table maps. The kernel moves whole tables if the old and the new address have the same offset in theirs.
 const PAGE_TABLE_BYTES: u64 = 2 << 20;
-/// Most threads. More do not copy faster on any machine that was seen.
+/// Most copying threads. No machine that was measured copies faster with more.
 const MAX_COPY_THREADS: usize = 8;
 /// Protection of pages that the session and the program read and write.
 pub(super) const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// The file of memory that program and worker share, and the blocks of it that the worker has unshared.
+/// The file of memory shared by program and worker, and the blocks of it that the worker has unshared.
 #[derive(Debug)]
 pub(crate) struct UnsharedPages {
     file: OwnedFd,
-    /// Where the driver has it, and the program.
+    /// The addresses at which driver and program have it.
     range: Range<u64>,
-    /// Where all of the file is mapped once more.
+    /// Address of a second mapping of the whole file.
     view: usize,
-    /// Blocks that are the worker's alone, by address.
+    /// Blocks that are private to the worker, by address.
     blocks: Mutex<BTreeMap<u64, BufferMemory>>,
 }
 
-/// Memory of a buffer: its length, and where it lies.
+/// The memory of an unshared buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BufferMemory {
     length: u64,
-    /// How often the program has parts of it mapped.
+    /// Number of maps that the program has of its parts.
     maps: u32,
 }
 
 impl UnsharedPages {
-    /// Starts with no unshared block in the file, which is mapped at these addresses.
+    /// Starts without unshared blocks. The file is mapped at these addresses.
     pub(crate) fn new(file: OwnedFd, range: Range<u64>) -> Result<Arc<Self>> {
         let length = (range.end - range.start) as usize;
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -62,27 +62,27 @@ impl UnsharedPages {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where in the worker the program's bytes are, if they are not at their address.
+    /// Returns where the program's bytes are in the worker, if not at their address.
     pub(crate) fn view(&self, address: u64) -> Option<*mut void> {
         self.of(&mut self.blocks(), address)?;
         Some(ptr::with_exposed_provenance_mut(self.view + (address - self.range.start) as usize))
     }
 
-    /// The block that an address is in.
+    /// Returns the block that contains an address.
     fn of<'a>(&self, blocks: &'a mut BTreeMap<u64, BufferMemory>, address: u64) -> Option<&'a mut BufferMemory> {
         let (start, block) = blocks.range_mut(..=address).next_back()?;
         (address - start < block.length).then_some(block)
     }
 
-    /// The program has mapped a region, which begins at an address, or has it mapped no more.
+    /// Counts a map or unmap by the program of a region that begins at an address.
     pub(crate) fn count_map(&self, address: u64, is_mapped: bool) {
         if let Some(block) = self.of(&mut self.blocks(), address) {
             block.maps = if is_mapped { block.maps.saturating_add(1) } else { block.maps.saturating_sub(1) };
         }
     }
 
-    /// Unshares blocks that are still shared, with pages that are ready as far as they go. No command runs, and the program
-    /// uses none of the blocks. Where the system refuses, pages stay shared: they hold what they should, and are in the dump.
+    /// Unshares blocks, and uses prepared pages as far as they go. No command runs, and the program uses none of the blocks. If
+    /// the system refuses, pages stay shared: their contents are right, and the dump includes them.
     pub(super) fn unshare(&self, blocks: &[Range<u64>], ready: &ReadyPages) {
         let new = blocks.iter().map(|block| (block.start, BufferMemory { length: block.end - block.start, maps: 0 }));
         self.blocks().extend(new);
@@ -90,7 +90,7 @@ impl UnsharedPages {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // The caller has checked what can be refused.
+                // The caller has checked everything that can be refused.
                 let room = ready.take().map_or_else(PieceMemory::new, Ok);
                 let _ = room.and_then(|room| room.exchange(piece)).and_then(|()| self.punch(piece));
             }
@@ -103,23 +103,23 @@ impl UnsharedPages {
         });
     }
 
-    /// The file has none of these pages any more.
+    /// Punches a hole for these pages into the file.
     fn punch(&self, range: &Range<u64>) -> Result<()> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.file, punch, range.start - self.range.start, range.end - range.start)
     }
 
-    /// Gives back what maps have left in the file, for each unshared block of which the program has nothing mapped.
+    /// Frees what maps have left in the file, for each unshared block that the program has not mapped.
     pub(super) fn punch_unmapped(&self) {
         let blocks = self.blocks();
         for (start, block) in blocks.iter().filter(|(_, block)| block.maps == 0) {
-            // Pages that stay are in the dump, and nothing else.
+            // Pages that remain only enlarge the dump.
             let _ = self.punch(&(*start..start + block.length));
         }
     }
 
-    /// Shares the block of a destroyed buffer with the program again. A block that cannot be stays unshared, and is refused to
-    /// other buffers.
+    /// Shares the block of a destroyed buffer with the program again. If that fails, the block stays unshared, and other buffers
+    /// cannot use it.
     pub(super) fn share_again(&self, start: u64) {
         let mut blocks = self.blocks();
         let Some(BufferMemory { length, .. }) = blocks.get(&start).copied() else { return };
@@ -137,12 +137,12 @@ impl UnsharedPages {
 impl Drop for UnsharedPages {
     fn drop(&mut self) {
         let length = (self.range.end - self.range.start) as usize;
-        // SAFETY: the view is this value's own; no code copies when the session is gone.
+        // SAFETY: this value owns the view; no code copies after the session's end.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.view), length) };
     }
 }
 
-/// The parts of a block that threads take, cut where addresses are whole pieces.
+/// Splits a block into the pieces that threads take, at multiples of the piece size.
 pub(super) fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (mut start, end) = (block.start, block.end);
     std::iter::from_fn(move || {
@@ -152,12 +152,12 @@ pub(super) fn pieces(block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + u
     })
 }
 
-/// As many threads as exchange pages.
+/// Returns the number of threads that exchange pages.
 fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(MAX_COPY_THREADS)
 }
 
-/// Pages of this process's own for one piece, wherever in a table of pages that begins.
+/// Private pages for one piece, at any offset within a page table.
 #[derive(Debug)]
 struct PieceMemory {
     start: usize,
@@ -166,7 +166,7 @@ struct PieceMemory {
 impl PieceMemory {
     const LENGTH: usize = (UNSHARE_PIECE_BYTES + PAGE_TABLE_BYTES) as usize;
 
-    /// A place for them.
+    /// Maps room for the pages.
     fn new() -> Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -174,28 +174,27 @@ impl PieceMemory {
         Ok(Self { start: start.expose_provenance() })
     }
 
-    /// Has the pages there before they are used. Where the system cannot (before Linux 5.14), each comes when it is written to.
+    /// Allocates the pages before they are used. Before Linux 5.14, which lacks this, each is allocated at its first write.
     fn populate(&self) {
         let start = ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: exactly this value's mapping, of which no page is used.
         let _ = unsafe { madvise(start, Self::LENGTH, Advice::LinuxPopulateWrite) };
     }
 
-    /// Has these pages at the addresses of a piece, with what is there now.
+    /// Copies the contents of a piece to these pages, and moves them to the piece's addresses.
     fn exchange(self, piece: &Range<u64>) -> Result<()> {
         let (address, length) = (piece.start as usize, (piece.end - piece.start) as usize);
         let fresh = self.start + address.wrapping_sub(self.start) % PAGE_TABLE_BYTES as usize;
         let (from, to) =
             (ptr::with_exposed_provenance_mut::<u8>(address), ptr::with_exposed_provenance_mut::<u8>(fresh));
-        // SAFETY: both are mapped for `length` bytes, and no code uses the block. Then the one takes the place of the other, which
-        // holds the same.
+        // SAFETY: both are mapped for `length` bytes, and no code uses the block. Then the copy replaces the original.
         unsafe {
             ptr::copy_nonoverlapping(from, to, length);
             mremap_fixed(to.cast(), length, length, MremapFlags::MAYMOVE, from.cast())?;
         }
         let Self { start } = self;
         std::mem::forget(self);
-        // Where the pages were, something else may lie by now.
+        // The moved pages' old addresses may hold another mapping by now.
         unmap(start..fresh);
         unmap(fresh + length..start + Self::LENGTH);
         Ok(())
@@ -208,15 +207,15 @@ impl Drop for PieceMemory {
     }
 }
 
-/// Gives back what a [`PieceMemory`] has left. It may be nothing.
+/// Unmaps the rest of a [`PieceMemory`], which may be empty.
 fn unmap(pages: Range<usize>) {
     if !pages.is_empty() {
-        // SAFETY: pages of a room that is no more, which no code uses. What stays mapped costs memory, and nothing else.
+        // SAFETY: pages of a value that no longer exists, which no code uses. If they stay mapped, they only cost memory.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(pages.start), pages.len()) };
     }
 }
 
-/// Pages that lie ready for the next snapshot.
+/// Pages that are prepared for the next snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyPages(Mutex<Vec<PieceMemory>>);
 
@@ -229,16 +228,16 @@ impl ReadyPages {
         self.rooms().pop()
     }
 
-    /// No thread wants them any more.
+    /// Frees the prepared pages.
     pub(crate) fn clear(&self) {
         self.rooms().clear();
     }
 }
 
-/// Has pages ready for `count` pieces.
+/// Prepares pages for `count` pieces.
 pub(super) struct PageAllocation {
     pub(super) ready: Arc<ReadyPages>,
-    /// How many pieces of pages are made ready.
+    /// Number of pieces to prepare.
     pub(super) pieces: usize,
 }
 
@@ -247,7 +246,7 @@ impl PageAllocation {
         // The program may need memory too.
         let most = free_memory() / 2 / PieceMemory::LENGTH as u64;
         for _ in 0..self.pieces.min(most as usize) {
-            // Without them it takes longer.
+            // Without prepared pages the snapshot takes longer.
             let Ok(room) = PieceMemory::new() else { break };
             room.populate();
             self.ready.rooms().push(room);
@@ -262,7 +261,7 @@ impl Precopy for PageAllocation {
     }
 }
 
-/// What a driver calls when a buffer is destroyed, once.
+/// The driver calls this once, when it destroys a buffer.
 pub(super) unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
     // SAFETY: made for this one call.
     let (unshared, start) = *unsafe { Box::from_raw(data.cast::<(Arc<UnsharedPages>, u64)>()) };
@@ -277,10 +276,10 @@ mod tests {
     use crate::memory::svm::PAGE_BYTES;
 
     const LENGTH: u64 = 72 << 20;
-    /// Neither begins nor ends with a large page.
+    /// Neither starts nor ends at a large page.
     const BLOCK: Range<u64> = (4 << 12)..(70 << 20) + (3 << 12);
 
-    /// Memory as the driver and as the program have it, and its file.
+    /// Memory as the driver and the program see it, and its file.
     struct Both {
         unshared: Arc<UnsharedPages>,
         program: u64,
@@ -307,14 +306,14 @@ mod tests {
             self.driver() + BLOCK.start..self.driver() + BLOCK.end
         }
 
-        /// Pages that the file has.
+        /// Returns the number of pages that the file has.
         fn pages(&self) -> i64 {
             fstat(&self.file).unwrap().st_blocks / 8
         }
     }
 
     fn write(address: u64, value: u64) {
-        // SAFETY: tests write where they have mapped memory.
+        // SAFETY: tests write only to memory that they have mapped.
         unsafe { ptr::with_exposed_provenance_mut::<u64>(address as usize).write_volatile(value) }
     }
 
@@ -393,7 +392,7 @@ mod tests {
         let both = both();
         both.unshared.unshare(&[both.block()], &ReadyPages::default());
         let data = Box::into_raw(Box::new((Arc::clone(&both.unshared), both.block().start)));
-        // SAFETY: as the driver would.
+        // SAFETY: called as a driver does.
         unsafe { destroyed(cl_mem::NULL, data.cast()) };
         assert!(both.unshared.view(both.block().start).is_none());
         write(both.program + BLOCK.start, 3);

@@ -14,20 +14,20 @@ use crate::memory::zero_copy_area::{AreaBlock, RetainedPages, ZeroCopyArea};
 use crate::objects::object::Object;
 use crate::state::Session;
 
-/// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
+/// Environment variable to compare the ways: `off` puts all buffers in the driver's own memory.
 const ZERO_COPY_VARIABLE: &str = "KATYDID_OPENCL_ZERO_COPY";
-/// What a driver writes to see where it lands.
+/// Value that a driver writes to show where its writes arrive.
 const PROBE_WORD: u64 = 0x6b61_7479_6469_6431;
 
-/// What a driver calls when a buffer is destroyed, once: its block is free.
+/// The driver calls this once, when it destroys a buffer: its block becomes free.
 unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
     // SAFETY: made by `Session::put_in_zero_copy_area` for this one call.
     drop(unsafe { Box::from_raw(data.cast::<AreaBlock>()) });
 }
 
 impl Session {
-    /// Room in the zero-copy area for a new buffer, if it may lie there: it is large, has no other place, and its driver uses memory where
-    /// it is.
+    /// Allocates a block of the zero-copy area for a new buffer if it may lie there: it is large, has no other location, and its
+    /// driver uses the given memory itself.
     pub(crate) fn zero_copy_block(&mut self, context: u32, size: u64) -> Option<AreaBlock> {
         if size < ZERO_COPY_MIN_BYTES || self.replay.is_on || !self.has_zero_copy_area(context) {
             return None;
@@ -35,7 +35,7 @@ impl Session {
         self.zero_copy.as_ref()?.take(size)
     }
 
-    /// Whether buffers of a context may lie in the zero-copy area. Its driver is tried once.
+    /// Returns whether buffers of a context may lie in the zero-copy area. The driver is tested once.
     fn has_zero_copy_area(&mut self, context: u32) -> bool {
         let Some(zero_copy) = self.zero_copy.clone() else { return false };
         if let Some(known) = self.zero_copy_known.get(&context) {
@@ -51,23 +51,23 @@ impl Session {
         has
     }
 
-    /// A buffer was made in a block: from now on the program may read it there.
+    /// Records a buffer that was made in a block; the program may now read it there.
     pub(crate) fn put_in_zero_copy_area(&mut self, id: u32, object: &Object<cl_mem>, block: AreaBlock) {
         self.in_zero_copy.insert(id, block.offset);
         let data = Box::into_raw(Box::new(block)).cast();
-        // Where the driver does not tell of the end, the block is used until the session's.
+        // If the driver does not report the destruction, the block stays in use until the session ends.
         let _ = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(destroyed), data));
     }
 
-    /// Puts a sub-buffer where its buffer is.
+    /// Records a sub-buffer of a buffer in the area.
     pub(crate) fn part_in_zero_copy_area(&mut self, id: u32, parent: u32, origin: u64) {
         if let Some(offset) = self.in_zero_copy.get(&parent) {
             self.in_zero_copy.insert(id, offset + origin);
         }
     }
 
-    /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or
-    /// [`NO_ZERO_COPY_OFFSET`] if they are not. And the zero-copy area's epoch.
+    /// Returns where a buffer's bytes from `at` on are in the zero-copy area, counted from 1, and the area's epoch. The position
+    /// is 0 or [`NO_ZERO_COPY_OFFSET`] for a buffer outside the area.
     pub(crate) fn zero_copy_position(&self, memory: u32, at: u64) -> (u64, u32) {
         let position = match self.in_zero_copy.get(&memory) {
             Some(offset) => offset.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY_OFFSET - 1),
@@ -77,7 +77,7 @@ impl Session {
         (position, self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.epoch()))
     }
 
-    /// Whether no buffer of a buffer's context is there.
+    /// Returns whether the buffer's context has no buffers in the area.
     fn has_none(&self, memory: u32) -> bool {
         let buffer = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
         let message = buffer.and_then(|entry| kdclBuffer::decode(entry.creation.frame.payload()).ok());
@@ -85,7 +85,8 @@ impl Session {
             || message.is_some_and(|message| self.zero_copy_known.get(&message.context) == Some(&false))
     }
 
-    /// What is in the zero-copy area is the worker's alone from now on, and stays in its pages as long as the value lives.
+    /// Makes the contents of the zero-copy area private to the worker. Their pages stay as they are for as long as the result
+    /// lives.
     pub(crate) fn clear_zero_copy_area(&mut self) -> Option<RetainedPages> {
         self.in_zero_copy.clear();
         self.zero_copy.as_ref().map(ZeroCopyArea::clear)
@@ -93,7 +94,7 @@ impl Session {
 }
 
 impl Copier {
-    /// Whether the driver writes to memory that a buffer is made over, rather than to a copy of its own.
+    /// Returns whether the driver writes to the memory that a buffer is made over, rather than to a copy.
     fn writes_to(&self, page: *mut void, sign: u64) -> Result<bool, Code> {
         /// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
         const READ_WRITE: u64 = 1;

@@ -1,10 +1,10 @@
-//! The zero-copy area: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
-//! copies out of them and to them itself, once, as a driver in its own process would; commands only say when.
+//! The zero-copy area: memory after the staging pieces, which the program maps too. Buffers of processors lie there. The program
+//! itself copies from and to them, once, as a driver in its own process would; commands only order the copies.
 //!
-//! The rule: what is in the zero-copy area is what the driver has, as long as `Session::zero_copy_position` names its place. A snapshot ends
-//! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
-//! program goes on seeing what was there at that moment, and receives no more positions. Pages that no thread writes to are still
-//! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
+//! The area shows the driver's data as long as `Session::zero_copy_position` returns a location there. A snapshot ends that for
+//! everything in it. The worker's pages become private, so a child can freeze them ([`crate::contents`]). The program still sees
+//! the contents of that moment, and gets no more positions. Pages that were not written since still belong to the file, also for
+//! the child. So no block is freed until the snapshot is written ([`RetainedPages`]).
 
 #![expect(unsafe_code, reason = "maps memory that a driver uses")]
 
@@ -26,13 +26,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use crate::memory::initial_data::InitialData;
 use crate::memory::svm::PAGE_BYTES;
 
-/// How long copies of the program's that have begun may take. They only move memory.
+/// How long copies that the program has begun may take. They only move memory.
 const ZERO_COPY_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The zero-copy area and who has what of it.
+/// The zero-copy area and its blocks.
 #[derive(Debug)]
 pub(crate) struct ZeroCopyArea {
     file: OwnedFd,
-    /// Where in the file it begins.
+    /// Offset in the file at which the area begins.
     offset: u64,
     /// The address of its first byte in this process.
     start: usize,
@@ -41,20 +41,20 @@ pub(crate) struct ZeroCopyArea {
 
 #[derive(Debug)]
 struct AreaState {
-    /// Free places, in bytes from the start of the area.
+    /// Free ranges, in bytes from the start of the area.
     free_ranges: Suballocator,
-    /// Blocks: bytes by place, and whether their pages are the worker's own by now.
+    /// Blocks by offset: their bytes, and whether their pages are private to the worker.
     blocks: BTreeMap<u64, (u64, bool)>,
-    /// Snapshots that are not written yet, and the blocks that no thread uses any more but they.
+    /// Snapshots that are not written yet, and the blocks that only they still use.
     snapshots: u32,
     unreleased: Vec<u64>,
 }
 
-/// While this lives, what was in the zero-copy area when it was cleared stays in its pages.
+/// Keeps the pages of the zero-copy area as they were when it was cleared.
 #[derive(Debug)]
 pub(crate) struct RetainedPages(Arc<ZeroCopyArea>);
 
-/// Bytes of the zero-copy area, until this is dropped.
+/// A block of the zero-copy area, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct AreaBlock {
     zero_copy: Arc<ZeroCopyArea>,
@@ -62,14 +62,14 @@ pub(crate) struct AreaBlock {
 }
 
 impl ZeroCopyArea {
-    /// An area without blocks over this memory.
+    /// Makes an area without blocks over this memory.
     pub(crate) fn new(memory: ZeroCopyMemory) -> Arc<Self> {
         let ZeroCopyMemory { file, offset, start, length } = memory;
         let mut free_ranges = Suballocator::new(0..length as u64);
         free_ranges.grow(0..length as u64);
-        // The first page has words of both sides, and is no block.
+        // The first page holds words that both sides use, and no block.
         free_ranges.allocate(PAGE_BYTES, PAGE_BYTES);
-        // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
+        // SAFETY: exactly the mapping. Without large pages it is only slower to fill.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
         let state =
             Mutex::new(AreaState { free_ranges, blocks: BTreeMap::new(), snapshots: 0, unreleased: Vec::new() });
@@ -80,7 +80,7 @@ impl ZeroCopyArea {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Zeros for a buffer; none if there is no room.
+    /// Allocates a zeroed block for a buffer; `None` if there is no room.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
         let length = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         let mut state = self.state();
@@ -89,15 +89,15 @@ impl ZeroCopyArea {
         Some(AreaBlock { zero_copy: Arc::clone(self), offset })
     }
 
-    /// Maps a block anew: as the program has it, or for this process alone, which begins with what is there and keeps to itself
-    /// what it writes. What was its own is gone.
+    /// Maps a block again: shared with the program, or private, with the present contents and copy-on-write. Earlier private
+    /// contents are lost.
     fn map(&self, offset: u64, length: u64, is_own: bool) -> rustix::io::Result<()> {
         let flags = if is_own { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
         let address = self.address(offset);
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: replaces pages of a block by others with the same contents, or those of one that no code uses.
+        // SAFETY: replaces pages of a block by others with the same contents, or those of a block that no code uses.
         unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + offset) }?;
-        // SAFETY: a block; the rest as in `new`.
+        // SAFETY: a block; otherwise as in `new`.
         let _ = unsafe { madvise(address, length as usize, Advice::LinuxHugepage) };
         Ok(())
     }
@@ -106,20 +106,20 @@ impl ZeroCopyArea {
         ptr::with_exposed_provenance_mut(self.start + offset as usize)
     }
 
-    /// A word that both sides use.
+    /// Returns a word that both sides use.
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: aligned, in the first page, which stays mapped as long as the worker runs, and touched by atomics alone on
-        // both sides.
+        // SAFETY: aligned, in the first page, which stays mapped for the worker's life, and accessed only atomically on both
+        // sides.
         unsafe { AtomicU32::from_ptr(self.address(offset as u64).cast()) }
     }
 
-    /// The zero-copy area's epoch, which is incremented whenever the area is cleared.
+    /// Returns the epoch of the area, which every clearing increments.
     pub(crate) fn epoch(&self) -> u32 {
         self.word(ZERO_COPY_EPOCH_OFFSET).load(Ordering::SeqCst)
     }
 
-    /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
-    /// program does not stop writing to, stays the program's to see.
+    /// Makes all blocks private to the worker. No command runs meanwhile. Blocks stay shared if the system refuses, or if a
+    /// thread of the program does not stop writing.
     pub(crate) fn clear(self: &Arc<Self>) -> RetainedPages {
         let mut state = self.state();
         state.snapshots += 1;
@@ -138,13 +138,13 @@ impl ZeroCopyArea {
         pages
     }
 
-    /// A block that no thread uses is zeros again, as the program sees it, and free.
+    /// Frees an unused block: it is shared again, and zeroed.
     fn free(&self, state: &mut AreaState, offset: u64) {
         let Some((length, is_own)) = state.blocks.remove(&offset) else { return };
         let at = self.offset + offset;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let is_fresh = !is_own || self.map(offset, length, false).is_ok();
-        // A place that is not as it was stays out of use, and what is left in it goes with the process.
+        // A block that could not be restored stays out of use until the process ends.
         if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.free_ranges.free(offset, 0).is_ok() {
             state.free_ranges.release_until(0);
         }
@@ -164,7 +164,7 @@ impl Drop for RetainedPages {
 }
 
 impl AreaBlock {
-    /// Address of the first byte, in the worker.
+    /// Returns the address of the first byte in the worker.
     pub(crate) fn pointer(&self) -> *mut void {
         self.zero_copy.address(self.offset)
     }
@@ -181,9 +181,9 @@ impl Drop for AreaBlock {
     }
 }
 
-/// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
+/// Returns flags and memory for a buffer in a block, after copying `data` there if there is any.
 pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &InitialData<'_>) -> (u64, *mut void) {
-    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it; all of them can be read.
+    // SAFETY: the block was allocated for a buffer of this size, and no other code has it; all bytes of `data` can be read.
     unsafe { ptr::copy_nonoverlapping(data.pointer().cast::<u8>(), block.pointer().cast(), data.len()) };
     (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
 }
@@ -197,10 +197,10 @@ mod tests {
     use super::*;
 
     const LENGTH: usize = 8 << 20;
-    /// The largest block that there is.
+    /// The largest block that is available.
     const ALL: u64 = 6 << 20;
 
-    /// A zero-copy area, and the same memory as a program has it.
+    /// Returns a zero-copy area, and the same memory as a program maps it.
     fn zero_copy() -> (Arc<ZeroCopyArea>, *const u8) {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, PAGE_BYTES + LENGTH as u64).unwrap();
@@ -236,7 +236,7 @@ mod tests {
         drop(zero_copy.clear());
         write(&block, 2);
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
-        // Once more changes nothing.
+        // A second clearing changes nothing.
         drop(zero_copy.clear());
         assert_eq!((read(seen), read(block.pointer().cast())), (1, 2));
     }

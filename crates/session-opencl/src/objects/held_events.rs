@@ -1,4 +1,4 @@
-//! Events of drivers, held.
+//! Events of drivers that the session holds.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -16,33 +16,33 @@ use crate::objects::table::Objects;
 pub(crate) struct HeldEvent(ObjectRef);
 
 impl HeldEvent {
-    /// Takes over a reference that the caller has, to the event of a command in a queue.
+    /// Takes ownership of the caller's reference to the event of a command in a queue.
     pub(crate) fn own(event: cl_event, api: &'static Dispatch, queue: &ObjectRef) -> Self {
         Self(OwnedObject::new(Object { handle: event, api, size: 0 }, vec![Arc::clone(queue)]))
     }
 
-    /// The event of an id.
+    /// Returns the event of an id.
     pub(crate) fn of(objects: &Objects, id: u32) -> Result<Self, Code> {
         objects.hold::<cl_event>(id).map(Self)
     }
 
-    /// Events without a queue, as tests have them.
+    /// Returns an event without a queue, for tests.
     #[cfg(test)]
     pub(crate) fn alone(event: cl_event, api: &'static Dispatch) -> Self {
         Self(OwnedObject::new(Object { handle: event, api, size: 0 }, Vec::new()))
     }
 
-    /// A share for the table of objects.
+    /// Returns a reference for the table of objects.
     pub(crate) fn hold(&self) -> ObjectRef {
         Arc::clone(&self.0)
     }
 
-    /// Returns once the command has ended, whether well or not.
+    /// Waits until the command has ended, successfully or not.
     pub(crate) fn wait(&self) -> Result<(), Code> {
         wait(&[self.handle()], self.api())
     }
 
-    /// The state of the command: 0 ended, above: not yet, below: failed.
+    /// Returns the state of the command: 0 ended, positive not yet, negative failed.
     pub(crate) fn status(&self) -> Result<i32, Code> {
         let get = self.api().clGetEventInfo.ok_or(Code::INVALID_OPERATION)?;
         let mut status = 0i32;
@@ -52,12 +52,12 @@ impl HeldEvent {
         Ok(status)
     }
 
-    /// The functions of its driver.
+    /// Returns the functions of the event's driver.
     pub(crate) fn api(&self) -> &'static Dispatch {
         self.0.object().api
     }
 
-    /// The handle, for as long as this value lives.
+    /// Returns the handle, which is valid while this value lives.
     pub(crate) fn handle(&self) -> cl_event {
         cl_event(self.0.object().handle)
     }
@@ -66,6 +66,6 @@ impl HeldEvent {
 /// Waits for events of one driver.
 pub(crate) fn wait(events: &[cl_event], api: &Dispatch) -> Result<(), Code> {
     let wait = api.clWaitForEvents.ok_or(Code::INVALID_OPERATION)?;
-    // SAFETY: the caller holds the events; the list is as long as said.
+    // SAFETY: the caller holds the events; the list has the stated length.
     Code(unsafe { wait(events.len() as u32, events.as_ptr()) }).ok()
 }

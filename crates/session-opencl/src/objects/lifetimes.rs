@@ -1,8 +1,9 @@
-//! Which object of a driver must outlive which, and when each is given back to its driver.
+//! Lifetimes of drivers' objects: which must outlive which, and when each is released.
 //!
-//! A driver counts references, and not every driver holds all that it uses: PoCL 3.1 releases the context of a queue, and with it
-//! the last reference to a part of a device, and then asks that device for the functions that free the queue. So a session holds
-//! for each object what the object is made of. The driver gets an object back after everything that is made of it.
+//! A driver counts references, but not every driver holds everything that it uses. PoCL 3.1 releases the context of a queue, and
+//! with it the last reference to a part of a device. Then it asks that device for the functions that free the queue. So a session
+//! holds, for each object, the objects that it is made of. The driver gets an object back only after everything that is made of
+//! it.
 //!
 //! | object | is made of |
 //! |---|---|
@@ -16,10 +17,11 @@
 //! | kernel | program |
 //! | event of a command | queue |
 //!
-//! A driver counts what its commands use too. So memory counts towards the session's limit until its driver says that it has none left of
-//! it, whatever the program has released: a part of a buffer keeps the whole, a kernel its program, and a command what it works on.
+//! A driver counts what its commands use too. So memory counts towards the session's limit until its driver reports that nothing
+//! of it is left, whatever the program has released. A sub-buffer holds the buffer, a kernel its program, and a command its
+//! operands.
 //!
-//! The thread that in the session uses an object beyond the current frame has a [`ObjectRef`] on it: a build, a wait, a copy of contents.
+//! Session code that uses an object beyond the current frame holds an [`ObjectRef`]: a build, a wait, a copy of contents.
 
 #![expect(unsafe_code, reason = "gives objects back to their drivers")]
 
@@ -39,20 +41,20 @@ use crate::memory::address::pointer;
 use crate::memory::charge::Charge;
 use crate::objects::object::{Handle, Object};
 
-/// A share in an object: the driver has it back after the last share is dropped.
+/// A reference to an object; the driver gets the object back after the last reference is dropped.
 pub(crate) type ObjectRef = Arc<OwnedObject>;
 
-/// The kind of shared virtual memory, which has no ids.
+/// Pseudo-kind of shared virtual memory, which has no ids.
 const SVM_KIND: u32 = u32::MAX;
 
-/// An object that a driver has made for the session, with what it is made of.
+/// An object that a driver made for the session, with the objects that it is made of.
 #[derive(Debug)]
 pub(crate) struct OwnedObject {
     kind: u32,
     object: Object<*mut void>,
-    /// Dropped after the object is given back: fields are dropped after `drop` has run.
+    /// Dropped after the object is released: fields are dropped after `drop` has run.
     made_of: Vec<ObjectRef>,
-    /// Device memory that the object takes; dropped as above.
+    /// Charge for the object's memory; dropped as above.
     charge: Mutex<Option<Charge>>,
 }
 
@@ -60,13 +62,13 @@ pub(crate) struct OwnedObject {
 unsafe impl Sync for OwnedObject {}
 
 impl OwnedObject {
-    /// Takes over the reference that the driver has given.
+    /// Takes ownership of the reference that the driver returned.
     pub(crate) fn new<H: Handle>(object: Object<H>, made_of: Vec<ObjectRef>) -> ObjectRef {
         let Object { handle, api, size } = object;
         Self::shared(H::KIND, Object { handle: handle.pointer(), api, size }, made_of)
     }
 
-    /// Takes over shared virtual memory that a driver has given, from this address on.
+    /// Takes ownership of shared virtual memory that a driver allocated at this address.
     pub(crate) fn svm(raw: u64, context: ObjectRef) -> ObjectRef {
         let object = Object { handle: pointer(raw), api: context.object.api, size: 0 };
         Self::shared(SVM_KIND, object, vec![context])
@@ -76,14 +78,15 @@ impl OwnedObject {
         Arc::new(Self { kind, object, made_of, charge: Mutex::default() })
     }
 
-    /// Counts the object so from now on.
+    /// Sets the object's charge, and drops the previous one.
     pub(crate) fn set_charge(&self, charge: Option<Charge>) {
         let before = std::mem::replace(&mut *self.charge.lock().unwrap_or_else(PoisonError::into_inner), charge);
         drop(before);
     }
 
-    /// Leaves the charge to the driver, which knows when it has nothing left of the memory: commands may be yet to run. NVIDIA's counts no
-    /// references of theirs, so it is not asked. With a driver that does not tell of the end, memory is gone with the session's share.
+    /// Leaves the charge to the driver, which knows when nothing of the memory is left: commands may still have to run. NVIDIA's
+    /// driver counts no references of commands, so a query would not help. If the driver reports no end, the charge ends with the
+    /// session's reference.
     fn leave_charge(&mut self) {
         let Object { handle, api, .. } = self.object;
         let charge = self.charge.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -91,30 +94,30 @@ impl OwnedObject {
         let Some(mut charge) = charge.take() else { return };
         charge.is_released();
         let data = Box::into_raw(Box::new(charge));
-        // SAFETY: the object is alive until it is released behind this, and the data is the function's.
+        // SAFETY: the object lives until it is released below, and the data is for this function.
         if Code(unsafe { set(cl_mem(handle), Some(memory_is_gone), data.cast()) }) != Code::SUCCESS {
-            // SAFETY: made above, and the driver has not taken it.
+            // SAFETY: made above, and the driver has not accepted it.
             drop(unsafe { Box::from_raw(data) });
         }
     }
 
-    /// Its kind, as ids have it.
+    /// Returns its kind, as in ids.
     pub(crate) fn kind(&self) -> u32 {
         self.kind
     }
 
-    /// The driver's handle, with the functions of its driver.
+    /// Returns the driver's handle, with the driver's functions.
     pub(crate) fn object(&self) -> Object<*mut void> {
         self.object
     }
 
-    /// What it is made of.
+    /// Returns the objects that it is made of.
     pub(crate) fn made_of(&self) -> &[ObjectRef] {
         &self.made_of
     }
 }
 
-/// What a driver calls, once, when it has nothing left of a memory object.
+/// The driver calls this once, when nothing of a memory object is left.
 unsafe extern "C" fn memory_is_gone(_: cl_mem, data: *mut void) {
     // SAFETY: made by `OwnedObject::leave_charge` for this one call.
     drop(unsafe { Box::from_raw(data.cast::<Charge>()) });
@@ -126,9 +129,9 @@ impl Drop for OwnedObject {
             self.leave_charge();
         }
         let Object { handle, api, .. } = self.object;
-        // What a driver does not take back stays until the process ends.
+        // An object that the driver does not release stays until the process ends.
         let _ = match self.kind {
-            // A whole device is not counted.
+            // A whole device has no reference count.
             kind::DEVICE if self.made_of.is_empty() => Code::SUCCESS,
             kind::DEVICE => {
                 retire(SubDevice { device: cl_device_id(handle), api, whole: std::mem::take(&mut self.made_of) });
@@ -148,15 +151,15 @@ impl Drop for OwnedObject {
     }
 }
 
-/// Gives shared virtual memory back.
+/// Frees shared virtual memory.
 fn free(api: &Dispatch, out: *mut void, made_of: &[ObjectRef]) -> Code {
     let (Some(free), Some(context)) = (api.clSVMFree, made_of.first()) else { return Code::INVALID_OPERATION };
-    // SAFETY: the driver gave it out of this context, which is held, and this value is dropped once.
+    // SAFETY: the driver allocated it in this context, which is held, and this value is dropped once.
     unsafe { free(cl_context(context.object.handle), out) };
     Code::SUCCESS
 }
 
-/// A part of a device that nothing of the session uses any more.
+/// A part of a device that nothing in the session uses any more.
 struct SubDevice {
     device: cl_device_id,
     api: &'static Dispatch,
@@ -166,11 +169,11 @@ struct SubDevice {
 // SAFETY: as for `OwnedObject`.
 unsafe impl Send for SubDevice {}
 
-/// Parts that no object of a session uses, each with whether its driver was seen to have no use for it either.
+/// Parts that nothing in the session uses, each with whether its driver was seen to have no use for it either.
 static RETIRED_SUB_DEVICES: Mutex<Vec<(SubDevice, bool)>> = Mutex::new(Vec::new());
 
-/// Keeps a part until its driver has no use for it. A thread of the driver's may still be about to free a queue when the command of
-/// which it was last is known to have ended: so a part is given back when it was found unused before.
+/// Keeps a part until its driver has stopped using it. When a queue's last command has ended, a thread of the driver may still be
+/// about to free the queue. So a part is released only once a second check finds it unused.
 fn retire(part: SubDevice) {
     let mut retired = RETIRED_SUB_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut unused = Vec::new();
@@ -185,7 +188,7 @@ fn retire(part: SubDevice) {
 }
 
 impl SubDevice {
-    /// References as the driver counts them; one is the session's. Of a driver that does not say, there may be others.
+    /// Returns the driver's reference count; one reference is the session's. If the driver does not tell, assumes others.
     fn references(&self) -> u32 {
         let null = std::ptr::null_mut();
         let get = |size, out| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_REFERENCE_COUNT, size, out, null));
@@ -198,7 +201,7 @@ impl SubDevice {
     }
 }
 
-/// Objects that stay with their drivers when the session ends: its process ends then, and commands may be under way.
+/// Objects that stay with their drivers when the session ends: the process ends then, and commands may still run.
 pub(crate) type LeakedRef = ManuallyDrop<ObjectRef>;
 
 #[cfg(test)]
@@ -206,9 +209,9 @@ mod tests {
     use super::*;
     use crate::tests::empty_table;
 
-    /// One test at a time: all see what is given back.
+    /// One test at a time: all of them observe releases.
     static TEST_LOCK: Mutex<()> = Mutex::new(());
-    /// What was given back, in order, and how many references the driver has to parts of devices.
+    /// The released objects in order, and the driver's reference count of parts.
     static GIVEN_BACK: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     static REFERENCES: Mutex<u32> = Mutex::new(2);
 
@@ -233,7 +236,7 @@ mod tests {
     }
 
     unsafe extern "C" fn count(_: cl_device_id, _: u32, _: usize, out: *mut void, _: *mut usize) -> i32 {
-        // SAFETY: a count is asked for.
+        // SAFETY: the caller asks for a count.
         unsafe { out.cast::<u32>().write(*REFERENCES.lock().unwrap()) };
         0
     }
@@ -269,7 +272,7 @@ mod tests {
             let event = owned::<cl_event>(5, api, &[&queue]);
             [part, context, queue, event]
         };
-        // Every order in which a program can let go of four objects.
+        // Every order in which a program can release four objects.
         for order in 0..256 {
             let mut objects = part().map(Some);
             for turn in 0..4 {

@@ -1,4 +1,4 @@
-//! What an object of a driver is to a session: a handle of a kind, and the driver's functions.
+//! A driver's object as a session has it: a handle of a kind, and the driver's functions.
 
 use katydid_opencl_sys::{
     Code, Dispatch, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_platform_id,
@@ -6,7 +6,7 @@ use katydid_opencl_sys::{
 };
 use katydid_wire::opencl::kind;
 
-/// A handle type: which kind it is of, and the code for an id that names no such object.
+/// A handle type: its kind, and the code for an id that names no such object.
 pub(crate) trait Handle: Copy {
     const KIND: u32;
     const WRONG: Code;

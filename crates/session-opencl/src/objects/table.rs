@@ -1,7 +1,7 @@
-//! The objects of a session by their ids, which the program's side gives: a kind, and a number of that kind.
+//! The objects of a session by their ids, which the shim assigns: a kind, and a number within that kind.
 //!
-//! An id that names nothing, or something of another kind, is a code for the program; one that is taken twice, or lies
-//! beyond every id that an honest program could give, ends the session.
+//! An id that names nothing, or an object of another kind, returns a code to the program. An id that is assigned twice, or
+//! exceeds every id of an honest program, ends the session.
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -14,12 +14,12 @@ use crate::calls::fault::SessionError;
 use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 use crate::objects::object::{Handle, Object};
 
-/// Numbers are below; as many objects of a kind as the program's side has room for.
+/// Numbers are below this; the shim has room for as many objects of a kind.
 const MAX_SESSION_OBJECTS: usize = 1 << 24;
 /// Kinds of objects are numbered below this.
 const OBJECT_KINDS: usize = 10;
 
-/// By kind and number.
+/// Objects by kind and number.
 type Entries = [Vec<Option<LeakedRef>>; OBJECT_KINDS];
 
 /// Every object of a session, by its id.
@@ -28,12 +28,12 @@ pub(crate) struct Objects {
     entries: Mutex<Entries>,
 }
 
-/// Kind and number of an id.
+/// Splits an id into kind and number.
 fn parts(id: u32) -> (usize, usize) {
     ((id >> KIND_SHIFT) as usize, (id & ((1 << KIND_SHIFT) - 1)) as usize)
 }
 
-/// Where an object is to be that is given an id.
+/// Returns the vacant entry for an id.
 fn vacant<H: Handle>(entries: &mut Entries, id: u32) -> Result<&mut Option<LeakedRef>, SessionError> {
     let (kind, number) = parts(id);
     if kind != H::KIND as usize || number >= MAX_SESSION_OBJECTS {
@@ -56,7 +56,7 @@ impl Objects {
         Some(self.lock().get(kind)?.get(number)?.as_ref()?.object())
     }
 
-    /// A share in the object behind an id.
+    /// Returns a reference to the object of an id.
     pub(crate) fn hold<H: Handle>(&self, id: u32) -> Result<ObjectRef, Code> {
         let (kind, number) = parts(id);
         let entries = self.lock();
@@ -64,23 +64,23 @@ impl Objects {
         found.filter(|_| id >> KIND_SHIFT == H::KIND).map(|hold| ObjectRef::clone(hold)).ok_or(H::WRONG)
     }
 
-    /// Shares in the objects behind ids.
+    /// Returns references to the objects of several ids.
     pub(crate) fn hold_all<H: Handle>(&self, ids: &[u32]) -> Result<Vec<ObjectRef>, Code> {
         ids.iter().map(|id| self.hold::<H>(*id)).collect()
     }
 
-    /// The object behind an id.
+    /// Returns the object of an id.
     pub(crate) fn get<H: Handle>(&self, id: u32) -> Result<Object<H>, Code> {
         let found = self.find(id).filter(|_| id >> KIND_SHIFT == H::KIND).ok_or(H::WRONG)?;
         Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
     }
 
-    /// The object behind an id, if it belongs to this driver: what another one made is nothing to it.
+    /// Returns the object of an id if it belongs to this driver: drivers cannot use each other's objects.
     pub(crate) fn get_of<H: Handle>(&self, api: &Dispatch, id: u32) -> Result<Object<H>, Code> {
         self.get(id).and_then(|object| if ptr::eq(object.api, api) { Ok(object) } else { Err(H::WRONG) })
     }
 
-    /// All objects of a kind, by id.
+    /// Returns all objects of a kind, by id.
     pub(crate) fn of<H: Handle>(&self) -> Vec<(u32, Object<H>)> {
         let entries = self.lock();
         let list = entries.get(H::KIND as usize).into_iter().flatten();
@@ -91,17 +91,17 @@ impl Objects {
         .collect()
     }
 
-    /// The handles behind ids, of objects of one driver.
+    /// Returns the handles of several ids, whose objects belong to one driver.
     pub(crate) fn all_of<H: Handle>(&self, api: &Dispatch, ids: &[u32]) -> Result<Vec<H>, Code> {
         ids.iter().map(|id| self.get_of::<H>(api, *id).map(|object| object.handle)).collect()
     }
 
-    /// Whether an id names an object.
+    /// Returns whether an id names an object.
     pub(crate) fn has(&self, id: u32) -> bool {
         self.find(id).is_some()
     }
 
-    /// The value of the handle behind an id of any kind, of an object of a driver; null for 0.
+    /// Returns the raw handle of an id of any kind, if its object belongs to this driver; null for 0.
     pub(crate) fn any_of(&self, api: &Dispatch, id: u32) -> Option<*mut void> {
         if id == 0 {
             return Some(ptr::null_mut());
@@ -109,12 +109,12 @@ impl Objects {
         self.find(id).filter(|object| ptr::eq(object.api, api)).map(|object| object.handle)
     }
 
-    /// Whether an id can be given to an object.
+    /// Checks that an id can be assigned to an object.
     pub(crate) fn check_vacant<H: Handle>(&self, id: u32) -> Result<(), SessionError> {
         vacant::<H>(&mut self.lock(), id).map(drop)
     }
 
-    /// Gives an id to an object that is made of others.
+    /// Assigns an id to an object that is made of others.
     pub(crate) fn set<H: Handle>(
         &self,
         id: u32,
@@ -124,13 +124,13 @@ impl Objects {
         self.set_held::<H>(id, OwnedObject::new(object, made_of))
     }
 
-    /// Gives an id to an object that the session holds.
+    /// Assigns an id to an object that the session holds.
     pub(crate) fn set_held<H: Handle>(&self, id: u32, hold: ObjectRef) -> Result<(), SessionError> {
         *vacant::<H>(&mut self.lock(), id)? = Some(ManuallyDrop::new(hold));
         Ok(())
     }
 
-    /// Takes an object out of the table; none when the id names none.
+    /// Removes an object from the table; `None` if the id names none.
     pub(crate) fn take(&self, id: u32) -> Option<ObjectRef> {
         let (kind, number) = parts(id);
         let entry = self.lock().get_mut(kind)?.get_mut(number)?.take()?;

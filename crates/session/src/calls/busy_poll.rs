@@ -1,4 +1,4 @@
-//! What calls of CUDA wait for, where the main loop looks for a moment before an executor waits (`katydid_session_core`).
+//! What calls of CUDA wait for. The main loop polls it for a moment before an executor waits (`katydid_session_core`).
 
 #![expect(unsafe_code, reason = "asks the driver about handles of its own")]
 
@@ -8,32 +8,32 @@ use katydid_session_core::WaitStatus;
 
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
-/// Processors of a machine on which the main loop looks: with fewer, the thread that looks keeps the others from working.
+/// Fewest processors for a busy poll of the main loop: with fewer, the polling thread keeps the others from working.
 const MIN_SPIN_PROCESSORS: usize = 3;
-/// What flags of contexts say of waiting, and `CU_CTX_SCHED_BLOCKING_SYNC` of it.
+/// The flags of contexts for how the processor waits, and `CU_CTX_SCHED_BLOCKING_SYNC` among them.
 const SCHEDULE_MASK: u32 = 7;
 const SCHEDULE_BLOCKING_SYNC: u32 = 4;
 
-/// What the main loop has.
+/// The state of the main loop.
 pub(crate) type MainLoop = katydid_session_core::MainLoop<Cuda, WaitTarget>;
-/// Whether it looks, and at what.
+/// Whether the main loop polls, and for what.
 pub(crate) type BusyPoll = katydid_session_core::BusyPoll<Cuda, WaitTarget>;
 
-/// That of a session in which nothing has happened yet.
+/// Makes the main loop of a new session.
 pub(crate) fn main_loop() -> MainLoop {
     MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, true))
 }
 
-/// What a call waits for, as far as it can be asked about.
+/// What a call waits for, if it can be polled.
 #[derive(Debug)]
 pub enum WaitTarget {
-    /// Streams that have not been seen idle yet. No thread but the main loop gives them more to do.
+    /// Streams that have not been seen idle yet. Only the main loop gives them more work.
     Streams(Vec<CUstream>),
     Event(CUevent),
 }
 
 impl WaitTarget {
-    /// Success once there is nothing left to wait for, else what the driver said.
+    /// Asks the driver: success once there is nothing left to wait for, otherwise the driver's code.
     fn ask(&mut self, driver: &Driver) -> CUresult {
         match self {
             Self::Streams(left) => {
@@ -62,7 +62,7 @@ impl katydid_session_core::WaitTarget<Cuda> for WaitTarget {
     }
 }
 
-/// A context with these flags is made. Of a program that wants to wait asleep no thread looks at anything.
+/// Disables polling for a program that makes a context with flags for waiting asleep.
 pub(crate) fn note_schedule_flags(busy_poll: &mut BusyPoll, flags: u32) {
     if flags & SCHEDULE_MASK == SCHEDULE_BLOCKING_SYNC {
         busy_poll.disable();

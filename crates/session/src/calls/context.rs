@@ -1,7 +1,7 @@
-//! Which context is current on the main loop, and what begins and ends with a context.
+//! The current context of the main loop, and what begins and ends with a context.
 //!
-//! Every frame names the context of its thread. The driver is asked to switch only when that differs from the frame
-//! before; a frame without a context runs in whatever is current, because what needs none does not mind one.
+//! Every frame names the context of its thread. The driver switches contexts only when that differs from the frame before. A
+//! frame without a context runs in the current one, because it works in any.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -24,7 +24,7 @@ use crate::device::gather::current_device;
 use crate::journal::ObjectKind;
 use crate::state::Session;
 
-/// Whether a message means anything only in a context.
+/// Returns whether a message needs a context.
 fn needs_context(opcode: u16) -> bool {
     !matches!(
         opcode,
@@ -60,12 +60,12 @@ fn needs_context(opcode: u16) -> bool {
 }
 
 impl Session {
-    /// Makes the context of a frame current. A thread may still name a context that is gone, as its current one; what
-    /// needs none is executed nevertheless.
+    /// Makes the context of a frame current. A thread may still name a context that is gone, as its current one; messages
+    /// without need of a context are executed nevertheless.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or what the driver says.
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that is gone, or the driver's code.
     pub(crate) fn enter_for(&mut self, head: &FrameHead) -> Result<(), Fault> {
         match self.enter_context(head.context) {
             Err(Fault::Cuda(_)) if !needs_context(head.opcode) => Ok(()),
@@ -73,7 +73,7 @@ impl Session {
         }
     }
 
-    /// Makes a context current; 0 leaves things as they are.
+    /// Makes a context current; 0 changes nothing.
     pub(crate) fn enter_context(&mut self, context: u32) -> Result<(), Fault> {
         if context == self.entered || context == 0 {
             return Ok(());
@@ -92,8 +92,8 @@ impl Session {
         Ok(())
     }
 
-    /// The program's contexts on a device in which the library of a kernel is not in use, but for those with a part of it. A program
-    /// may set something before each launch: contexts that have it are not checked.
+    /// Returns the program's contexts on a device in which a kernel's library is not in use, except green ones. A program
+    /// may set a property before each launch: contexts that use the library are not checked again.
     pub(crate) fn contexts_without(&self, kernel: u32, device: i32) -> Vec<u32> {
         let driver = Arc::clone(&self.shared.driver);
         let is_there = |handle: CUcontext| {
@@ -111,7 +111,7 @@ impl Session {
         found
     }
 
-    /// The context to which belongs what is made in one, streams apart.
+    /// Returns the context that owns what is made in one, except streams.
     pub(crate) fn owner(&self, context: u32) -> u32 {
         match context {
             0 => self.current,
@@ -119,11 +119,11 @@ impl Session {
         }
     }
 
-    /// Has `make` make something in the context `owner`, whichever the frame runs in.
+    /// Runs `make` in the context `owner`, whichever the frame runs in.
     ///
     /// # Errors
     ///
-    /// As [`Session::enter_context`], or what `make` says.
+    /// As [`Session::enter_context`], or the error of `make`.
     pub(crate) fn make_in<T>(
         &mut self,
         owner: u32,
@@ -146,7 +146,7 @@ impl Session {
         self.enter_context(id)
     }
 
-    /// A green context is gone, and its streams with it. What else was made in it belongs to its primary context.
+    /// Forgets a green context and its streams. Other objects made in it belong to its primary context.
     pub(crate) fn end_green(&mut self, id: u32) {
         self.greens.remove(&id);
         let _ = self.tables.contexts.take(id);
@@ -159,7 +159,7 @@ impl Session {
         }
     }
 
-    /// A context is gone, and all its objects with it.
+    /// Forgets a context and all its objects.
     pub(crate) fn end_context(&mut self, id: u32) {
         let greens: Vec<u32> = self.greens.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
         for green in greens {
@@ -196,8 +196,8 @@ impl Session {
         }
     }
 
-    /// The default stream of a program thread in the current context: one of ours that waits for the legacy default
-    /// stream, as CUDA's own does. Made when first named, by the frame with the number `order`.
+    /// Returns the default stream of a program thread in the current context: a stream that waits for the legacy default
+    /// stream, as CUDA's own does. It is made when first named, by the frame with the number `order`.
     pub(crate) fn thread_stream(&mut self, thread: u32, order: u64) -> Result<CUstream, Fault> {
         let key = (thread, self.entered);
         if let Some(stream) = self.thread_streams.get(&key) {

@@ -1,7 +1,7 @@
-//! What happens with each message, generated from `spec/cuda.api` and `spec/session.api`.
+//! The dispatch of messages, generated from `spec/cuda.api` and `spec/session.api`.
 //!
-//! Functions of CUDA are complete here: decoded, their ids resolved, called, answered. Messages of our own (`kd…`) go
-//! to [`crate::handlers`], where one is missing if this does not compile.
+//! Functions of CUDA are complete here: decoded, their ids resolved, called, answered. Katydid's own messages (`kd…`) go to
+//! [`crate::handlers`]; if one has no handler, this does not compile.
 
 #![expect(unsafe_code, reason = "calls the driver with the arguments of a message")]
 #![allow(non_snake_case, unused_variables, clippy::unnecessary_cast, reason = "generated; names are the vendor's")]

@@ -11,7 +11,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::transfer::reply_pool;
 
-/// What an executor does: the call, and the reply.
+/// A task of an executor: the call, and the reply.
 pub(crate) type ExecutorTask = katydid_session_core::Task<Cuda>;
 
 /// The executors of a session.
@@ -20,7 +20,7 @@ pub(crate) type Executors = katydid_session_core::Executors<Cuda>;
 /// A call for an executor, and its answer.
 pub(crate) type ExecutorCall<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
 
-/// A job with its answer, for an executor.
+/// Makes a task of a call and its answer.
 pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: ExecutorCall<R>) -> ExecutorTask {
     ManuallyDrop::new(Box::new(move |shared: &Arc<CudaSessionShared>| {
         let (status, reply) = job(&shared.driver);

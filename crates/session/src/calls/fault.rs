@@ -6,13 +6,13 @@ use katydid_session_core::UploadError;
 use katydid_transport::LinkError;
 use katydid_wire::codec::CodecError;
 
-/// Why a message was not carried out.
+/// Why a message failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The driver's answer, or one in its place; the program gets it.
+    /// The driver's code, or one in its place; the program gets it.
     #[error("the driver returned {}", .0.0)]
     Cuda(CUresult),
-    /// The message breaks the protocol, or the session cannot go on: it ends.
+    /// The message breaks the protocol, or the session cannot go on: the session ends.
     #[error(transparent)]
     Fatal(#[from] SessionError),
 }

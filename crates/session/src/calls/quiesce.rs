@@ -1,7 +1,7 @@
-//! What of a session of CUDA is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
+//! Brings a session of CUDA to rest, for a checkpoint by the worker ([`Checkpointable`], [`Restorable`]).
 //!
-//! At rest, every stream is at its end, and no call waits; the program's upcall thread may (`upcalls`). A stream that does
-//! not come to its end is named.
+//! At rest, every stream is empty, and no call waits, except on the program's upcall thread (`upcalls`). The error names a
+//! stream that does not become empty.
 
 #![expect(unsafe_code, reason = "asks the driver about its streams")]
 
@@ -22,7 +22,7 @@ use crate::snapshot::SnapshotError;
 use crate::state::Session;
 
 impl Checkpointable for Session {
-    /// Whether anything is in flight at this moment.
+    /// Checks that nothing is in flight at this moment.
     fn check_idle(&mut self) -> Result<(), QuiesceError> {
         for (context, stream, handle) in self.all_streams() {
             let handle = self.in_context(context, handle)?;
@@ -33,20 +33,20 @@ impl Checkpointable for Session {
                 code => return Err(ruined(context, code)),
             }
         }
-        // After the streams: a call that does not end waits for one, and that is named.
+        // After the streams: a call that does not end waits for one of them, and the error names that one.
         check_calls(self, 0)?;
-        // A program that has announced functions asks for the next one, if not at once: that is awaited, or it would be a
-        // frame on its way.
+        // A program that has announced functions asks for the next one, if not at once. That message is awaited here:
+        // otherwise it would be a frame in flight.
         let is_awaited = self.is_relayed && self.shared.upcalls.waiting().is_none();
         if is_awaited || self.shared.upcalls.is_busy() { Err(QuiesceError::Upcall) } else { Ok(()) }
     }
 
-    /// What streams do not show: errors of the context, and text that the device printed.
+    /// Checks what streams do not show: errors of a context, and text that the device printed.
     fn synchronize(&mut self) -> Result<(), QuiesceError> {
         let contexts: Vec<u32> = self.tables.contexts.iter().map(|(context, _, _)| context).collect();
         for context in contexts {
             self.in_context(context, CUstream::NULL)?;
-            // SAFETY: no argument; the context is current, and its streams are at their ends.
+            // SAFETY: no argument; the context is current, and its streams are empty.
             let code = unsafe { self.driver().cuCtxSynchronize() };
             if code != CUresult::SUCCESS {
                 return Err(ruined(context, code));
@@ -64,7 +64,7 @@ impl Checkpointable for Session {
     }
 
     fn release_snapshot(&mut self) -> bool {
-        // A snapshot that is being written will leave more.
+        // A snapshot that is being written will release more.
         self.make_way().is_ok() && !self.snapshots.hold_some()
     }
 
@@ -154,13 +154,13 @@ impl Restorable for Session {
 }
 
 impl Session {
-    /// Gives back what snapshots hold of devices, for a program that needs it; false when that is nothing. Not while the GPU
-    /// works: a driver that unmaps waits for all streams, among them such as wait for what the program writes only later,
-    /// and whose frames would not be executed meanwhile.
+    /// Returns device memory of snapshots to a program that needs it; false if there is none. It does so only while the GPU
+    /// is idle. A driver that unmaps waits for all streams. Some may wait for a later write of the program, whose frame
+    /// would not be executed meanwhile.
     ///
     /// # Errors
     ///
-    /// `ERROR_NOT_READY`: it will be given back, so that it is worth while to ask again.
+    /// `ERROR_NOT_READY`: memory will be returned, so that asking again makes sense.
     pub(crate) fn make_way(&mut self) -> Result<bool, CUresult> {
         if !self.snapshots.hold_some() {
             return Ok(false);
@@ -170,19 +170,19 @@ impl Session {
         if is_at_rest && self.snapshots.give_back() { Ok(true) } else { Err(CUresult::ERROR_NOT_READY) }
     }
 
-    /// Every stream of every context: context, id, the driver's handle.
+    /// Returns every stream of every context: context, id, the driver's handle.
     fn all_streams(&self) -> Vec<(u32, u32, CUstream)> {
         let legacy = self.tables.contexts.iter().map(|(context, _, _)| (context, 1, CU_STREAM_LEGACY));
         let of_threads = self.thread_streams.iter().map(|((_, context), stream)| (*context, 2, *stream));
         let named = self.tables.streams.iter().map(|(id, stream, context)| (context, id, stream));
         let mut all: Vec<_> = legacy.chain(of_threads).chain(named).collect();
-        // Contexts one after the other: changing them is what costs. Default streams may wait for named ones, whose ids the
-        // refusal then names.
+        // Sorted by context, because changing the context is expensive. Default streams may wait for named ones, whose ids
+        // the error then names.
         all.sort_by_key(|(context, id, _)| (*context, *id <= 2, *id));
         all
     }
 
-    /// `handle`, after its context was made current.
+    /// Makes a context current and returns `handle`.
     fn in_context(&mut self, context: u32, handle: CUstream) -> Result<CUstream, QuiesceError> {
         self.enter_context(context).map(|()| handle).map_err(|fault| match fault {
             crate::calls::fault::Fault::Cuda(code) => ruined(context, code),
@@ -191,12 +191,12 @@ impl Session {
     }
 }
 
-/// The error that a context is in.
+/// The error for a context that is in error.
 fn ruined(context: u32, code: CUresult) -> QuiesceError {
     QuiesceError::Ruined { what: format!("context {context}"), error: code.0.to_string() }
 }
 
-/// A stream that is not at its end; 1 is the default stream, 2 the default streams of threads.
+/// The error for a stream that is not empty; 1 is the default stream, 2 the default streams of threads.
 fn busy(context: u32, stream: u32) -> QuiesceError {
     let why = "a kernel in it runs on, or it waits for a value that is never written";
     QuiesceError::Busy { what: format!("stream {stream} of context {context}"), why }

@@ -1,10 +1,10 @@
-//! Reading on while a call blocks: what a session does from its first host function on.
+//! The relay reads the link while a call blocks, from the session's first host function on.
 //!
-//! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU, and a stream that is blocked by a
-//! host function makes it wait for the program, whose acknowledgement would come through the very loop that waits. So from then
-//! on a thread of its own reads the link: acknowledgements, and the pages of the program's memory that the function reads and
-//! writes, are handled there, everything else goes on to the main loop in order. While a function is due, the thread reads on
-//! where it would leave frames in the link otherwise. Programs without host functions do not pay for the detour.
+//! A driver's queue holds some thousand launches. When it is full, a launch waits for the GPU. If a host function blocks the
+//! stream, the launch waits for the program, whose acknowledgment would come through the waiting loop itself. So from then
+//! on a separate thread reads the link. It handles acknowledgments, and the pages of the program's memory that the function
+//! reads and writes; everything else goes on to the main loop in order. While a function is due, the thread reads on where
+//! it would otherwise leave frames in the link. Programs without host functions do not pay for the detour.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -25,22 +25,22 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::state::Session;
 
-/// Bytes that may wait for the main loop; the frame that passes this waits in the link.
+/// Most bytes that may wait for the main loop; the frame that exceeds this waits in the link.
 const MAX_RELAYED_BYTES: usize = 64 << 20;
-/// Bytes that may wait for the main loop while a function is due, the end of which may lie in the link behind the frame
-/// that passes [`MAX_RELAYED_BYTES`].
+/// Most bytes that may wait for the main loop while a function is due. The acknowledgment of its end may lie in the link
+/// behind the frame that exceeds [`MAX_RELAYED_BYTES`].
 const MAX_BYTES_BEFORE_END: usize = 1 << 30;
-/// What a frame counts for beside its payload, so that there are not too many.
+/// Counted for each frame beside its payload, so that there are not too many, in bytes.
 const FRAME_COST_BYTES: usize = 1 << 10;
-/// Between two polls for functions that have become due.
+/// Interval of polls for functions that have become due.
 const UPCALL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether a message makes a stream wait for the program.
+/// Returns whether a message makes a stream wait for the program.
 pub(crate) fn begins_with(opcode: u16) -> bool {
     matches!(opcode, kdHostFunction::OPCODE | kdStreamCallback::OPCODE | kdUpcallsBegin::OPCODE)
 }
 
-/// What comes from the reading thread.
+/// An event from the reading thread.
 pub(crate) enum RelayEvent {
     /// A frame for the main loop.
     Frame(FrameHead, Vec<u8>),
@@ -50,20 +50,20 @@ pub(crate) enum RelayEvent {
     End(Result<(), SessionError>),
 }
 
-/// The main loop's end.
+/// The main loop's side.
 pub(crate) struct Relay {
-    /// In the order of the link.
+    /// Events in the order of the link.
     pub(crate) frames: Receiver<RelayEvent>,
     budget: Arc<RelayBudget>,
 }
 
 impl Relay {
-    /// Has a thread read `link` from here on. `waiting` is the frame in which the program's upcall thread waited when
-    /// the session was kept.
+    /// Starts a thread that reads `link` from here on. `waiting` is the frame in which the program's upcall thread waited
+    /// when the session was saved.
     ///
     /// # Errors
     ///
-    /// The system has no thread left.
+    /// The system refuses a thread.
     pub(crate) fn start(
         link: &'static mut dyn WorkerLink,
         shared: Arc<CudaSessionShared>,
@@ -81,7 +81,7 @@ impl Relay {
         Ok(Self { frames, budget })
     }
 
-    /// Does what an item asks for. The session is over when the answer is the end.
+    /// Handles an event. The session is over if the outcome is the end.
     pub(crate) fn take(&mut self, session: &mut Session, item: RelayEvent) -> Result<PumpOutcome, SessionError> {
         match item {
             RelayEvent::Frame(head, payload) => {
@@ -98,7 +98,7 @@ impl Relay {
     fn pump(&mut self, session: &mut Session) -> Result<PumpOutcome, SessionError> {
         let mut frames = 0;
         while let Ok(item) = self.frames.try_recv() {
-            // Told again for an order that is being obeyed.
+            // A repeated interrupt, for the order that is being executed.
             if matches!(item, RelayEvent::Interrupted) {
                 continue;
             }
@@ -111,10 +111,10 @@ impl Relay {
     }
 }
 
-/// The reading thread's end.
+/// The reading thread's side.
 struct ReaderEnd {
     shared: Arc<CudaSessionShared>,
-    /// Of the program's upcall thread.
+    /// Executors for the program's upcall thread.
     executors: Executors,
     sender: Sender<RelayEvent>,
     budget: Arc<RelayBudget>,
@@ -123,12 +123,12 @@ struct ReaderEnd {
 impl ReaderEnd {
     fn run(mut self, link: &mut dyn WorkerLink) {
         let outcome = self.read(link);
-        // A main loop that is gone has ended the session already.
+        // If the main loop is gone, the session has ended already.
         let _ = self.sender.send(RelayEvent::End(outcome));
     }
 
-    /// Handles what the program's upcall thread sends, and pages of pinned memory, which it wants too: no other thread may have to
-    /// wait for it.
+    /// Handles messages of the program's upcall thread, and pages of pinned memory, which that needs too: it must not wait
+    /// for any other thread.
     fn is_for_upcalls(&mut self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
         let task = match head.opcode {
             kdUpcallNext::OPCODE if head.wants_reply => {
@@ -163,9 +163,9 @@ impl ReaderEnd {
         Ok(true)
     }
 
-    /// Takes what the program wrote into pinned memory, ahead of all that is on its way to the main loop: a host function
-    /// must have written when the stream goes on. Work that was sent before has no use for other bytes: where it has, the
-    /// program has waited for it.
+    /// Applies the program's writes to pinned memory, ahead of all frames on their way to the main loop: the writes of a
+    /// host function must be there when the stream goes on. Work that was sent before does not need the old bytes: if it
+    /// did, the program has waited for it.
     fn is_pushed(&self, head: &FrameHead, payload: &[u8]) -> Result<bool, SessionError> {
         let is_pushed = match head.opcode {
             kdHostPush::OPCODE => crate::handlers::push_now(&self.shared, &kdHostPush::decode(payload)?),

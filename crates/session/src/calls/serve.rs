@@ -1,6 +1,6 @@
-//! How the frames of a session of CUDA are executed, and what their calls wait for.
+//! Executes the frames of a session of CUDA, and determines what their calls wait for.
 //!
-//! Frames are executed in order by one thread, which never waits for the GPU (`katydid_session_core::execute_frames`).
+//! One thread executes frames in order, and never waits for the GPU (`katydid_session_core::execute_frames`).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::handlers::uses_pieces;
 use crate::state::Session;
 
-/// A context with more streams than this is not looked at: each is asked about.
+/// A context with more streams than this is not polled, since each stream takes a query.
 const MAX_QUERY_STREAMS: usize = 8;
 
 impl FrameHandler for Session {
@@ -40,7 +40,7 @@ impl FrameHandler for Session {
     fn discard(&mut self, head: &FrameHead) {
         self.synchronised = false;
         if uses_pieces(head.opcode) {
-            // They are of no use any more, and must not be taken for those of the thread's next call.
+            // The pieces are useless now, and must not be taken for those of the thread's next call.
             self.uploads.discard(head.thread);
         }
     }
@@ -58,7 +58,7 @@ impl FrameHandler for Session {
     }
 
     fn resumed(&mut self) {
-        // The thread that wants to import something waits since a snapshot was taken.
+        // The thread that imports objects waits since the snapshot was taken.
         self.shares.go_on();
     }
 }
@@ -66,15 +66,15 @@ impl FrameHandler for Session {
 impl Session {
     /// Executes frames until the program closes its end.
     ///
-    /// The driver copies on from and to the session's memory, graphs run on, and a thread may still read the link: so neither
-    /// session nor link can be dropped afterwards. They end with the process.
+    /// The driver copies on from and to the session's memory, graphs run on, and a thread may still read the link. So
+    /// neither session nor link can be dropped afterwards: they end with the process.
     ///
     /// # Errors
     ///
-    /// What the program did wrong, or why the worker cannot go on.
+    /// The program's fault, or why the worker cannot go on.
     pub fn serve(&'static mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
         let outcome = self.execute_all(link);
-        // A companion that waits for an order hears that the session has ended.
+        // A companion that waits for an order learns that the session has ended.
         self.main_loop.orders = None;
         outcome
     }
@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// Executes frames with a thread between link and main loop.
+    /// Executes frames with the relay between link and main loop.
     fn serve_relayed(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
         self.is_relayed = true;
         let mut relay = Relay::start(link, Arc::clone(&self.shared), self.main_loop.waiting_upcall.take())?;
@@ -106,15 +106,15 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the program did wrong, which ends its session.
+    /// The program's fault, which ends its session.
     pub fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         execute(self, head, payload)
     }
 
-    /// What the frame waits for, if that can be looked at here. The frame's context is current.
+    /// Returns what the frame waits for, if that can be polled here. The frame's context is current.
     fn target(&mut self, head: &FrameHead, payload: &[u8]) -> Option<WaitTarget> {
         let may_look = self.main_loop.busy_poll.is_on && self.main_loop.busy_poll.is_enabled && !self.replay.is_on;
-        // An executor could give a stream more to do between the query and the call.
+        // An executor could give a stream more work between the query and the call.
         if !may_look || self.main_loop.executors.is_awake(head.thread) || self.shared.calls.in_flight() > 0 {
             return None;
         }
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// All streams of the current context, if they are few. A primary context is waited for with its green ones.
+    /// Returns all streams of the current context, if they are few. A primary context counts those of its green ones.
     fn streams_to_query(&self) -> Option<Vec<CUstream>> {
         let owner = |context: &u32| self.greens.get(context).map(|green| green.owner);
         let is_meant = |context: &u32| *context == self.entered || owner(context) == Some(self.entered);

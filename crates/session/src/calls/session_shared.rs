@@ -1,4 +1,5 @@
-//! What the main loop and the executors of one session share: the driver, the way back, errors not yet reported.
+//! State that the main loop and the executors of one session share: the driver, the link for replies, errors not yet
+//! reported.
 
 #![expect(unsafe_code, reason = "makes a context current on the executor's thread")]
 
@@ -22,30 +23,30 @@ pub struct CudaSessionShared {
     pub(crate) driver: Arc<Driver>,
     /// Host functions that are due.
     pub(crate) upcalls: Upcalls,
-    /// Memory that graphs copy from or to for the program.
+    /// Memory of the worker that graphs copy from or to in place of the program's.
     pub(crate) staging_blocks: StagingBlocks,
-    /// Memory that programs push and pull: registered memory, variables, mappings that are open.
+    /// Memory that programs push and pull: registered memory, variables, open mappings.
     pub(crate) blocks: Arc<Blocks>,
-    /// What the session uses.
+    /// The session's resource usage.
     pub(crate) usage: Arc<Usage>,
-    /// Memory that this session and others want of each other.
+    /// Reclaim requests of this session and of others.
     pub(crate) reclaim: Arc<Reclaim>,
-    /// Calls that executors have.
+    /// Calls that executors run.
     pub(crate) calls: Calls,
-    /// The way back to the program.
+    /// Sends replies to the program.
     pub(crate) replies: Replies,
 }
 
-/// The context a task runs in.
+/// The context of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskContext {
-    /// The driver's handle; null: whatever is current.
+    /// The driver's handle; null for the current context.
     pub(crate) context: CUcontext,
-    /// Number of the session's last change of contexts: a new context may have an old one's handle.
+    /// The session's count of context changes: a new context may have an old one's handle.
     pub(crate) epoch: u64,
 }
 
-/// The API that this crate's sessions speak.
+/// The API of this crate's sessions.
 #[derive(Debug)]
 pub enum Cuda {}
 
@@ -100,8 +101,8 @@ impl CudaSessionShared {
         }
     }
 
-    /// Answers a call, the message being in two parts. With `synchronised`, and with a failure, what the driver printed
-    /// meanwhile goes with it: of a failure that may be the reason.
+    /// Answers a call with a reply in two parts. After a synchronization (`synchronised`) or a failure it adds the text that
+    /// the driver printed meanwhile: that may be the reason of a failure.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Host functions: the driver's callback thread waits here while the program runs what is due.
+//! Host functions: the driver's callback thread waits here while the program runs them.
 //!
-//! A driver calls [`Upcalls::run`] on a thread of its own and stalls the stream until it returns. The program's
-//! upcall thread asks for work with [`Upcalls::next`], whose argument says that the one before is done. One host
-//! function is with the program at a time; others wait in the order in which the driver called.
+//! A driver calls [`Upcalls::run`] on its own thread and stalls the stream until it returns. The program's upcall thread
+//! asks for work with [`Upcalls::next`], whose argument acknowledges the function before. The program has one host function
+//! at a time; others wait in the order of the driver's calls.
 //!
 //! Nothing here ends a wait when the program dies: its worker exits, and every wait with it.
 
@@ -11,37 +11,37 @@ use std::sync::{Condvar, PoisonError};
 use katydid_session_core::UpcallQueue;
 use katydid_wire::frame::FrameHead;
 
-/// A host function that is to be run by the program.
+/// A host function that the program has to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingUpcall {
-    /// What the program registered it as; never 0.
+    /// The program's token for it; never 0.
     pub(crate) token: u64,
     /// `CUresult` for stream callbacks; 0 for host functions.
     pub(crate) status: u32,
 }
 
-/// Which driver threads wait, by their numbers.
+/// The waiting driver threads, by their numbers.
 #[derive(Debug, Default)]
 struct WaitingDrivers {
-    /// Numbers given so far.
+    /// The last number that was given.
     last: u64,
-    /// The number that the program is running.
+    /// Number of the function that the program is running.
     running: Option<u64>,
-    /// Numbers that were run and whose driver threads have not noticed yet.
+    /// Numbers of returned functions whose driver threads have not noticed yet.
     finished: Vec<u64>,
 }
 
-/// The meeting point of driver threads and the program's upcall thread.
+/// Joins driver threads and the program's upcall thread.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
-    /// Waiting to be handed out, with the number of the waiting driver thread.
+    /// Functions to be handed out, with the number of the waiting driver thread.
     pending: UpcallQueue<(u64, PendingUpcall), WaitingDrivers>,
     /// Notified when the program has finished an upcall.
     done: Condvar,
 }
 
 impl Upcalls {
-    /// Has the program run `token`, and returns when it did. Called by the driver's threads.
+    /// Has the program run `token`, and returns when it has. Called by the driver's threads.
     pub(crate) fn run(&self, token: u64, status: u32) {
         let mut state = self.pending.push(|drivers| {
             drivers.last += 1;
@@ -54,7 +54,7 @@ impl Upcalls {
         state.notes.finished.retain(|other| *other != number);
     }
 
-    /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
+    /// Acknowledges the function handed out before if `done` is not 0, and waits for the next.
     pub(crate) fn next(&self, head: &FrameHead, done: u64) -> PendingUpcall {
         let acknowledge = |drivers: &mut WaitingDrivers| {
             if done != 0
@@ -67,12 +67,12 @@ impl Upcalls {
         self.pending.next(head, acknowledge, |drivers, (number, _)| drivers.running = Some(*number)).1
     }
 
-    /// The frame that is to be answered when the next function is due, if the program has asked.
+    /// Returns the frame to answer when the next function is due, if the program has asked.
     pub(crate) fn waiting(&self) -> Option<FrameHead> {
         self.pending.waiting()
     }
 
-    /// Whether a function is due, or is being run.
+    /// Returns whether a function is due, or running.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.pending.lock();
         state.notes.running.is_some() || !state.queue.is_empty() || !state.notes.finished.is_empty()

@@ -1,7 +1,7 @@
 //! Images of live modules and libraries.
 //!
-//! A driver reads an image as long as its library lives, if the load promises that the image stays; the journal keeps those of modules as
-//! well. Two that are the same are kept once.
+//! A driver reads an image as long as its library lives, if the load promises that the image stays. The journal keeps the
+//! images of modules as well. Equal images are kept once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -11,14 +11,14 @@ use katydid_fatbin::OwnedImage;
 /// All images of a session.
 #[derive(Debug, Default)]
 pub(crate) struct ModuleImages {
-    /// By the wire id of their library: what the driver reads.
+    /// Images that the driver reads, by the wire id of their library.
     by_library: HashMap<u32, Arc<OwnedImage>>,
-    /// By length: all that is still needed by any thread.
+    /// Images that any thread still needs, by length.
     by_length: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 
 impl ModuleImages {
-    /// The image itself, or the same one that is there already.
+    /// Returns an equal image that is there already, or this one.
     pub(crate) fn share(&mut self, image: OwnedImage) -> Arc<OwnedImage> {
         let same_length = self.by_length.entry(image.length()).or_default();
         same_length.retain(|weak_image| weak_image.strong_count() > 0);
@@ -35,10 +35,10 @@ impl ModuleImages {
         self.by_library.insert(library, image);
     }
 
-    /// The library was unloaded.
+    /// Forgets the image of an unloaded library.
     pub(crate) fn forget(&mut self, library: u32) {
         self.by_library.remove(&library);
-        // Lengths that no image has any more would stay for ever in a program that loads ever different code.
+        // Otherwise lengths without images would accumulate in a program that keeps loading different code.
         if self.by_length.len() > 2 * self.by_library.len() + 64 {
             self.by_length.retain(|_, images| images.iter().any(|image| image.strong_count() > 0));
         }

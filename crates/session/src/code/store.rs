@@ -1,12 +1,12 @@
 //! Images that programs have sent to servers, so that a later program need not send them again.
 //!
 //! The store is a folder. An image is a file in it, named by the hash of its flat form; the system's page cache makes it
-//! quick. All workers of a user's servers share the store at the same time, without waiting for each other. A worker writes
-//! an image under another name and renames it when it is whole. It holds a lock on the file meanwhile, so others do not
-//! take the file for a leftover of a killed worker.
+//! fast. All workers of a user's servers share the store at the same time, without waiting for each other. A worker writes
+//! an image under another name and renames it when it is complete. It holds a lock on the file meanwhile, so that others do
+//! not take the file for one that a killed worker left.
 //!
-//! The rule: a worker hashes again what it finds under a hash. So a program that names an image gets what it would have
-//! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
+//! A worker hashes what it finds under a hash again. So a program that names an image gets what it would have sent, whatever
+//! happened to the file. Beyond its limit, the store removes the images that were least recently asked for.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsStr;
@@ -18,46 +18,46 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How the names of images that are being written begin.
+/// Prefix of the names of images that are being written.
 const UNFINISHED_PREFIX: &str = "new-";
-/// No image is kept that is larger than the store's limit divided by this, so that no program can fill the store with one.
+/// No image is stored that is larger than the limit divided by this, so that no program can fill the store with one.
 const MAX_IMAGE_DIVISOR: u64 = 4;
-/// Most images: all of them are looked at before one is added.
+/// Most images: all of them are checked before one is added.
 const MAX_IMAGES: usize = 4096;
 
 /// The name of an image: the BLAKE3 of its flat form.
 pub(crate) type Hash = [u8; 32];
 
-/// A worker's sight of the store.
+/// A worker's access to the store.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     folder: PathBuf,
-    /// The most bytes that the kept images may take on disk.
+    /// Most bytes that the images may take on disk.
     limit: u64,
-    /// Permissions of files: where each worker has a user of its own, their group uses the folder.
+    /// Permissions of files: if each worker has its own user, their group uses the folder.
     mode: u32,
-    /// Hears why nothing is stored any more.
+    /// Reports why nothing more is stored.
     tell: fn(fmt::Arguments<'_>),
 }
 
-/// An image in the folder: when it was asked for last, its bytes, where it is.
+/// An image in the folder: time of last use, bytes, path.
 type CachedImage = (SystemTime, u64, PathBuf);
 
 impl ImageStore {
-    /// Images in a folder that exists and that only this user, or only its workers' group, can write to; `limit` bytes at most.
+    /// Opens the store in an existing folder that only this user, or its workers' group, can write to; `limit` is in bytes.
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
         Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, tell: |_| {} }
     }
 
-    /// The store with a hearer of why nothing is stored any more, once a session.
+    /// Returns the store with a function that reports, once a session, why nothing more is stored.
     #[must_use]
     pub fn telling(self, tell: fn(fmt::Arguments<'_>)) -> Self {
         Self { tell, ..self }
     }
 
-    /// Says that it is used no more.
+    /// Reports that the store is no longer used.
     pub(crate) fn fails(&self, error: &io::Error) {
         (self.tell)(format_args!(
             "the module cache cannot be written to, so programs send their code each time: {}: {error}; free some space there, or name \
@@ -66,13 +66,13 @@ impl ImageStore {
         ));
     }
 
-    /// The image of this name, if it is there with this length. One that has been damaged goes.
+    /// Returns the image of this name, if it is there with this length. A damaged one is removed.
     pub(crate) fn get(&self, hash: &Hash, length: u64) -> Option<Vec<u8>> {
         let path = self.path_of(hash);
         let file = match open(&path) {
             Ok(file) => file,
             Err(error) => {
-                // A link, a socket, or a file of another worker's alone; not a process that is out of descriptors.
+                // A link, a socket, or a file that only another worker may open; not a process without free descriptors.
                 if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EACCES)) {
                     clear(&path);
                 }
@@ -91,11 +91,12 @@ impl ImageStore {
         image.try_reserve_exact(usize::try_from(length).ok()?).ok()?;
         (&file).take(length).read_to_end(&mut image).ok()?;
         if blake3::hash(&image).as_bytes() != hash {
-            // It will be sent, and then stored anew.
+            // It will be sent, and then stored again.
             let _ = fs::remove_file(&path);
             return None;
         }
-        // One whose time cannot be set goes sooner, and nothing else. Both times: of a file of another worker no other ones may be set.
+        // If the time cannot be set, the image is evicted sooner, and nothing else. Both times, since files of other workers
+        // allow only that.
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let _ = rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: now, last_modification: now });
         Some(image)
@@ -105,7 +106,7 @@ impl ImageStore {
     ///
     /// # Errors
     ///
-    /// Error that the system returned.
+    /// The error of the system.
     pub(crate) fn put(&self, image: &[u8]) -> io::Result<()> {
         let length = image.len() as u64;
         let path = self.path_of(blake3::hash(image).as_bytes());
@@ -117,12 +118,12 @@ impl ImageStore {
         if is_there || length > self.limit / MAX_IMAGE_DIVISOR {
             return Ok(());
         }
-        // Goes again if it is not renamed. The thread that has its lock already takes it for one that was left.
+        // The file is removed unless it is renamed. A thread that gets its lock first takes it for an abandoned one.
         let mut beside = tempfile::Builder::new();
         beside.prefix(UNFINISHED_PREFIX).permissions(Permissions::from_mode(self.mode));
         let mut beside = beside.tempfile_in(&self.folder)?;
         beside.as_file().try_lock()?;
-        // So others count it in whole from now on.
+        // So others count its full size from now on.
         beside.as_file().set_len(length)?;
         self.evict_beyond_limit()?;
         beside.write_all(image)?;
@@ -130,13 +131,13 @@ impl ImageStore {
         Ok(())
     }
 
-    /// Removes images until all that is there and all that is being written keep the limits.
+    /// Removes images until all images, stored or being written, are within the limits.
     fn evict_beyond_limit(&self) -> io::Result<()> {
         let (mut count, mut bytes) = (0, 0);
         let mut images: Vec<CachedImage> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            // What is gone by now takes no room.
+            // A file that is gone takes no space.
             let Ok(metadata) = entry.metadata() else { continue };
             let is_image = is_name_of_image(&entry);
             if !metadata.is_file() || !(is_image || is_being_written(&entry)) {
@@ -152,17 +153,17 @@ impl ImageStore {
             if count <= MAX_IMAGES && bytes <= self.limit {
                 break;
             }
-            // Another worker may have been quicker.
+            // Another worker may have removed it first.
             let _ = fs::remove_file(path);
             (count, bytes) = (count - 1, bytes - length);
         }
         Ok(())
     }
 
-    /// Whether a file or folder of this name in the store's folder is the store's.
+    /// Returns whether a file or folder of this name belongs to the store.
     #[must_use]
     pub fn owns(name: &OsStr) -> bool {
-        // What was in the way of an image is set aside behind a dot.
+        // An obstacle to an image is set aside under its name with a suffix.
         let image = Path::new(name).file_stem().and_then(OsStr::to_str);
         name.as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes())
             || image.is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
@@ -173,9 +174,9 @@ impl ImageStore {
     }
 }
 
-/// Removes what has the name of an image and is none: a folder, a link, a device, a file that this worker may not read. Native code of
-/// another tenant may have put it there. A folder that cannot go is set aside; what is in it is not looked at, since that may have no
-/// end.
+/// Removes an obstacle that has an image's name: a folder, a link, a device, a file that this worker may not read. Native
+/// code of another tenant may have put it there. A folder that cannot be removed is set aside. Its contents are not read,
+/// since they may have no end.
 fn clear(path: &Path) {
     let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let _ = match is_folder {
@@ -184,12 +185,12 @@ fn clear(path: &Path) {
     };
 }
 
-/// For a name that is no other's.
+/// Returns a random number for a unique name.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Opens a file and nothing else: no link, and nothing that would have to be waited for.
+/// Opens a file without following a link, and without blocking.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
@@ -198,7 +199,7 @@ fn is_name_of_image(entry: &DirEntry) -> bool {
     entry.file_name().to_str().is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
 }
 
-/// Whether another thread is writing this image; one that no thread writes any more goes. Anything else is none of ours.
+/// Returns whether another thread is writing this image, and removes an abandoned one. Other files are not the store's.
 fn is_being_written(entry: &DirEntry) -> bool {
     if !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) {
         return false;
@@ -270,7 +271,8 @@ mod tests {
         let (folder, store) = store(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                // One whose file another takes for left, before it is locked, gives up; who looks at others' has locked its own.
+                // A worker gives up if another takes its unlocked file for an abandoned one. A worker that evicts has locked
+                // its own file.
                 scope.spawn(|| drop(store.put(&[7; 1000])));
             }
         });
@@ -290,7 +292,7 @@ mod tests {
         store.put(&[5; 9]).unwrap();
         let left = images.map(|image| has(&store, &image));
         assert_eq!((left, has(&store, &[5; 9]), files(&folder)), ([true, false, true, true], true, 4));
-        // One that would drive out the most of the others is not stored.
+        // An image that would evict most of the others is not stored.
         store.put(&[6; 11]).unwrap();
         assert_eq!((has(&store, &[6; 11]), files(&folder)), (false, 4));
     }
@@ -321,7 +323,7 @@ mod tests {
         age(&store, &[1; 10], 10);
         store.put(&[2; 10]).unwrap();
         assert!(!has(&store, &[1; 10]) && has(&store, &[2; 10]));
-        // That image, what is being written, and what is none of ours.
+        // Three files are left: that image, the one being written, and one that is not the store's.
         assert!(files(&folder) == 3 && being_written.exists());
     }
 
@@ -338,7 +340,7 @@ mod tests {
         }
         store.put(image).unwrap();
         assert!(has(&store, image));
-        // Nor is what only stands there under its name.
+        // Nor is a link under its name.
         fs::rename(&path, path.with_file_name("elsewhere")).unwrap();
         std::os::unix::fs::symlink(path.with_file_name("elsewhere"), &path).unwrap();
         assert_eq!(store.get(&name(image), 5), None);
@@ -363,14 +365,14 @@ mod tests {
             assert!(has(&store, image), "{at}");
             fs::remove_file(&path).unwrap();
             put_there();
-            // As a program does that has the image asked for by no other.
+            // As a program does whose image no other asks for.
             let _ = store.put(image);
             let _ = store.get(&name(image), 5);
             store.put(image).unwrap();
             assert!(has(&store, image), "{at}");
             fs::remove_file(&path).unwrap();
         }
-        // The folders that were full, aside.
+        // The non-empty folders, set aside.
         assert_eq!(files(&folder), 2);
     }
 

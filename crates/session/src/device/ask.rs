@@ -1,4 +1,4 @@
-//! Questions to a driver that are answered through a pointer.
+//! Calls of a driver that answer through a pointer.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -6,11 +6,11 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_wire::facts::DriverAnswer;
 
-/// What `call` writes to the place it is given.
+/// Returns the value that `call` writes to its output.
 ///
 /// # Errors
 ///
-/// The driver's code; whatever it wrote is dropped.
+/// The driver's code; a written value is dropped.
 pub(crate) fn ask<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T, CUresult> {
     let mut value = T::default();
     call(&raw mut value).ok()?;
@@ -25,7 +25,7 @@ pub(crate) fn answer<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Drive
     }
 }
 
-/// Bytes that are free on the current context's device, and all of them.
+/// Returns the free bytes, and all bytes, of the current context's device.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Asks a driver for everything that a program will want to know and that cannot change.
+//! Asks a driver for all facts that programs query and that cannot change.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -15,20 +15,20 @@ use katydid_wire::facts::{
 
 use crate::device::ask::{answer, ask};
 
-/// Attributes of devices that are asked for: CUDA 13 ends below 150.
+/// Highest device attribute that is asked for: CUDA 13 ends below 150.
 const DEVICE_ATTRIBUTES: u32 = 200;
-/// Limits of a context that are asked for (`CUlimit`).
+/// Number of context limits that are asked for (`CUlimit`).
 const CONTEXT_LIMITS: u32 = 16;
-/// Attributes of a function that are asked for (`CUfunction_attribute`).
+/// Number of function attributes that are asked for (`CUfunction_attribute`).
 const FUNCTION_ATTRIBUTES: u32 = 16;
 /// Bytes for a name or a bus id.
 const TEXT_BYTES: usize = 256;
 
-/// Everything about the devices.
+/// Returns all facts about the devices.
 ///
 /// # Errors
 ///
-/// The code of the first question that a working driver always answers.
+/// The driver's code for a query that a working driver always answers.
 pub fn devices(driver: &Driver) -> Result<Facts, CUresult> {
     // SAFETY: the output is a local.
     let driver_version = ask(|out| unsafe { driver.cuDriverGetVersion(out) })?;
@@ -59,7 +59,7 @@ fn device(driver: &Driver, ordinal: i32) -> Result<DeviceFacts, CUresult> {
     Ok(DeviceFacts { name, pci_bus_id, uuid, total_memory: total as u64, granularity, attributes })
 }
 
-/// Of `cuMemCreate`, in bytes.
+/// Returns the granularity of `cuMemCreate`, in bytes.
 fn granularity(driver: &Driver, device: i32) -> Result<u64, CUresult> {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
     let requested = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
@@ -79,14 +79,14 @@ fn peer(driver: &Driver, from: i32, to: i32) -> PeerFacts {
     PeerFacts { can_access, attributes }
 }
 
-/// A text that the driver writes into a buffer.
+/// Returns a text that the driver writes into a buffer.
 fn text(call: impl FnOnce(*mut std::ffi::c_char, i32) -> CUresult) -> Result<String, CUresult> {
     let mut buffer = [0_u8; TEXT_BYTES];
     call(buffer.as_mut_ptr().cast(), TEXT_BYTES as i32).ok()?;
     Ok(CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default())
 }
 
-/// What the current context, `handle`, answers. What a driver does not know stays zero.
+/// Returns the facts of the current context, `handle`. Facts that a driver does not know are zero.
 pub(crate) fn context(driver: &Driver, handle: CUcontext) -> ContextFacts {
     let (mut least_priority, mut greatest_priority) = (0, 0);
     // SAFETY: both outputs are locals.
@@ -114,7 +114,7 @@ fn limit(driver: &Driver, id: u32) -> DriverAnswer<u64> {
     DriverAnswer { code, value: value as u64 }
 }
 
-/// What a function answers.
+/// Returns the facts of a function.
 pub(crate) fn function(driver: &Driver, function: CUfunction) -> FunctionFacts {
     let attributes = (0..FUNCTION_ATTRIBUTES)
         // SAFETY: the output is a local, the handle alive.
@@ -123,13 +123,13 @@ pub(crate) fn function(driver: &Driver, function: CUfunction) -> FunctionFacts {
     FunctionFacts { attributes, parameters: parameters_of_function(driver, function) }
 }
 
-/// Where a function's parameters lie among its packed ones.
+/// Returns the offsets and sizes of a function's packed parameters.
 pub(crate) fn parameters_of_function(driver: &Driver, function: CUfunction) -> Vec<ParameterFacts> {
     // SAFETY: the outputs are locals, the handle is the driver's own.
     parameters(|index, offset, size| unsafe { driver.cuFuncGetParamInfo(function, index, offset, size) })
 }
 
-/// What a kernel answers on the current context's device.
+/// Returns the facts of a kernel on the current context's device.
 pub(crate) fn kernel(driver: &Driver, kernel: CUkernel) -> FunctionFacts {
     let attributes = (0..FUNCTION_ATTRIBUTES)
         .map(|id| {
@@ -143,19 +143,19 @@ pub(crate) fn kernel(driver: &Driver, kernel: CUkernel) -> FunctionFacts {
     FunctionFacts { attributes, parameters: parameters_of_kernel(driver, kernel) }
 }
 
-/// The parameters of a kernel.
+/// Returns the parameters of a kernel.
 pub(crate) fn parameters_of_kernel(driver: &Driver, kernel: CUkernel) -> Vec<ParameterFacts> {
     // SAFETY: the outputs are locals, the handle is the driver's own.
     parameters(|index, offset, size| unsafe { driver.cuKernelGetParamInfo(kernel, index, offset, size) })
 }
 
-/// The device of the current context.
+/// Returns the device of the current context.
 pub(crate) fn current_device(driver: &Driver) -> Result<i32, CUresult> {
     // SAFETY: the output is a local.
     ask(|out| unsafe { driver.cuCtxGetDevice(out) })
 }
 
-/// All parameters: a driver refuses the first index that has none.
+/// Returns all parameters: a driver refuses the first index without one.
 fn parameters(call: impl Fn(usize, *mut usize, *mut usize) -> CUresult) -> Vec<ParameterFacts> {
     let parameter = |index| {
         let (mut offset, mut size) = (0, 0);

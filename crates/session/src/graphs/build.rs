@@ -1,8 +1,8 @@
 //! Builds the driver's nodes from a description, and changes them in an executable graph.
 //!
-//! Every address that a description names is checked as those of copies and fills are ([`crate::memory::address_check`]). Graphs
-//! inside steps are built into the same driver graph, between two empty nodes; only bodies of conditional nodes are
-//! graphs of their own, because the driver makes them.
+//! Every address in a description is checked like those of copies and fills ([`crate::memory::address_check`]). Graphs
+//! inside steps are built into the same driver graph, between two empty nodes. Only bodies of conditional nodes are separate
+//! graphs, because the driver makes them.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![expect(non_snake_case, reason = "fields of the driver's structures keep the vendor's names")]
@@ -30,12 +30,13 @@ use crate::state::Session;
 /// First and last node of a step.
 type StepNodes = (CUgraphNode, CUgraphNode);
 
-/// What a graph is built for.
+/// The purpose of a built graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GraphPurpose {
     /// The program launches it.
     Launches,
-    /// No thread does: the driver takes the memory of an executable graph for it, ahead. What cannot be made is an empty step.
+    /// No thread launches it: the driver only allocates an executable graph's memory early. Steps that cannot be made become
+    /// empty.
     Preallocation,
 }
 
@@ -45,15 +46,15 @@ pub(super) struct Builder<'a> {
     pub(crate) head: &'a FrameHead,
     /// Node of each step, by step number, and whether it is enabled.
     pub(crate) steps: Vec<(BuiltStep, bool)>,
-    /// Wire ids of those that steps run in.
+    /// Wire ids of the contexts that steps run in.
     pub(crate) contexts: BTreeSet<u32>,
     pub(crate) keep: GraphMemory,
-    /// Inside a conditional node, where the driver takes no host functions.
+    /// Inside a conditional node, where the driver allows no host functions.
     in_body: bool,
     purpose: GraphPurpose,
 }
 
-/// The list that names packed parameters, and what it points to.
+/// The parameter list for packed parameters, and the data that it points to.
 struct PackedArguments<'a> {
     size: usize,
     params: &'a [u8],
@@ -77,7 +78,7 @@ impl<'a> Builder<'a> {
         Self { session, head, steps, contexts, keep, in_body: false, purpose }
     }
 
-    /// Adds all steps to `graph`; those that nothing comes before, and those that nothing comes after.
+    /// Adds all steps to `graph`. Returns the steps without a predecessor, and those without a successor.
     pub(crate) fn graph(
         &mut self,
         graph: CUgraph,
@@ -96,7 +97,7 @@ impl<'a> Builder<'a> {
                     GraphPurpose::Launches => {
                         CUgraphEdgeData { from_port: edge.port, type_: edge.kind, ..CUgraphEdgeData::default() }
                     }
-                    // What an empty step knows.
+                    // Empty steps have no other ports.
                     GraphPurpose::Preallocation => CUgraphEdgeData::default(),
                 };
                 self.connect(graph, from.1, ends[at].0, &data)?;
@@ -149,8 +150,8 @@ impl<'a> Builder<'a> {
         Ok((node, node))
     }
 
-    /// A node as large as the one that did the work. Copies for the program and its functions have tables of their own, and
-    /// bodies of conditional nodes numbers that count: these are left out.
+    /// Makes a node as large as the real one. The driver keeps host functions, and copies with them, in separate tables, and
+    /// bodies of conditional nodes have numbers that count: these become empty nodes.
     fn preallocated_node(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, CUresult> {
         let node = match work {
             StepWork::Kernel { .. } | StepWork::Copy { .. } | StepWork::Fill { .. } => self.node(graph, work).ok(),
@@ -164,7 +165,7 @@ impl<'a> Builder<'a> {
         ask(|out| unsafe { self.session.driver().cuGraphAddEmptyNode(out, graph, std::ptr::null(), 0) })
     }
 
-    /// The inner graph between two empty nodes.
+    /// Builds the inner graph between two empty nodes.
     fn child(&mut self, graph: CUgraph, step: &StepFacts) -> Result<StepNodes, Fault> {
         let (entry, exit, plain) = (self.empty(graph)?, self.empty(graph)?, CUgraphEdgeData::default());
         let (first, last) = match step.inner.first() {
@@ -207,7 +208,7 @@ impl<'a> Builder<'a> {
         Ok(node)
     }
 
-    /// A copy and the program's part of it, in the right order.
+    /// Makes a copy and the program's part of it, in the right order.
     fn staged(
         &mut self,
         graph: CUgraph,
@@ -222,7 +223,7 @@ impl<'a> Builder<'a> {
         Ok(((first, last), BuiltStep::Staged { copy, host }))
     }
 
-    /// One node of the driver's.
+    /// Makes one driver node.
     fn node(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, Fault> {
         let driver = Arc::clone(&self.session.shared.driver);
         let (none, mut node) = (std::ptr::null(), CUgraphNode::NULL);
@@ -279,7 +280,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The context that a step runs in, if it matters to it.
+/// Returns the context of a step, if it depends on one.
 fn context_of(work: &StepWork) -> Option<u32> {
     match work {
         StepWork::Kernel { context, .. }
@@ -292,7 +293,7 @@ fn context_of(work: &StepWork) -> Option<u32> {
     }
 }
 
-/// Runs `call` with a kernel's parameters as the driver takes them.
+/// Runs `call` with a kernel's parameters in the driver's form.
 fn with_kernel(
     session: &mut Session,
     head: &FrameHead,
@@ -304,7 +305,7 @@ fn with_kernel(
     };
     session.journal.launched(*kernel, session.current, head.sequence);
     let (func, kern) = (session.handle(head, *function)?, session.handle(head, *kernel)?);
-    // NVIDIA's driver refuses the attribute (1) to a node whose parameters came packed (580.159.04).
+    // NVIDIA's driver refuses the attribute (1) on a node with packed parameters (580.159.04).
     let is_cooperative = attributes.iter().any(|(id, _)| *id == launch_attribute::COOPERATIVE);
     let mut each =
         if is_cooperative { separate_arguments(session.driver(), (func, kern), params)? } else { Vec::new() };
@@ -329,7 +330,7 @@ fn with_kernel(
     Ok(call(&raw const node).ok()?)
 }
 
-/// Where each of a kernel's parameters lies in `packed`.
+/// Returns the address of each of a kernel's parameters in `packed`.
 fn separate_arguments(
     driver: &Driver,
     (function, kernel): (CUfunction, CUkernel),
@@ -348,7 +349,7 @@ fn separate_arguments(
     parameters.into_iter().map(packed_argument).collect()
 }
 
-/// Bytes from the first to the last that a side of a copy touches, and where they begin.
+/// Returns the length in bytes from the first to the last byte that a side of a copy touches, and its start.
 fn span(base: u64, first: [usize; 3], pitch: usize, height: usize, extent: [usize; 3]) -> Option<(u64, u64)> {
     let [x, y, z] = first.map(|first| first as u64);
     let [width, rows, slices] = extent.map(|side| side as u64);
@@ -360,7 +361,7 @@ fn span(base: u64, first: [usize; 3], pitch: usize, height: usize, extent: [usiz
     Some((base.checked_add(start)?, last.checked_add(width)?))
 }
 
-/// A copy whose sides were checked; a staged one has memory of the worker's in the place of the program's.
+/// Returns a copy whose sides were checked; a staged one has the worker's memory in place of the program's.
 fn copy_of(
     session: &mut Session,
     head: &FrameHead,
@@ -451,7 +452,7 @@ fn batch_of(operations: &mut [CUstreamBatchMemOpParams], ctx: CUcontext) -> CUDA
     CUDA_BATCH_MEM_OP_NODE_PARAMS { ctx, count: operations.len() as u32, paramArray: operations.as_mut_ptr(), flags: 0 }
 }
 
-/// Gives a step of an executable graph new parameters, or switches it on or off.
+/// Gives a step of an executable graph new parameters, or enables or disables it.
 pub(super) fn change(
     session: &mut Session,
     head: &FrameHead,

@@ -1,4 +1,4 @@
-//! Executable graphs as a session keeps them, and what the driver reads while they run.
+//! Executable graphs of a session, and the memory that the driver reads while they run.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -15,18 +15,18 @@ use crate::calls::session_shared::CudaSessionShared;
 /// The driver's nodes for one step.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BuiltStep {
-    /// One node does it.
+    /// The step is one node.
     One(CUgraphNode),
-    /// The copy, and the function in which the program does its part.
+    /// The copy, and the host function for the program's part.
     Staged { copy: CUgraphNode, host: CUgraphNode },
-    /// Nothing that could be changed.
+    /// The step cannot be changed.
     Fixed,
 }
 
-/// What the driver hands back whenever a step's host function is due.
+/// The data that the driver passes back whenever a step's host function is due.
 pub(super) struct RepeatedUpcall {
     shared: Arc<CudaSessionShared>,
-    /// 0: the step is disabled.
+    /// The function's token; 0 if the step is disabled.
     token: u64,
 }
 
@@ -39,20 +39,20 @@ pub(super) extern "C" fn run(data: *mut c_void) {
     }
 }
 
-/// What the driver reads while a graph runs, and how it is known that it does no more.
+/// Memory that the driver reads while a graph runs, and the events that tell when it no longer does.
 #[derive(Default)]
 pub(super) struct GraphMemory {
     #[expect(clippy::vec_box, reason = "the driver has their addresses")]
     functions: Vec<Box<RepeatedUpcall>>,
-    /// Tokens of staging blocks, which are the session's to free.
+    /// Tokens of staging blocks, which the session frees.
     pub(super) staging_blocks: Vec<u64>,
     /// One for each context that the graph was launched in.
     pub(super) ends: Vec<LaunchEnd>,
-    /// A launch was not followed by its event, so that no thread knows when it is over.
+    /// Whether a launch could not record its event, so that its end is unknown.
     pub(super) is_endless: bool,
 }
 
-/// What is recorded behind each launch in a context.
+/// The event recorded after each launch in a context.
 pub(super) struct LaunchEnd {
     pub(super) event: CUevent,
     /// The program's wire id of the context.
@@ -60,7 +60,7 @@ pub(super) struct LaunchEnd {
 }
 
 impl GraphMemory {
-    /// A host function for the driver: its data.
+    /// Makes a host function for the driver; returns its data.
     pub(super) fn function(&mut self, shared: &Arc<CudaSessionShared>, token: u64) -> *mut c_void {
         let boxed = Box::new(RepeatedUpcall { shared: Arc::clone(shared), token });
         let data = (&raw const *boxed).cast_mut().cast();
@@ -72,7 +72,7 @@ impl GraphMemory {
         self.functions.is_empty() && self.staging_blocks.is_empty()
     }
 
-    /// Whether a launch may still run. An event that was reached is not asked again.
+    /// Returns whether a launch may still run. Completed events are destroyed.
     pub(super) fn is_needed(&mut self, driver: &Driver) -> bool {
         self.ends.retain(|end| {
             // SAFETY: the event is the worker's own, and its context lives.
@@ -90,34 +90,37 @@ impl GraphMemory {
 /// An executable graph (`CUgraphExec`) and what its launches need.
 pub(crate) struct Exec {
     pub(crate) handle: CUgraphExec,
-    /// The graph it was made of; null where a draft has it.
+    /// The graph that it was made from; null if that is a draft.
     pub(super) template: CUgraph,
-    /// For each step, by its number.
+    /// The nodes of each step, and whether it is enabled, by step number.
     pub(super) steps: Vec<(BuiltStep, bool)>,
-    /// Wire ids of those that its steps run in.
+    /// Wire ids of the contexts that its steps run in.
     pub(super) contexts: BTreeSet<u32>,
-    /// One of them has ended: NVIDIA's driver does not come back from a call with such a graph (H200, driver 580.159.04).
+    /// One of them has ended: NVIDIA's driver hangs in a call with such a graph (H200, driver 580.159.04).
     pub(super) is_orphan: bool,
     pub(super) keep: GraphMemory,
 }
 
-/// All of a session.
+/// All executable graphs of a session.
 #[derive(Default)]
 pub(crate) struct Graphs {
     pub(super) execs: HashMap<u32, Exec>,
-    /// In a session that is rebuilt, what takes the room of those that are made later than the program made them, or that it
-    /// could not launch any more.
+    /// In a rebuilt session, graphs that take the memory of executable graphs that are made later than the program made
+    /// them, or that it could no longer launch.
     pub(super) sketches: HashMap<u32, Exec>,
     /// Driver graphs with conditional handles, by the number of the program's graph.
     pub(super) drafts: HashMap<u32, CUgraph>,
-    /// What launches that may still run need, of graphs that are gone.
+    /// Memory of ended graphs that running launches may still need.
     pub(super) retired: Vec<GraphMemory>,
 }
 
 impl Graphs {
+    /// Returns an executable graph.
+    ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_VALUE` for one that is not there, `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that may only be destroyed.
+    /// `CUDA_ERROR_INVALID_VALUE` for one that does not exist, `CUDA_ERROR_CONTEXT_IS_DESTROYED` for one that may only be
+    /// destroyed.
     pub(crate) fn exec(&self, id: u32) -> Result<&Exec, Fault> {
         let exec = self.execs.get(&id).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if exec.is_orphan { Err(CUresult::ERROR_CONTEXT_IS_DESTROYED.into()) } else { Ok(exec) }
@@ -127,7 +130,7 @@ impl Graphs {
         self.execs.get_mut(&id).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// A context is gone: what was launched there is over, and the events that would tell so are gone as well.
+    /// Forgets a context: launches in it are over, and the events that tell so are gone as well.
     pub(crate) fn end_context(&mut self, context: u32) {
         let all = self.execs.values_mut().chain(self.sketches.values_mut());
         all.for_each(|exec| exec.is_orphan |= exec.contexts.contains(&context));

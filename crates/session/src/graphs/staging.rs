@@ -1,10 +1,10 @@
-//! Staging blocks: memory of the worker's that a graph copies from or to in the place of the program's.
+//! Staging blocks: the worker's memory that a graph copies from or to in place of the program's.
 //!
-//! It is page-locked: of other memory a driver takes what it copies when the graph is launched, before the program's
-//! part of the copy has run. It is ours, at places of its own: what a driver allocates of this kind takes addresses between those
-//! of modules, which a restore has to find free. A driver waits for the GPU before it lets go of such memory, and the GPU may be
-//! waiting for the program: so what a graph leaves is kept for the next one in the same context. With its context the driver
-//! has let go of it.
+//! It is page-locked: from pageable memory a driver copies when the graph is launched, before the program's part of the copy
+//! has run. The worker allocates it, at addresses of its own: a driver would allocate it between those of modules, which a
+//! restore has to find free. A driver waits for the GPU before it releases such memory, and the GPU may be waiting for the
+//! program. So the memory of an ended graph is kept for the next one in the same context. The driver releases it with the
+//! context.
 
 #![expect(unsafe_code, reason = "memory that a GPU and the link's reader take turns with")]
 
@@ -18,23 +18,23 @@ use katydid_driver::Driver;
 use crate::memory::host_memory::PAGE_BYTES;
 use crate::memory::pinned_alloc::PinnedAlloc;
 
-/// Bytes that all staging blocks of a session may take.
+/// Most bytes of all staging blocks of a session.
 const MAX_STAGING_BYTES: u64 = 64 << 30;
-/// Bytes that are kept for staging blocks to come.
+/// Most bytes of spare memory for later staging blocks.
 const MAX_SPARE_BYTES: u64 = 256 << 20;
 /// A block is reused for a request if it has at most this many times the requested size.
 const MAX_OVERSIZE_FACTOR: usize = 4;
 const MIN_STAGING_BLOCK_BYTES: usize = 64 << 10;
-/// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.
+/// Where the memory is requested (`worker/src/os/layout.rs`): one block after the other, and then from the start again.
 const STAGING_ADDRESS_HINT: usize = 0x4b80_0000_0000;
 const ADDRESS_RANGE_BYTES: usize = 256 << 30;
 
-/// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
-/// through copies in and out only, which the graph's order keeps apart from the driver's.
+/// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. The
+/// program reaches it only through copies in and out, which the graph's order keeps apart from the driver's.
 pub(crate) struct StagingBlock {
     pages: PinnedAlloc,
     size: usize,
-    /// Wire id of the context that it was made in.
+    /// Wire id of the context in which it was made.
     context: u32,
 }
 
@@ -48,12 +48,12 @@ impl StagingBlock {
         Ok(Self { pages, size, context })
     }
 
-    /// Bytes that it has memory for.
+    /// Returns the bytes of its memory.
     fn byte_size(&self) -> usize {
         self.pages.size()
     }
 
-    /// The address for the driver.
+    /// Returns the address for the driver.
     pub(crate) fn address(&self) -> *mut u8 {
         self.pages.start()
     }
@@ -65,11 +65,11 @@ impl StagingBlock {
 
 /// The staging blocks of a session, by token.
 ///
-/// The main loop makes and forgets them, and may wait for the GPU then; others fill and read them meanwhile.
+/// The main loop makes and forgets them, and may wait for the GPU then; other threads fill and read them meanwhile.
 #[derive(Default)]
 pub(crate) struct StagingBlocks {
     blocks: Mutex<HashMap<u64, Arc<StagingBlock>>>,
-    /// Those that are no graph's any more.
+    /// Blocks of ended graphs.
     spare: Mutex<Vec<StagingBlock>>,
 }
 
@@ -82,7 +82,7 @@ impl StagingBlocks {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A staging block of `size` bytes, which are zeros, in the context that is current.
+    /// Makes a staging block of `size` zero bytes in the current context.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl StagingBlocks {
         }
         let size = size as usize;
         let block = self.take_spare(context, size).map_or_else(|| StagingBlock::new(driver, context, size), Ok)?;
-        // SAFETY: it has room for `size` bytes, and is no other code's.
+        // SAFETY: it has at least `size` bytes, and no other code uses it.
         unsafe { block.address().write_bytes(0, size) };
         let block = Arc::new(block);
         let before = self.all().insert(token, Arc::clone(&block));
@@ -108,7 +108,7 @@ impl StagingBlocks {
         Ok(block)
     }
 
-    /// The closest of those that are kept of a context.
+    /// Returns the spare block of a context that fits best.
     fn take_spare(&self, context: u32, size: usize) -> Option<StagingBlock> {
         let mut spare = self.spare();
         let fits = |block: &StagingBlock| {
@@ -124,7 +124,7 @@ impl StagingBlocks {
 
     pub(crate) fn forget(&self, token: u64) {
         let gone = self.all().remove(&token);
-        // A thread that still reads it has the rest.
+        // If a thread still reads it, that thread frees it.
         let Some(block) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
         let spare_bytes: u64 = spare.iter().map(|block| block.byte_size() as u64).sum();
@@ -133,7 +133,7 @@ impl StagingBlocks {
         }
     }
 
-    /// A context is gone, and with it the memory of its staging blocks, also of those that executable graphs have.
+    /// Forgets the memory of staging blocks in a context that ended, also of those that executable graphs use.
     pub(crate) fn end_context(&self, context: u32) {
         let stays = |block: &StagingBlock| {
             let is_gone = block.context == context;
@@ -146,7 +146,7 @@ impl StagingBlocks {
         self.spare().retain(stays);
     }
 
-    /// Takes what the program fills a staging block with.
+    /// Copies the program's bytes into a staging block.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl StagingBlocks {
         Ok(())
     }
 
-    /// Bytes for the program.
+    /// Returns bytes of a staging block for the program.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Contexts: retained, created, ended; their limits.
+//! Contexts: retain, create, end; their limits.
 //!
 //! The program counts references to primary contexts; the first retain and the last release come here.
 
@@ -22,7 +22,7 @@ use crate::device::gather;
 use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
-/// Activates a device's primary context and tells its facts.
+/// Activates a device's primary context and returns its facts.
 pub(crate) fn kdContextRetain(
     session: &mut Session,
     _head: &FrameHead,
@@ -37,7 +37,7 @@ pub(crate) fn kdContextRetain(
     success(kdContextRetainReply { facts })
 }
 
-/// Tells the driver the flags, where they differ from what it has.
+/// Sets the flags in the driver if they differ.
 fn set_flags(session: &Session, device: i32, flags: u32) -> Result<(), CUresult> {
     let (mut now, mut active) = (0, 0);
     // SAFETY: both outputs are locals.
@@ -49,7 +49,7 @@ fn set_flags(session: &Session, device: i32, flags: u32) -> Result<(), CUresult>
     unsafe { session.driver().cuDevicePrimaryCtxSetFlags_v2(device, flags) }.ok()
 }
 
-/// The worker's own reference if it took one in advance, else a new one.
+/// Returns the worker's own reference if it took one in advance, otherwise a new one.
 fn retain(session: &mut Session, device: i32) -> Result<CUcontext, CUresult> {
     if let Some(at) = session.warm.iter().position(|warm| warm.device == device) {
         return Ok(session.warm.swap_remove(at).handle);
@@ -58,14 +58,14 @@ fn retain(session: &mut Session, device: i32) -> Result<CUcontext, CUresult> {
     ask(|out| unsafe { session.driver().cuDevicePrimaryCtxRetain(out, device) })
 }
 
-/// Binds a new context and gathers what it answers. `primary` is the device of a primary one.
+/// Binds a new context and gathers its facts. `primary` is the device of a primary one.
 fn begin(session: &mut Session, id: u32, handle: CUcontext, primary: Option<i32>) -> Result<Vec<u8>, Fault> {
     session.begin_context(id, handle)?;
     session.snapshots.enter(&session.shared.driver, primary, handle);
     Ok(gather::context(session.driver(), handle).encode())
 }
 
-/// Gives the reference to a primary context back, which ends it.
+/// Releases the reference to a primary context, which ends it.
 pub(crate) fn kdContextRelease(
     session: &mut Session,
     _head: &FrameHead,
@@ -80,7 +80,7 @@ pub(crate) fn kdContextRelease(
     Ok((status, kdContextReleaseReply {}))
 }
 
-/// Ends a primary context, even while others hold it. The reference is given back too: the program will retain it anew.
+/// Ends a primary context, even while others hold it. The reference is released too: the program will retain it again.
 pub(crate) fn kdContextReset(
     session: &mut Session,
     _head: &FrameHead,
@@ -97,7 +97,7 @@ pub(crate) fn kdContextReset(
     Ok((status, kdContextResetReply {}))
 }
 
-/// Creates a context. The driver pushes it on this thread's stack, where the main loop wants only one.
+/// Creates a context. The driver pushes it on this thread's stack, which has only one entry in the main loop.
 pub(crate) fn kdContextCreate(
     session: &mut Session,
     _head: &FrameHead,
@@ -108,14 +108,14 @@ pub(crate) fn kdContextCreate(
     // SAFETY: the output is a local.
     let result = ask(|out| unsafe { session.driver().cuCtxCreate_v2(out, message.flags, message.device) });
     let handle = result.inspect_err(|_| session.forget_context(message.context))?;
-    // SAFETY: the output is a local; what comes off is the context just pushed.
+    // SAFETY: the output is a local; the popped context is the one just pushed.
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;
     note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
     success(kdContextCreateReply { facts })
 }
 
-/// `cuCtxGetLimit` of the current context.
+/// Answers `cuCtxGetLimit` in the current context.
 pub(crate) fn kdContextLimit(
     session: &mut Session,
     _head: &FrameHead,
@@ -130,7 +130,8 @@ fn limit(driver: &Driver, limit_kind: u32) -> Result<usize, CUresult> {
     ask(|out| unsafe { driver.cuCtxGetLimit(out, limit_kind) })
 }
 
-/// `cuCtxSetLimit` of the current context, and what the driver made of it, which counts against the limit of memory.
+/// Answers `cuCtxSetLimit` in the current context. Returns the driver's resulting value, which counts against the memory
+/// limit.
 pub(crate) fn kdContextSetLimit(
     session: &mut Session,
     _head: &FrameHead,

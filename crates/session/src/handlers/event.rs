@@ -10,7 +10,7 @@ use crate::device::ask::ask;
 use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
-/// The driver's answer, or what is known of events that were recorded before a restore.
+/// Returns the driver's answer, or the saved time for events that were recorded before a restore.
 pub(crate) fn kdElapsedTime(
     session: &mut Session,
     head: &FrameHead,

@@ -1,4 +1,4 @@
-//! What never changes: the devices, and what the driver found in its environment when it started.
+//! Constant facts: the devices, and the driver's environment at its start.
 
 use katydid_driver_rules::state::environment;
 use katydid_wire::frame::FrameHead;
@@ -7,7 +7,7 @@ use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsR
 use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
-/// Answers from what the worker gathered before it had a program; a limit is shown as the device's size.
+/// Returns the facts that the worker gathered before it had a program; a memory limit appears as the device's size.
 pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFacts) -> CallResult<kdFactsReply> {
     let limit = session.device.limit().unwrap_or(u64::MAX);
     let mut facts = session.facts.clone();
@@ -17,7 +17,7 @@ pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFact
     success(kdFactsReply { facts: facts.encode() })
 }
 
-/// Answers from this process's environment, which is what the driver was started with.
+/// Returns this process's environment, with which the driver was started.
 pub(crate) fn kdEnvironment(
     session: &mut Session,
     _head: &FrameHead,

@@ -1,4 +1,4 @@
-//! Executable graphs: made, changed, launched, ended; and what their host functions move.
+//! Executable graphs: instantiate, change, launch, end; and the data of their host functions.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -32,7 +32,7 @@ pub(crate) fn kdGraphInstantiate(
 ) -> CallResult<kdGraphInstantiateReply> {
     let bytes = session.uploads.finish(head.thread)?;
     let facts = GraphFacts::decode(&bytes).map_err(|error| damaged("kdGraphInstantiate", error))?;
-    // Memory is the program's side's to free, and uploading a message of its own.
+    // The program's side frees memory, and an upload has its own message.
     let flags = message.flags & u64::from(instantiate_flags::USE_NODE_PRIORITY);
     session.instantiate_graph(head, (message.exec, message.graph), &facts, flags)?;
     session.journal.attach(TakenUpload::Steps(Steps { bytes: Arc::new(bytes), needs: needs(&facts) }));
@@ -81,7 +81,7 @@ pub(crate) fn kdGraphDestroy(session: &mut Session, _head: &FrameHead, message: 
     session.destroy_graph(message.exec)
 }
 
-/// A conditional handle: the driver's own, because kernels are given it.
+/// Creates a conditional handle. It is the driver's own, because kernels get it.
 pub(crate) fn kdGraphCondition(
     session: &mut Session,
     head: &FrameHead,
@@ -96,27 +96,27 @@ pub(crate) fn kdGraphCondition(
     success(kdGraphConditionReply { handle })
 }
 
-/// A graph with conditional handles is gone.
+/// Forgets a graph with conditional handles that the program destroyed.
 pub(crate) fn kdGraphForget(session: &mut Session, _head: &FrameHead, message: kdGraphForget) -> EnqueueResult {
     session.forget_draft(message.graph)
 }
 
-/// Says that functions of the program will be due; from here on the link is read while the main loop is held up.
+/// Announces functions of the program; from here on the relay reads the link while the main loop is blocked.
 pub(crate) fn kdUpcallsBegin(_session: &mut Session, _head: &FrameHead, _message: kdUpcallsBegin) -> EnqueueResult {
     Ok(CUresult::SUCCESS)
 }
 
-/// What the program fills a staging block with.
+/// Fills a staging block with the program's data.
 pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kdUpcallData<'_>) -> EnqueueResult {
     Ok(fill_staging_block(&session.shared, message))
 }
 
-/// Fills a staging block without a session, for the thread that reads on while the main loop is held up.
+/// Fills a staging block without a session, for the relay while the main loop is blocked.
 pub(crate) fn fill_staging_block(shared: &CudaSessionShared, message: kdUpcallData<'_>) -> CUresult {
     shared.staging_blocks.fill(message.token, message.offset, message.data).into()
 }
 
-/// What a graph has copied for the program.
+/// Returns what a graph has copied for the program.
 pub(crate) fn kdUpcallBytes(
     session: &mut Session,
     _head: &FrameHead,
@@ -137,7 +137,7 @@ fn bytes_job(shared: Arc<CudaSessionShared>, message: kdUpcallBytes) -> Executor
     }))
 }
 
-/// The task that tells what a graph has copied for the program, without a session.
+/// Makes the task that returns what a graph has copied for the program, without a session.
 pub(crate) fn bytes_task(
     shared: &Arc<CudaSessionShared>,
     head: FrameHead,

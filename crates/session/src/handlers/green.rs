@@ -1,8 +1,8 @@
-//! Green contexts: parts of a device's multiprocessors, and contexts that are made of them.
+//! Green contexts: contexts that own some of a device's multiprocessors.
 //!
-//! A resource of the driver's is opaque and means something in this process only. So a program's names where it comes
-//! from: the device or a green context, and the split of that which made it; here it is made anew from that, whenever it
-//! is needed, by the same questions.
+//! A driver's resource is opaque and valid in this process only. So the program's resource names its origin: the device or a
+//! green context, and the split of that. Whenever the resource is needed, it is made again here from that, by the same
+//! calls.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -30,7 +30,7 @@ struct ResourceSplit {
     least: u32,
 }
 
-/// All that a device has, or a green context.
+/// Returns all multiprocessors of a device, or of a green context.
 fn whole(session: &Session, green: u32, device: i32) -> Result<CUdevResource, Fault> {
     let driver = session.driver();
     if green == 0 {
@@ -46,7 +46,7 @@ fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
     session.greens.get(&id).map(|green| green.handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
-/// The groups that the driver makes, and what remains.
+/// Returns the driver's groups of a split, and the remainder.
 fn split(
     session: &Session,
     input: &CUdevResource,
@@ -65,18 +65,18 @@ fn split(
     Ok((groups, remainder))
 }
 
-/// What programs may read of a resource: its kind, and its last bytes.
+/// Returns the bytes of a resource that programs may read: its kind, and its last bytes.
 fn visible(resource: &CUdevResource) -> impl Iterator<Item = u8> + '_ {
     resource.0.iter().take(4).chain(resource.0.iter().skip(VISIBLE_OFFSET)).copied()
 }
 
-/// What a device or a green context has.
+/// Returns the resource of a device or a green context.
 pub(crate) fn kdResource(session: &mut Session, _head: &FrameHead, message: kdResource) -> CallResult<kdResourceReply> {
     let found = whole(session, message.green, message.device)?;
     success(kdResourceReply { part: visible(&found).collect() })
 }
 
-/// The groups of a split and what remains; without a number of groups, how many there would be.
+/// Returns the groups of a split and the remainder; for 0 groups, how many there would be.
 pub(crate) fn kdResourceSplit(
     session: &mut Session,
     _head: &FrameHead,
@@ -101,7 +101,7 @@ pub(crate) fn kdResourceSplit(
     success(kdResourceSplitReply { made: group_count, parts: Vec::new() })
 }
 
-/// The resources of a description, out of one split.
+/// Selects the resources of a description, from one split.
 fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevResource>, Fault> {
     let kdGreenCreate { green, device, groups, flags, least, .. } = *message;
     let (parts, _) = message.parts.as_chunks::<4>();
@@ -118,7 +118,7 @@ fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Ve
     all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())
 }
 
-/// Makes a green context, and a context of it.
+/// Makes a green context, and its context.
 pub(crate) fn kdGreenCreate(
     session: &mut Session,
     _head: &FrameHead,
@@ -138,7 +138,7 @@ pub(crate) fn kdGreenCreate(
         // SAFETY: as above; it has no streams.
         let _ = unsafe { driver.cuGreenCtxDestroy(handle) };
     })?;
-    // SAFETY: as above. Drivers before CUDA 12.9 have no numbers for green contexts, but for contexts.
+    // SAFETY: as above. Drivers before CUDA 12.9 have no ids for green contexts, but for contexts.
     let id = ask(|out| unsafe { driver.cuGreenCtxGetId(handle, out) })
         .or_else(|_| ask(|out| unsafe { driver.cuCtxGetId(context, out) }))?;
     session.greens.insert(message.context, GreenContext { handle, owner: message.primary });
@@ -160,7 +160,7 @@ pub(crate) fn kdGreenDestroy(
     Ok((status, kdGreenDestroyReply {}))
 }
 
-/// A stream in the green context that is current.
+/// Makes a stream in the current green context.
 pub(crate) fn kdGreenStream(session: &mut Session, head: &FrameHead, message: kdGreenStream) -> EnqueueResult {
     session.tables.streams.check_new(message.stream)?;
     let handle = green_of(session, head.context)?;

@@ -1,5 +1,5 @@
-//! Device output that a reply had no room for: the program asks until nothing is left, so that all of it is printed
-//! before the call returns that waited for the device.
+//! Device output that did not fit a reply: the program asks until nothing is left. So all of it is printed before the call
+//! returns that waited for the device.
 
 use katydid_cuda_sys::CUresult;
 use katydid_wire::frame::FrameHead;
@@ -8,7 +8,7 @@ use katydid_wire::message::{kdOutput, kdOutputReply};
 use crate::handlers::ExecutorResult;
 use crate::state::Session;
 
-/// Does nothing: what was printed travels with every reply to a blocking message.
+/// Does nothing: printed text comes with every reply to a blocking message.
 pub(crate) fn kdOutput(_session: &mut Session, _head: &FrameHead, _message: kdOutput) -> ExecutorResult<kdOutputReply> {
     Ok(Box::new(|_| (CUresult::SUCCESS, kdOutputReply {})))
 }

@@ -1,4 +1,5 @@
-//! Where a device's multiprocessors lie, which only a private table of the driver tells: cuBLASLt shapes its kernels by it.
+//! The positions of a device's multiprocessors, which only a private table of the driver has: cuBLASLt shapes its kernels by
+//! them.
 
 #![expect(unsafe_code, reason = "calls a private table of the driver")]
 
@@ -14,14 +15,14 @@ use crate::state::Session;
 
 /// The table's id, in memory order.
 const TOPOLOGY_TABLE: u128 = 0x1734dc26_800d_4745_8726_c0f1e7dd8bca;
-/// Its slots: the one that makes both arrays, and the one that takes them back.
+/// Its slots: one makes both arrays, and one frees them.
 const CREATE_SLOT: usize = 4;
 const DESTROY_SLOT: usize = 13;
 
 type Create = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> CUresult;
 type Destroy = unsafe extern "C" fn(*mut u8, *mut u8) -> CUresult;
 
-/// Both arrays, of one byte for each pair of multiprocessors.
+/// Returns both arrays, of one byte for each pair of multiprocessors.
 pub(crate) fn kdMultiprocessorPositions(
     session: &mut Session,
     _head: &FrameHead,
@@ -41,7 +42,7 @@ pub(crate) fn kdMultiprocessorPositions(
     if first.is_null() || second.is_null() {
         return Err(CUresult::ERROR_NOT_SUPPORTED.into());
     }
-    // SAFETY: the slot gives a byte for each pair of multiprocessors (measured on driver 580), and takes them back once.
+    // SAFETY: the slot returns a byte for each pair of multiprocessors (measured on driver 580), and frees them once.
     unsafe {
         let reply = kdMultiprocessorPositionsReply {
             first: std::slice::from_raw_parts(first, pairs).to_vec(),
@@ -52,7 +53,7 @@ pub(crate) fn kdMultiprocessorPositions(
     }
 }
 
-/// The two functions, if this driver has the table and it is long enough.
+/// Returns the two functions, if this driver has the table and it is long enough.
 fn slots(driver: &katydid_driver::Driver) -> Result<(Create, Destroy), CUresult> {
     let mut table: *const c_void = std::ptr::null();
     let id = TOPOLOGY_TABLE.to_be_bytes();

@@ -12,7 +12,7 @@ use crate::calls::fault::SessionError;
 use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
-/// The value of an attribute; bytes that the driver does not write are 0.
+/// Returns the value of an attribute; bytes that the driver does not write are 0.
 pub(crate) fn kdStreamAttribute(
     session: &mut Session,
     head: &FrameHead,

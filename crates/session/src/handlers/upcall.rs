@@ -14,19 +14,19 @@ use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{EnqueueResult, ExecutorResult};
 use crate::state::Session;
 
-/// What the driver hands back when a function is due.
+/// The data that the driver passes back when a function is due.
 struct Registration {
     shared: Arc<CudaSessionShared>,
     token: u64,
 }
 
 impl Registration {
-    /// As the driver keeps it.
+    /// Returns it as the driver's pointer.
     fn into_raw(self) -> *mut c_void {
         Box::into_raw(Box::new(self)).cast()
     }
 
-    /// Takes it back.
+    /// Takes it back from the driver's pointer.
     ///
     /// # Safety
     ///
@@ -37,7 +37,7 @@ impl Registration {
     }
 }
 
-/// Waits for the next function that is due; the argument acknowledges the one before.
+/// Waits for the next due function; the argument acknowledges the one before.
 pub(crate) fn kdUpcallNext(
     session: &mut Session,
     head: &FrameHead,
@@ -46,8 +46,7 @@ pub(crate) fn kdUpcallNext(
     Ok(next(Arc::clone(&session.shared), *head, message))
 }
 
-/// The task that waits for the next function, without a session, for the thread that reads on while the main loop is held
-/// up.
+/// Makes the task that waits for the next function, without a session, for the relay while the main loop is blocked.
 pub(crate) fn upcall_task(shared: &Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) -> ExecutorTask {
     task(head, next(Arc::clone(shared), head, message))
 }
@@ -63,7 +62,7 @@ fn next(shared: Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) 
 pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: kdHostFunction) -> EnqueueResult {
     let stream: CUstream = session.handle(head, message.stream)?;
     let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
-    // SAFETY: `run_host_function` takes what `data` is; the driver calls it once, if at all.
+    // SAFETY: `run_host_function` takes back what `data` is; the driver calls it once, if at all.
     let status = unsafe { session.driver().cuLaunchHostFunc(stream, Some(run_host_function), data) };
     Ok(drop_unless_enqueued(status, data))
 }
@@ -77,7 +76,7 @@ pub(crate) fn kdStreamCallback(session: &mut Session, head: &FrameHead, message:
     Ok(drop_unless_enqueued(status, data))
 }
 
-/// A registration that the driver did not take is dropped here.
+/// Drops a registration that the driver refused.
 fn drop_unless_enqueued(status: CUresult, data: *mut c_void) -> CUresult {
     if status != CUresult::SUCCESS {
         // SAFETY: the driver refused, so it will never call with `data`, which was made just before.
@@ -88,7 +87,7 @@ fn drop_unless_enqueued(status: CUresult, data: *mut c_void) -> CUresult {
 
 /// Called by the driver's thread; the stream stalls until the program has run the function.
 extern "C" fn run_host_function(data: *mut c_void) {
-    // SAFETY: the driver hands over what it was given, once.
+    // SAFETY: the driver passes the registered pointer, once.
     let registration = unsafe { Registration::from_raw(data) };
     registration.shared.upcalls.run(registration.token, 0);
 }

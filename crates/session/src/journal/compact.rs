@@ -1,7 +1,7 @@
-//! Entries of events and streams, which programs make and end by the million: the few words of the message that made one lie in
-//! a vector by id. So its entry takes no memory of its own, and goes by one byte.
+//! Compact entries of events and streams, which programs make and end by the million. The few words of the message that made
+//! one are in a vector by id. So its entry allocates no memory, and one byte ends it.
 //!
-//! One that a longer message made, or of which something was set, has an entry like those of other objects instead.
+//! If a longer message made the object, or a property was set, it has an entry like those of other objects instead.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct CompactEntries {
     whole: BTreeMap<u64, ObjectEntry>,
 }
 
-/// A frame of 8 or 12 bytes. Each field is written by itself: a copy of them all would wait for each.
+/// A frame of 8 or 12 bytes. Each field is written separately: a copy of the whole entry would wait for each.
 #[derive(Debug, Clone, Copy, Default)]
 struct CompactEntry {
     order: u64,
@@ -27,7 +27,7 @@ struct CompactEntry {
     first: [u8; 8],
     last: [u8; 4],
     opcode: u16,
-    /// Bytes of the payload; 0 where there is no object.
+    /// Bytes of the payload; 0 for no object.
     length: u8,
 }
 
@@ -46,13 +46,13 @@ impl CompactEntry {
     }
 }
 
-/// The place of an id in the vector; far beyond its end for 0.
+/// Returns the index of an id in the vector; far beyond its end for 0.
 fn index_of(id: u64) -> usize {
     (id as usize).wrapping_sub(1)
 }
 
 impl CompactEntries {
-    /// An object was made in a context; false if its message is too long for words, and it has no entry yet.
+    /// Adds an object made in a context; false if its message is too long for a compact entry, and it has none yet.
     #[inline]
     pub(super) fn make(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
         let Some((first, tail)) = payload.split_first_chunk() else { return false };
@@ -69,7 +69,7 @@ impl CompactEntries {
         entries.opcode = head.opcode;
         entries.length = payload.len() as u8;
         if !self.whole.is_empty() {
-            // The program has ended whatever had the id.
+            // The program has ended any earlier object with this id.
             self.forget(id);
         }
         true
@@ -77,12 +77,12 @@ impl CompactEntries {
 
     #[cold]
     fn grow(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
-        // The tables of handles have bounded the id.
+        // The tables of handles have checked the bound of the id.
         self.entries.resize(id as usize, CompactEntry::default());
         id != 0 && self.make(id, head, context, payload)
     }
 
-    /// The object with this id is gone.
+    /// Removes the entry of an object that is gone.
     #[inline]
     pub(super) fn end(&mut self, id: u64) {
         match self.entries.get_mut(index_of(id)) {
@@ -106,7 +106,7 @@ impl CompactEntries {
         compact.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
     }
 
-    /// The context in which an object was made.
+    /// Returns the context in which an object was made.
     #[inline]
     pub(super) fn context(&self, id: u64) -> Option<u32> {
         match self.entries.get(index_of(id)) {
@@ -115,12 +115,12 @@ impl CompactEntries {
         }
     }
 
-    /// The entry, if it is a whole one.
+    /// Returns the entry, if it is a whole one.
     pub(super) fn whole(&self, id: u64) -> Option<&ObjectEntry> {
         self.whole.get(&id)
     }
 
-    /// The entry, which is a whole one from now on.
+    /// Returns the entry, which becomes a whole one.
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ObjectEntry> {
         if let Some(entry) = self.entries.get(index_of(id)).and_then(CompactEntry::entry) {
             self.insert(id, entry);
@@ -134,13 +134,13 @@ impl CompactEntries {
         entry
     }
 
-    /// By id, but for those that are whole, which come behind.
+    /// Iterates by id over compact entries, then over whole ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Cow<'_, ObjectEntry>)> {
         let compact = (1..).zip(&self.entries).filter_map(|(id, entries)| Some((id, Cow::Owned(entries.entry()?))));
         compact.chain(self.whole.iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
     }
 
-    /// Keeps those for which `keep` holds. What it changes counts for whole entries alone.
+    /// Keeps entries for which `keep` returns true. Its changes only affect whole entries.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
         for (id, entries) in (1..).zip(&mut self.entries) {
             if entries.entry().is_some_and(|mut entry| !keep(id, &mut entry)) {

@@ -1,4 +1,4 @@
-//! All entries of a journal, and what ends with what.
+//! All entries of a journal, and which of them end together.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,22 +19,22 @@ use super::tombstones::{Tombstone, Tombstones};
 /// Every entry of a session's journal, by kind and id.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// Of what programs make and end all the time.
+    /// Entries of objects that programs make and end all the time.
     pub(super) compact: [CompactEntries; ObjectKind::DENSE],
     /// By kind and id, from 1.
     pub(super) dense: [Vec<Option<ObjectEntry>>; ObjectKind::SPARSE - ObjectKind::DENSE],
-    /// The other kinds, whose ids are addresses or numbers of a driver's.
+    /// The other kinds, whose ids are addresses or numbers of the driver.
     pub(super) sparse: [BTreeMap<u64, ObjectEntry>; ObjectKind::ALL.len() - ObjectKind::SPARSE],
     pub(super) tombstones: Tombstones,
-    /// Executable graphs as they were made first, by number, of those that were not made there in the last restore.
+    /// Executable graphs as they were first made, by number, if the last restore did not make them there.
     pub(super) sketches: BTreeMap<u64, ObjectEntry>,
-    /// The number of the context, module or library that was made last.
+    /// The number of the last context, module or library that was made.
     pub(super) last_placed: u64,
     pub(crate) uses: LibraryUse,
     pub(crate) pools: StreamHighwater,
     /// For the object that is being made.
     pub(super) attachment: Option<TakenUpload>,
-    /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
+    /// Whether nothing is kept, and so nothing can be saved: the overhead of the journal is being measured.
     pub(super) is_off: bool,
 }
 
@@ -48,7 +48,7 @@ impl Journal {
         match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].insert(id, entry),
             EntryPosition::Dense(at) => {
-                // The tables of handles have bounded the id.
+                // The tables of handles have checked the bound of the id.
                 let (all, index) = (&mut self.dense[at], (id as usize).saturating_sub(1));
                 if index >= all.len() {
                     all.resize_with(index + 1, || None);
@@ -83,7 +83,7 @@ impl Journal {
         }
     }
 
-    /// All entries of a kind.
+    /// Returns all entries of a kind.
     pub(crate) fn of(&self, kind: ObjectKind) -> Box<dyn Iterator<Item = (u64, Cow<'_, ObjectEntry>)> + '_> {
         match kind.position() {
             EntryPosition::Compact(at) => Box::new(self.compact[at].iter()),
@@ -97,7 +97,7 @@ impl Journal {
         }
     }
 
-    /// Keeps those entries of a kind for which `keep` holds.
+    /// Keeps those entries of a kind for which `keep` returns true.
     pub(super) fn retain(&mut self, kind: ObjectKind, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
         match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].retain(keep),
@@ -110,7 +110,7 @@ impl Journal {
         }
     }
 
-    /// What few objects have, if this one does.
+    /// Returns an object's rare fields, if it has some.
     pub(super) fn more(&self, kind: ObjectKind, id: u64) -> Option<&RareFields> {
         match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].whole(id)?.more(),
@@ -119,33 +119,33 @@ impl Journal {
         }
     }
 
-    /// The image of a module or library.
+    /// Returns the image of a module or library.
     pub(crate) fn image(&self, kind: ObjectKind, id: u32) -> Option<Arc<OwnedImage>> {
         self.more(kind, u64::from(id))?.image.clone()
     }
 
-    /// Notes memory that is to be registered in the next context.
+    /// Adds memory that is to be registered in the next context.
     pub(super) fn keep_pinned(&mut self, address: u64, creation: JournalFrame) {
         self.insert(ObjectKind::Pinned, address, ObjectEntry { creation, more: None });
     }
 
-    /// Drops host memory that is registered no more.
+    /// Drops host memory that is no longer registered.
     pub(crate) fn keep_pinned_where(&mut self, is_registered: impl Fn(u64) -> bool) {
         self.retain(ObjectKind::Pinned, |address, _| is_registered(address));
     }
 
-    /// Drops managed memory that counts no more.
+    /// Drops managed memory that no longer counts.
     pub(crate) fn keep_managed_where(&mut self, counts: impl Fn(u64) -> bool) {
         self.retain(ObjectKind::Managed, |address, _| counts(address));
     }
 
-    /// Notes where an executable graph was made first.
+    /// Records where an executable graph was first made.
     pub(super) fn keep_sketch(&mut self, exec: u32, creation: JournalFrame, steps: Steps) {
         let more = Some(Box::new(RareFields { steps: Some(steps), ..RareFields::default() }));
         self.sketches.insert(exec.into(), ObjectEntry { creation, more });
     }
 
-    /// A context is gone with all that was made in it. What belongs to none is made in any context from here on.
+    /// Ends a context with all objects made in it. Objects of no context can be made in any context from here on.
     pub(crate) fn end_context(&mut self, context: u32) {
         for kind in ObjectKind::ALL {
             if kind.is_of_context() {
@@ -172,7 +172,7 @@ impl Journal {
 
 /// First uses of libraries in contexts.
 impl Journal {
-    /// What was just made uses a library.
+    /// Notes that an object that was just made uses a library.
     pub(super) fn note_use(&mut self, kind: ObjectKind, creation: &JournalFrame) {
         let library = match (kind, creation.opcode) {
             (ObjectKind::Module, kdLibraryModule::OPCODE) => creation.word(4),
@@ -183,18 +183,18 @@ impl Journal {
         self.uses.note(library, creation.context, creation.order);
     }
 
-    /// The library of a kernel; 0 for none.
+    /// Returns the library of a kernel; 0 for none.
     fn library_of(&self, kernel: u32) -> u32 {
         let entry = self.get(ObjectKind::Kernel, u64::from(kernel));
         entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.creation.payload()).ok()?.library)).unwrap_or(0)
     }
 
-    /// Whether the library of a kernel is in use in a context.
+    /// Returns whether the library of a kernel is in use in a context.
     pub(crate) fn is_used(&self, kernel: u32, context: u32) -> bool {
         self.uses.first.contains_key(&(self.library_of(kernel), context))
     }
 
-    /// The driver is asked about a kernel in a context, which loads its library there.
+    /// Notes a query about a kernel in a context, which loads its library there.
     pub(crate) fn used(&mut self, kernel: u32, context: u32, order: u64) {
         let library = if self.is_off { 0 } else { self.library_of(kernel) };
         if library != 0 {
@@ -202,7 +202,7 @@ impl Journal {
         }
     }
 
-    /// A kernel is launched in a context. All but the first launch cost one look.
+    /// Notes a launch of a kernel in a context. All but the first launch cost one lookup.
     pub(crate) fn launched(&mut self, kernel: u32, context: u32, order: u64) {
         let index = kernel as usize;
         if kernel == 0 || self.is_off || self.uses.launched.get(index) == Some(&context) {
@@ -221,9 +221,9 @@ impl Journal {
     }
 }
 
-/// What ends with a message, and what stays of it for a replay.
+/// The objects that end with a message, and what a replay needs of them.
 impl Journal {
-    /// A context, module or library was ended by a frame.
+    /// Ends a context, module or library, by a frame.
     pub(super) fn end_code(&mut self, kind: ObjectKind, id: u64, head: &FrameHead, payload: &[u8]) {
         let Some(entry) = self.take(kind, id) else { return };
         if kind == ObjectKind::Library {
@@ -240,7 +240,7 @@ impl Journal {
             .retain(|tombstone| alive.iter().chain(&others).any(|order| tombstone.existed_at(*order)));
     }
 
-    /// An executable graph was ended by a frame.
+    /// Ends an executable graph, by a frame.
     pub(super) fn end_graph(&mut self, mut entry: ObjectEntry, head: &FrameHead, payload: &[u8]) {
         let JournalFrame { context, order, .. } = entry.creation;
         entry.more_mut().sets.clear();
@@ -256,13 +256,13 @@ impl Journal {
         }
     }
 
-    /// The numbers of what lives and was put somewhere by the driver.
+    /// Returns the numbers of live objects whose place the driver chose.
     fn placed(&self) -> Vec<u64> {
         let kinds = [ObjectKind::Context, ObjectKind::Module, ObjectKind::Library].into_iter();
         kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.creation.order).collect()
     }
 
-    /// A stream with this id has ended.
+    /// Ends the stream with this id.
     #[inline]
     pub(super) fn end_stream(&mut self, id: u64) {
         if let Some(context) = self.compact[ObjectKind::Stream as usize].context(id) {

@@ -1,4 +1,4 @@
-//! What the journal keeps of one object.
+//! The journal's entry of one object.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use katydid_fatbin::OwnedImage;
 use katydid_session_core::JournalFrame;
 
-/// Kinds of objects. The first ones have ids that the program gives densely from 1.
+/// Kinds of objects. The first ones have ids that the program assigns densely from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ObjectKind {
     /// Named by its wire id, as the next six.
     Stream,
     Event,
     Context,
-    /// Also what a library is in a context.
+    /// Also the module of a library in a context.
     Module,
     Library,
-    /// From a module, or what a kernel is in a context.
+    /// From a module, or the function of a kernel in a context.
     Function,
     Kernel,
     /// A piece of a device arena, by address.
     Growth,
     /// Addresses reserved by the program, by address.
     Reservation,
-    /// Memory of the program's own making.
+    /// A block of the virtual memory API.
     Block,
     /// A block at an address.
     Mapping,
@@ -46,17 +46,18 @@ pub(crate) enum ObjectKind {
     Reference,
     /// Memory of another program, by address.
     Imported,
-    /// A block of managed memory that counts, by address.
+    /// A counted block of managed memory, by address.
     Managed,
-    /// One of an `object` line of the spec: the number of the type, from bit 32, and its wire id.
+    /// An object of a type with an `object` line in the spec: the number of the type, from bit 32, and its wire id.
     Object,
 }
 
 impl ObjectKind {
-    /// The first without compact entries ([`CompactEntries`](super::compact::CompactEntries)), and the first without dense ids.
+    /// The first kind without compact entries ([`CompactEntries`](super::compact::CompactEntries)), and the first without
+    /// dense ids.
     pub(super) const DENSE: usize = 2;
     pub(super) const SPARSE: usize = 7;
-    /// In the order of their numbers.
+    /// All kinds in the order of their numbers.
     pub(super) const ALL: [Self; 22] = [
         Self::Stream,
         Self::Event,
@@ -90,7 +91,7 @@ impl ObjectKind {
         }
     }
 
-    /// Dies with the context that it was made in.
+    /// Returns whether it ends with the context in which it was made.
     pub(super) fn is_of_context(self) -> bool {
         matches!(
             self,
@@ -110,31 +111,31 @@ impl ObjectKind {
     }
 }
 
-/// Which property of an object a message sets or tells: each has one last message.
+/// The property of an object that a message sets or queries: each has one last message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Selector {
-    /// The one with this number.
+    /// The property with this number.
     Number(u64),
-    /// The one that the whole message names.
+    /// The only property that the message sets.
     Whole,
-    /// That, with the message itself and its context.
+    /// The property named by the message's bytes and its context.
     Message(u32, Box<[u8]>),
     /// A property of a default stream, which has no entry of its own: the stream in its context.
     OfDefault(u64, u64),
 }
 
-/// The value that a property was set to, or the answer of the driver.
+/// The value that a property was set to, or the driver's answer.
 #[derive(Debug, Clone)]
 pub(crate) struct PropertySet {
     pub(crate) frame: JournalFrame,
-    /// The answer that the program received; nothing for what it set.
+    /// The answer that the program received; none for a set property.
     pub(crate) answer: Option<Box<[u8]>>,
 }
 
-/// What few objects have.
+/// Fields that few objects have.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RareFields {
-    /// By message and property: the last one of each.
+    /// The last frame of each message and property.
     pub(crate) sets: BTreeMap<(u16, Selector), PropertySet>,
     /// The answer that the program received when it made the object.
     pub(crate) answer: Option<Box<[u8]>>,
@@ -142,11 +143,11 @@ pub(crate) struct RareFields {
     pub(crate) image: Option<Arc<OwnedImage>>,
     /// The description of an executable graph.
     pub(crate) steps: Option<Steps>,
-    /// The program gave the object up, but something still needs it: the frame that did.
+    /// The frame by which the program released the object, if something still needs it.
     pub(crate) given_up: Option<JournalFrame>,
 }
 
-/// What is kept of one live object: its frame, and what few objects have.
+/// The entry of one live object: its frame, and its rare fields.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectEntry {
     pub(crate) creation: JournalFrame,
@@ -163,52 +164,52 @@ impl ObjectEntry {
     }
 }
 
-/// What a handler took out of the uploads for the object that is being made.
+/// An upload that a handler took for the object that is being made.
 #[derive(Debug)]
 pub(crate) enum TakenUpload {
     Image(Arc<OwnedImage>),
     Steps(Steps),
 }
 
-/// The description of an executable graph, as it came in pieces.
+/// The description of an executable graph, as it was uploaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Steps {
     pub(crate) bytes: Arc<Vec<u8>>,
-    /// Objects that the graph cannot do without.
+    /// Objects that the graph needs.
     pub(crate) needs: Vec<(ObjectKind, u32)>,
 }
 
-/// Where the entries of a kind are.
+/// The location of the entries of a kind.
 pub(super) enum EntryPosition {
     Compact(usize),
     Dense(usize),
     Sparse(usize),
 }
 
-/// The range that holds one id alone.
+/// Returns the range of one id.
 pub(crate) fn only(id: u64) -> Range<u64> {
     id..id.saturating_add(1)
 }
 
-/// The ids in `size` bytes at an address.
+/// Returns the ids in `size` bytes at an address.
 pub(crate) fn span(address: u64, size: u64) -> Range<u64> {
     address..address.saturating_add(size)
 }
 
-/// The part of an id that a driver chose, where contexts may count apart.
+/// The part of an id that a driver chose: contexts may count separately.
 pub(super) const ID_NUMBER_MASK: u64 = (1 << 40) - 1;
 
-/// The id of what means something in its context only.
+/// Returns the id of an object whose number is unique only within its context.
 pub(super) fn in_context(kind: ObjectKind, context: u32, id: u64) -> u64 {
     match kind {
         ObjectKind::Peer => u64::from(context) << 32 | id,
-        // Small numbers, in all drivers that are known.
+        // Small numbers, in all known drivers.
         ObjectKind::Texture | ObjectKind::Surface if id <= ID_NUMBER_MASK => u64::from(context) << 40 | id,
         _ => id,
     }
 }
 
-/// The first object, or the second where the first one is none.
+/// Returns the first object, or the second if the first has id 0.
 pub(crate) fn either(first: (ObjectKind, u64), second: (ObjectKind, u64)) -> (ObjectKind, u64) {
     if first.1 == 0 { second } else { first }
 }

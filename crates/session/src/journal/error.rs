@@ -6,18 +6,18 @@ use katydid_session_core::{ReplayError, StateError};
 
 use crate::calls::fault::{Fault, SessionError};
 
-/// How long a rebuild waits for memory of a device. A process that ends gives its memory back a moment later, as does the worker that the
-/// session had before.
+/// How long a rebuild waits for device memory. A process that ends returns its memory a moment later, and so does the
+/// session's previous worker.
 pub(super) const REPLAY_MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the state of a session cannot be saved. The session is as it was.
+/// Why the state of a session cannot be saved. The session is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// The session keeps no journal, so nothing can be saved.
     #[error("this worker keeps no journal, to measure what one costs: its sessions cannot be saved")]
     Off,
-    /// A kernel failed in a context, which is of no use from then on.
+    /// A kernel failed in a context, which cannot be used any more.
     #[error("context {context} of the program is in error {code}: what it held is lost, so it cannot be saved")]
     Faulted {
         /// The program's wire id of the context.
@@ -35,17 +35,17 @@ pub enum JournalError {
         /// The program's wire id of the event.
         event: u32,
     },
-    /// The driver does not answer what must be known.
+    /// The driver does not answer a necessary query.
     #[error("the driver answers {code} when asked about {what}")]
     Driver {
-        /// What the driver was asked about.
+        /// The subject of the query.
         what: &'static str,
         /// The `CUresult` that the driver answered.
         code: u32,
     },
 }
 
-/// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
+/// Why a session could not be rebuilt. The worker cannot be used afterwards; the image is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebuildError {
@@ -55,9 +55,9 @@ pub enum RebuildError {
     /// There are fewer devices than the program has seen.
     #[error("the program uses {had} devices, and there are {have} here: name a server that has as many")]
     Devices {
-        /// The answer that the program received.
+        /// The number of devices that the program has seen.
         had: usize,
-        /// What the worker has.
+        /// The number of devices of the worker.
         have: usize,
     },
     /// An image is missing.
@@ -66,7 +66,7 @@ pub enum RebuildError {
         /// The number of the image in the state, from 0.
         number: u32,
     },
-    /// The driver does not make something again.
+    /// The driver refuses to make an object again.
     #[error(
         "the driver here answers {code} to {message}, which succeeded before: restore with the driver and device that the image was made with"
     )]
@@ -85,7 +85,7 @@ pub enum RebuildError {
         /// The name of the message that was replayed.
         message: &'static str,
     },
-    /// The driver does not take code that another took.
+    /// The driver refuses code that another driver accepted.
     #[error(
         "the driver here does not take the code of a module (it answers {code} to {message}), as it takes none of another \
          kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"

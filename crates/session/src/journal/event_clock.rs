@@ -1,4 +1,4 @@
-//! Asks the driver for the times between events, and answers for those of before a restore ([`super::event_times`]).
+//! Asks the driver for the times between events, and answers for those from before a restore ([`super::event_times`]).
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -15,16 +15,16 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-/// Most events of a context for which the time between each two is kept as well.
+/// Most events of a context for which the time between each two is saved as well.
 const MAX_PAIRWISE_EVENTS: usize = 32;
 
-/// Milliseconds between two events of the driver's.
+/// Returns the milliseconds between two driver events.
 fn elapsed(driver: &Driver, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
     // SAFETY: the output is a local, the handles are the driver's own.
     ask(|out| unsafe { driver.cuEventElapsedTime(out, start, end) })
 }
 
-/// An event that stands for this moment in the current context, in which nothing runs.
+/// Makes an event that stands for this moment in the current context, in which nothing runs.
 fn anchor(driver: &Driver) -> Result<CUevent, CUresult> {
     // SAFETY: the output is a local.
     let event = ask(|out| unsafe { driver.cuEventCreate(out, event_flags::DEFAULT) })?;
@@ -36,8 +36,8 @@ fn anchor(driver: &Driver) -> Result<CUevent, CUresult> {
 }
 
 impl Session {
-    /// Answers for events of which at least one was restored and not recorded since; the driver's answer to what it
-    /// knows, otherwise.
+    /// Returns the time between events of which at least one was restored and not recorded since; otherwise the driver's
+    /// answer.
     pub(crate) fn elapsed_since_restore(
         &self,
         (start, end): (u32, u32),
@@ -50,7 +50,7 @@ impl Session {
         let Some((times, anchor)) = self.event_times.contexts.iter().find(known) else {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         };
-        // An event that was recorded since the restore has the driver's time, whatever was kept.
+        // An event that was recorded since the restore has the driver's time, whatever was saved.
         let timestamp = |event: u32, handle| match elapsed(driver, *anchor, handle) {
             Ok(time) => Ok((f64::from(time), false)),
             Err(CUresult::ERROR_INVALID_HANDLE) => {
@@ -63,7 +63,7 @@ impl Session {
         Ok(pair.copied().unwrap_or((to.0 - from.0) as f32))
     }
 
-    /// The times of all events that have one. Nothing runs in any context.
+    /// Returns the times of all recorded events. Nothing runs in any context.
     pub(super) fn event_times(&mut self) -> Result<SavedTimes, Fault> {
         let mut contexts: HashMap<u32, Vec<u32>> = HashMap::new();
         for (id, entry) in self.journal.of(ObjectKind::Event) {
@@ -94,7 +94,7 @@ impl Session {
                 Err(code) => return Err(code.into()),
             }
         }
-        // The latest first: each stands before the one that was placed before it.
+        // The latest first: the time of each is relative to the one placed before it.
         recorded.sort_by(|first, second| first.1.total_cmp(&second.1));
         let mut times = ContextTimes { context, ..ContextTimes::default() };
         let (mut at, mut behind) = (0.0, anchor_event);
@@ -110,7 +110,7 @@ impl Session {
             }
         }
         self.carry_over(&mut times, anchor_event)?;
-        // SAFETY: ours, and named by no other code.
+        // SAFETY: made by this function's own call, and named by no other code.
         let _ = unsafe { driver.cuEventDestroy_v2(anchor_event) };
         Ok(times)
     }
@@ -130,7 +130,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the times of restored events over: this is the moment in which their time goes on.
+    /// Restores the times of events: their time goes on from this moment.
     pub(super) fn restore_times(&mut self, saved: SavedTimes) -> Result<(), Fault> {
         for times in saved.0 {
             self.enter_context(times.context)?;

@@ -1,13 +1,13 @@
 //! Times between events, across a restore.
 //!
-//! No call sets when an event was recorded, so a restored event stays unrecorded in the driver, which for all but its
-//! time is the same as one that has come to pass. Its time is kept here: milliseconds after an anchor, an event of ours
-//! that stands for the moment of the checkpoint (so the times are negative), and that is recorded anew at the restore.
-//! Time in which the program did not exist does not count. A driver refuses the question about an event that was not
-//! recorded since; only then is the answer made here.
+//! No call sets the time at which an event was recorded, so a restored event stays unrecorded in the driver. Except for its
+//! time, that equals a completed one. Its time is kept here: milliseconds after an anchor, an event of the worker that
+//! stands for the moment of the checkpoint (so the times are negative). The restore records the anchor again. Time in which
+//! the program did not exist does not count. A driver refuses the query for an event that was not recorded since; only then
+//! is the answer computed here.
 //!
-//! A driver answers in `f32`, so sums are made of the shortest gaps; pairs are kept as they were answered while there are
-//! few.
+//! A driver answers in `f32`, so sums use the shortest gaps. While there are few events, the driver's answers for pairs are
+//! saved as well.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use katydid_cuda_sys::CUevent;
 use katydid_session_core::StateError;
 use katydid_wire::codec::{Field as _, Reader};
 
-/// The times of one context, as they are saved.
+/// The saved times of one context.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ContextTimes {
     pub(crate) context: u32,
@@ -25,7 +25,7 @@ pub(crate) struct ContextTimes {
     pub(crate) pairs: HashMap<(u32, u32), f32>,
 }
 
-/// What is saved: the times of all contexts.
+/// The saved times of all contexts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SavedTimes(pub(crate) Vec<ContextTimes>);
 
@@ -79,14 +79,14 @@ impl EventTimes {
         self.contexts.is_empty()
     }
 
-    /// An event is gone.
+    /// Forgets an event.
     pub(crate) fn forget(&mut self, event: u32) {
         for (times, _) in &mut self.contexts {
             times.stamps.remove(&event);
         }
     }
 
-    /// A context is gone, and its anchor with it.
+    /// Forgets a context with its anchor.
     pub(crate) fn end_context(&mut self, context: u32) {
         self.contexts.retain(|(times, _)| times.context != context);
     }

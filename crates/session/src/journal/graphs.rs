@@ -1,8 +1,8 @@
-//! Executable graphs as they are now: the description that they were built from, with the last change of each step put
-//! into it.
+//! The current state of executable graphs: the description that they were built from, with the last change of each step
+//! merged into it.
 //!
-//! So a graph needs nothing any more that only steps used which were changed since, and a replay has no changes left to
-//! make but steps that are switched off.
+//! So a graph no longer needs objects that only changed steps used, and a replay only has to repeat the changes that disable
+//! steps.
 
 use std::collections::BTreeMap;
 use std::mem::{discriminant, take};
@@ -16,17 +16,17 @@ use super::entry::{ObjectEntry, ObjectKind, PropertySet, RareFields, Steps};
 
 /// A graph to replay.
 pub(super) struct CurrentGraph<'a> {
-    /// The frame from whose place on all that it needs is there.
+    /// The frame from which on all its needs exist.
     pub(super) order: u64,
-    /// What it is built from.
+    /// The merged description.
     pub(super) bytes: Arc<Vec<u8>>,
-    /// What that cannot do without, each with the frame before which it was made.
+    /// Objects that it needs, each with the frame before which it was made.
     pub(super) needs: Vec<(ObjectKind, u32, u64)>,
-    /// Changes that a description cannot say.
+    /// Changes that a description cannot express.
     pub(super) changes: Vec<&'a JournalFrame>,
 }
 
-/// The graph of an entry; none for an entry without a description.
+/// Returns the graph of an entry; none for an entry without a description.
 pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
     let (more, creation_order) = (entry.more()?, entry.creation.order);
     let Steps { bytes, needs } = more.steps.as_ref()?;
@@ -59,7 +59,7 @@ pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
     Some(CurrentGraph { order, bytes: Arc::new(facts.encode()), needs, changes })
 }
 
-/// The last change of each step: messages of two kinds, with the same fields, make them.
+/// Returns the last change of each step: messages of two kinds, with the same fields, make them.
 fn last_of_each(more: &RareFields) -> Option<Vec<&PropertySet>> {
     let mut last: BTreeMap<u32, &PropertySet> = BTreeMap::new();
     for set in more.sets.values() {
@@ -71,7 +71,7 @@ fn last_of_each(more: &RareFields) -> Option<Vec<&PropertySet>> {
     Some(last.into_values().collect())
 }
 
-/// The step with a number, counted as they are built: a step, then those of the graphs inside of it.
+/// Returns the step with a number, in the order of building: a step, then those of the graphs inside it.
 fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut StepWork> {
     for step in &mut facts.steps {
         if *number == 0 {
@@ -92,13 +92,13 @@ fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut 
     None
 }
 
-/// Whether a change is one that the step can take.
+/// Returns whether the step can take a change.
 fn fits(old: &StepWork, new: &StepWork) -> bool {
     discriminant(old) == discriminant(new)
         && !matches!(old, StepWork::Empty | StepWork::Child | StepWork::Conditional { .. })
 }
 
-/// A change leaves the attributes of a launch as they are.
+/// Replaces a step's work. A change keeps the attributes of a launch.
 fn replace(work: &mut StepWork, new: StepWork) {
     let latest = if let StepWork::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
     *work = new;
@@ -107,7 +107,7 @@ fn replace(work: &mut StepWork, new: StepWork) {
     }
 }
 
-/// What a step cannot do without.
+/// Returns the object that a step needs.
 fn need(work: &StepWork) -> Option<(ObjectKind, u32)> {
     match work {
         StepWork::Kernel { function: 0, kernel, .. } => Some((ObjectKind::Kernel, *kernel)),
@@ -117,7 +117,7 @@ fn need(work: &StepWork) -> Option<(ObjectKind, u32)> {
     }
 }
 
-/// What a graph cannot do without: code and events that its steps name, each once.
+/// Returns the objects that a graph needs: code and events of its steps, each once.
 pub(crate) fn needs(facts: &GraphFacts) -> Vec<(ObjectKind, u32)> {
     let mut all = Vec::new();
     for step in &facts.steps {
@@ -152,13 +152,13 @@ mod tests {
         JournalFrame::new(&FrameHead { opcode, wants_reply: true, thread: 1, context: 1, sequence }, 1, payload)
     }
 
-    /// A graph of an event record and a launch in a child, then so changed.
+    /// Makes a graph of an event record and a launch in a child, with these changes.
     fn entry(changes: &[(u32, StepFacts)]) -> ObjectEntry {
         let changes: Vec<_> = changes.iter().map(|(number, step)| (kdGraphChange::OPCODE, *number, step)).collect();
         entry_by(&changes)
     }
 
-    /// A graph of an event record and a launch in a child, then changed by these messages.
+    /// Makes a graph of an event record and a launch in a child, with changes by these messages.
     fn entry_by(changes: &[(u16, u32, &StepFacts)]) -> ObjectEntry {
         let inner = vec![step(StepWork::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
         let facts = GraphFacts {
@@ -198,7 +198,7 @@ mod tests {
             let graph = current(&entry).unwrap();
             let facts = GraphFacts::decode(&graph.bytes).unwrap();
             assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(6, b"other", vec![(2, [3; 8])]));
-            // What the first one needed may be gone.
+            // What the first change needed may be gone.
             assert_eq!(graph.needs, [(ObjectKind::Function, 6, 21), (ObjectKind::Event, 7, 10)]);
         }
     }

@@ -1,8 +1,8 @@
 //! Device memory for a session that is rebuilt.
 //!
-//! The rule: a rebuild takes all or nothing. It waits before it takes the first memory, and has other sessions give back what they
-//! hold idle meanwhile. One that runs short later gives up at once: its worker ends, which frees what it had, and its supervisor asks
-//! another worker. So a rebuild that waits holds nothing that another one waits for.
+//! A rebuild takes all memory or nothing. It waits before it takes the first memory, and has other sessions give back idle
+//! memory meanwhile. If it runs short later, it gives up at once: its worker ends, which frees its memory, and its
+//! supervisor asks another worker. So a waiting rebuild holds nothing that another one waits for.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -21,13 +21,13 @@ use crate::device::ask::memory_info;
 use crate::device::gather::current_device;
 use crate::state::Session;
 
-/// Between two looks at what is free.
+/// Interval of polls for free memory.
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two reclaim requests.
+/// Interval of reclaim requests.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Session {
-    /// Notes what `records` will take of each device. A rehearsal takes next to nothing.
+    /// Adds up the memory that `records` will take of each device. A rehearsal takes next to nothing.
     pub(super) fn expect_memory(&mut self, records: &[JournalRecord]) {
         let mut demand = WantedMemory::default();
         let taking = records.iter().filter(|_| !self.device.is_rehearsal());
@@ -38,8 +38,8 @@ impl Session {
         self.replay.wanted = demand;
     }
 
-    /// Waits before the first memory of a device is taken, until all that is wanted of it is free. Where that does not come to pass,
-    /// the driver decides: what it says is free is not always what it gives.
+    /// Waits, before the first memory of a device is taken, until all that the session needs of it is free. After a timeout
+    /// the driver decides: its free memory is not always what it can allocate.
     pub(super) fn await_memory(&mut self, record: &JournalRecord) {
         let Some((device, _)) = memory_taken(record) else { return };
         let Some(needed_bytes) = self.replay.wanted.devices.remove(&device) else { return };
@@ -64,7 +64,7 @@ impl Session {
         }
     }
 
-    /// Has other sessions give back what they hold idle of the current context's device.
+    /// Has other sessions give back idle memory of the current context's device.
     pub(super) fn ask_for_memory_of_context(&self) {
         if let Ok(device) = current_device(self.driver()) {
             self.ask_for_memory(device);
@@ -79,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Bytes that are free on a device, and all of them; none of one without a context yet.
+    /// Returns the free bytes, and all bytes, of a device; none for one without a context yet.
     fn memory_of(&self, device: i32) -> Option<(u64, u64)> {
         let driver = self.driver();
         if current_device(driver) == Ok(device) {
@@ -98,7 +98,7 @@ impl Session {
     }
 }
 
-/// The device of which a record takes memory, and how much.
+/// Returns the device of which a record takes memory, and the bytes.
 fn memory_taken(record: &JournalRecord) -> Option<(i32, u64)> {
     match record.opcode {
         kdDeviceGrow::OPCODE => {
@@ -113,8 +113,8 @@ fn memory_taken(record: &JournalRecord) -> Option<(i32, u64)> {
     }
 }
 
-/// The device in a block's properties (`CUmemAllocationProp`), where its third and fourth word are its location; none of a block of the
-/// host.
+/// Returns the device in a block's properties (`CUmemAllocationProp`), whose third and fourth word are its location; none
+/// for a host block.
 fn device_of(properties: &[u8]) -> Option<i32> {
     let word = |at: usize| properties.as_chunks().0.get(at).copied().map(u32::from_le_bytes);
     word(3).filter(|_| word(2) == Some(location_type::DEVICE)).map(u32::cast_signed)

@@ -1,8 +1,7 @@
-//! What the generated dispatch tells the journal: each message that made, changed, told or ended something.
+//! The notes of the generated dispatch for the journal: each message that made, changed, answered or ended something.
 //!
-//! All of this is on the way of the program's calls, so it copies a small payload and looks into one table. What a
-//! message means for other entries (blocks that mappings hold, handles that graphs use, attributes that are copied) is
-//! known here and nowhere else.
+//! All of this is part of the program's calls, so it copies a small payload and looks into one table. Effects of a message
+//! on other entries (blocks held by mappings, handles used by graphs, copied attributes) are known only here.
 
 use std::ops::Range;
 
@@ -22,21 +21,21 @@ use crate::state::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
 const LAST_DEFAULT_STREAM: u32 = 2;
-/// Where messages that tune a kernel name the device.
+/// Offset of the device in messages that tune a kernel.
 const DEVICE_FIELD_OFFSET: usize = 8;
 
 impl Session {
-    /// Keeps nothing from here on, so that what a journal costs can be measured. The session cannot be saved then.
+    /// Turns the journal off, so that its overhead can be measured. The session cannot be saved then.
     pub fn keep_no_journal(&mut self) {
         self.journal.is_off = true;
     }
 
-    /// A message made an object.
+    /// Notes that a message made an object.
     pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (ObjectKind, u64), payload: &[u8]) {
         if self.journal.is_off {
             return;
         }
-        // A frame that names no context runs in the current one, and what it makes dies with that.
+        // A frame without a context runs in the current one, and its objects end with that.
         let context = match kind {
             ObjectKind::Stream => self.entered,
             kind if kind.is_of_context() => self.current,
@@ -47,13 +46,13 @@ impl Session {
         }
         let mut entry = ObjectEntry { creation: JournalFrame::new(head, context, payload), more: None };
         match kind {
-            // What came in pieces, and the handler took out of the uploads.
+            // The upload that the handler took.
             ObjectKind::Module | ObjectKind::Library | ObjectKind::Exec => match self.journal.attachment.take() {
                 Some(TakenUpload::Image(image)) => entry.more_mut().image = Some(image),
                 Some(TakenUpload::Steps(steps)) => entry.more_mut().steps = Some(steps),
                 None => {}
             },
-            // The answer still lies where it was encoded.
+            // The answer is still in the buffer where it was encoded.
             ObjectKind::Function
             | ObjectKind::Kernel
             | ObjectKind::Texture
@@ -61,7 +60,7 @@ impl Session {
             | ObjectKind::Condition => {
                 entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
-            // A rehearsal learns from it what the block of another session is like.
+            // A rehearsal needs the properties of another session's block from it.
             ObjectKind::Block if head.opcode == kdMemoryImport::OPCODE => {
                 entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
@@ -70,7 +69,7 @@ impl Session {
         self.journal.keep(kind, in_context(kind, context, id), entry);
     }
 
-    /// A message set a property of an object.
+    /// Notes that a message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, object: (ObjectKind, u64), property: Selector, payload: &[u8]) {
         if self.journal.is_off {
             return;
@@ -82,7 +81,7 @@ impl Session {
         self.keep_set(object, property, PropertySet { frame, answer: None });
     }
 
-    /// A message told the program something about an object.
+    /// Notes that a message answered a query about an object.
     pub(crate) fn note_answer(
         &mut self,
         head: &FrameHead,
@@ -104,12 +103,12 @@ impl Session {
     fn keep_set(&mut self, (kind, id): (ObjectKind, u64), property: Selector, mut set: PropertySet) {
         let (kind, id, property) = match (kind, property) {
             (_, Selector::Whole) => (kind, id, Selector::Message(set.frame.context, set.frame.payload().into())),
-            // The default streams, which differ in each context, and one of them in each thread.
+            // Default streams differ in each context, and one of them in each thread.
             (ObjectKind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT_STREAM) => {
                 let stream = default_stream(set.frame.thread, id as u32);
                 (ObjectKind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
             }
-            // A kernel is tuned for each device apart, in all contexts that are there and will be: the frame needs none.
+            // A kernel is tuned separately for each device, in all present and later contexts: the frame needs none.
             (ObjectKind::Kernel, Selector::Number(number)) => {
                 set.frame.context = 0;
                 (kind, id, Selector::Number(u64::from(set.frame.word(DEVICE_FIELD_OFFSET)) << 32 | number))
@@ -121,7 +120,7 @@ impl Session {
         }
     }
 
-    /// One stream has the attributes of another: what was set on that one counts for this one.
+    /// Copies the attributes of a stream to another: those set on the first count for the second.
     fn copied_attributes(&mut self, head: &FrameHead, payload: &[u8]) {
         let Ok(cuStreamCopyAttributes { dst, src }) = cuStreamCopyAttributes::decode(payload) else { return };
         let (from, to) = (self.attributes_of(head, src), self.attributes_of(head, dst));
@@ -130,7 +129,7 @@ impl Session {
                 entry.more_mut().sets.remove(&key);
             }
         }
-        // Kept as if each had been set by a message of its own.
+        // Recorded as if each had been set by a message of its own.
         let head = FrameHead { opcode: kdStreamSetAttribute::OPCODE, ..*head };
         for (kind, id, key) in from {
             let set = self.journal.more(kind, id).and_then(|more| more.sets.get(&key));
@@ -141,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Where the attributes of a stream are kept that were set.
+    /// Returns the location of a stream's set attributes.
     fn attributes_of(&self, head: &FrameHead, stream: u32) -> Vec<(ObjectKind, u64, (u16, Selector))> {
         let default = default_stream(head.thread, stream);
         let (kind, id) = match stream {
@@ -156,7 +155,7 @@ impl Session {
         sets.into_iter().flatten().filter(is_its).map(|key| (kind, id, key.clone())).collect()
     }
 
-    /// A message ended the objects with these ids.
+    /// Notes that a message ended the objects with these ids.
     pub(crate) fn ended(&mut self, head: &FrameHead, kind: ObjectKind, ids: Range<u64>, payload: &[u8]) {
         if self.journal.is_off {
             return;
@@ -166,7 +165,7 @@ impl Session {
                 self.journal.end_code(kind, ids.start, head, payload)
             }
             ObjectKind::Condition => self.journal.forget_conditions(head, payload),
-            // A block lives as long as its handle or a mapping: the session's tables have counted.
+            // A block lives as long as its handle or a mapping, as counted in the session's tables.
             ObjectKind::Block => {
                 let is_kept = self.virtual_memory.knows(ids.start as u32);
                 self.journal.give_up(ObjectKind::Block, ids.start, is_kept, JournalFrame::new(head, 0, payload));
@@ -181,7 +180,7 @@ impl Session {
             ObjectKind::Peer | ObjectKind::Texture | ObjectKind::Surface => {
                 let in_this = self.journal.take(kind, in_context(kind, self.current, ids.start));
                 if in_this.is_none() && kind != ObjectKind::Peer {
-                    // A driver that counts over all contexts takes the number in any of them.
+                    // A driver that counts over all contexts accepts the number in any of them.
                     self.journal.retain(kind, |id, _| id & ID_NUMBER_MASK != ids.start);
                 }
             }
@@ -202,7 +201,7 @@ impl Journal {
         self.insert(kind, id, entry);
     }
 
-    /// Keeps what was made, if a compact entry holds it.
+    /// Adds an object if a compact entry can hold it.
     #[inline]
     pub(super) fn keep_compact(
         &mut self,
@@ -234,7 +233,7 @@ impl Journal {
         }
     }
 
-    /// The program gave an object up; while `is_kept`, something else still holds it.
+    /// Notes that the program released an object; while `is_kept`, something else still holds it.
     fn give_up(&mut self, kind: ObjectKind, id: u64, is_kept: bool, by: JournalFrame) {
         match self.get_mut(kind, id) {
             Some(entry) if is_kept => entry.more_mut().given_up = Some(by),
@@ -242,7 +241,7 @@ impl Journal {
         }
     }
 
-    /// Takes mappings out; the blocks that they held.
+    /// Removes mappings; returns the blocks that they held.
     fn unmap(&mut self, ids: Range<u64>) -> Vec<u32> {
         let gone = self.sparse[ObjectKind::Mapping as usize - ObjectKind::SPARSE].range(ids.clone());
         let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.creation.payload()).ok()?.memory));
@@ -251,12 +250,12 @@ impl Journal {
         blocks
     }
 
-    /// The graph that an executable one was made of.
+    /// Returns the graph that an executable one was made from.
     fn graph_of(exec: &ObjectEntry) -> Option<u32> {
         kdGraphInstantiate::decode(exec.creation.payload()).ok().map(|message| message.graph)
     }
 
-    /// The graph of conditional handles is gone. Executable graphs that were made of it still use them.
+    /// Forgets the conditional handles of a graph that is gone, unless executable graphs made from it still use them.
     fn forget_conditions(&mut self, head: &FrameHead, payload: &[u8]) {
         let Ok(kdGraphForget { graph }) = kdGraphForget::decode(payload) else { return };
         let is_used = self.of(ObjectKind::Exec).any(|(_, exec)| Self::graph_of(&exec) == Some(graph));
@@ -270,7 +269,7 @@ impl Journal {
         });
     }
 
-    /// An executable graph is gone, and with it conditional handles that only it still used.
+    /// Ends an executable graph, and conditional handles that only it still used.
     fn end_exec(&mut self, id: u64, head: &FrameHead, payload: &[u8]) {
         let entry = self.take(ObjectKind::Exec, id);
         let graph = entry.as_ref().and_then(Self::graph_of);
@@ -295,13 +294,13 @@ impl Journal {
     }
 }
 
-/// A default stream in its context: only the last of them is another one in each thread.
+/// Returns the key of a default stream in its context: only the last one differs in each thread.
 fn default_stream(thread: u32, stream: u32) -> u64 {
     let thread = if stream == LAST_DEFAULT_STREAM { u64::from(thread) } else { 0 };
     thread << 2 | u64::from(stream)
 }
 
-/// The graph that a conditional handle belongs to.
+/// Returns the graph of a conditional handle.
 fn condition_graph(entry: &ObjectEntry) -> u32 {
     kdGraphCondition::decode(entry.creation.payload()).map_or(0, |message| message.graph)
 }

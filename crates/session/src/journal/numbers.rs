@@ -1,8 +1,8 @@
-//! Numbers that a driver chose and device code holds: textures, surfaces and conditional handles come back with the ones
-//! they had.
+//! Numbers that a driver chose and device code holds: textures, surfaces and conditional handles come back with their old
+//! ones.
 //!
-//! Drivers count, so the numbers between are used up by fillers. Those of textures stay until the end of the replay, in
-//! case a driver gives a number that is free again to the next one that asks.
+//! Drivers count, so fillers use up the numbers between. Those of textures stay until the end of the replay, since a driver
+//! may give a freed number to the next object.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -18,7 +18,7 @@ use super::save::object_number;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-/// Fillers of one replay.
+/// Most fillers of one replay.
 const MAX_FILLERS: usize = 1 << 20;
 
 impl Session {
@@ -42,14 +42,15 @@ impl Session {
         }
     }
 
-    /// Gives the fillers back.
+    /// Destroys the fillers.
     pub(super) fn end_fillers(&mut self) {
         for (context, is_texture, number) in std::mem::take(&mut self.replay.numbers.fillers) {
             if self.enter_context(context).is_err() {
                 continue;
             }
             let driver = self.driver();
-            // SAFETY: objects of this replay that no other code knows. What the driver cannot end goes with the process.
+            // SAFETY: objects of this replay that no other code knows. If the driver cannot end one, it ends with the
+            // process.
             let _ = unsafe {
                 match is_texture {
                     true => driver.cuTexObjectDestroy(number),
@@ -80,7 +81,7 @@ impl Session {
         if answer == saved_number { Ok(()) } else { Err(moved(answer)) }
     }
 
-    /// Makes `count` handles in a graph that is thrown away; returns the last one.
+    /// Makes `count` handles in a temporary graph; returns the last one.
     fn use_up_conditions(&mut self, record: &JournalRecord, count: u64) -> Result<u64, RebuildError> {
         let refused = |code: CUresult| RebuildError::Refused { message: kdGraphCondition::NAME, code: code.0 };
         self.enter_context(record.context).map_err(RebuildError::from_fault)?;

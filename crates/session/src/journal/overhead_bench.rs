@@ -1,5 +1,5 @@
-//! What the journal takes by itself: the notes of some calls, made as the dispatch makes them, without all the rest of these calls,
-//! which differs by more from one run to the next than the journal takes.
+//! Measures the journal alone: the notes of some calls, as the dispatch makes them, without the rest of these calls. That
+//! rest varies more from one run to the next than the journal takes.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use rustix::time::{ClockId, clock_gettime};
 use super::entries::Journal;
 use super::entry::{ObjectKind, only};
 
-/// A context of a program that has one.
+/// The program's only context.
 const BENCH_CONTEXT: u32 = 1;
-/// Rounds, which take some milliseconds.
+/// Rounds of one measurement, which take some milliseconds.
 const BENCH_ROUNDS: u32 = 200_000;
-/// The object that comes and goes.
+/// The object that is made and ended.
 const BENCH_OBJECT: u32 = 5;
 
-/// Some calls of a program's.
+/// Calls that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BenchedCall {
     /// A launch of a module's function.
@@ -31,10 +31,11 @@ pub enum BenchedCall {
 }
 
 impl BenchedCall {
-    /// Processor time that the journal takes for these calls, in nanoseconds; without that of what calls it here.
+    /// Returns the processor time that the journal takes for these calls, in nanoseconds, without the time of the calling
+    /// loop.
     pub fn nanoseconds(self) -> f64 {
         let (mut journal, head, message) = (Journal::default(), self.head(), self.message());
-        // Its vectors have grown then.
+        // Its vectors are grown afterwards.
         self.note(&mut journal, &head, &message, true);
         let mut of_all = |is_noted| {
             let began = processor_time();
@@ -57,7 +58,7 @@ impl BenchedCall {
         FrameHead { opcode, wants_reply: false, thread: 1, context: BENCH_CONTEXT, sequence: 0 }
     }
 
-    /// The bytes of the message that makes something.
+    /// Returns the bytes of the message that makes the object.
     fn message(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
@@ -68,7 +69,7 @@ impl BenchedCall {
         bytes
     }
 
-    /// Notes the calls, or only does what else that takes here.
+    /// Notes the calls, or only runs the calling loop.
     fn note(self, journal: &mut Journal, head: &FrameHead, message: &[u8], is_noted: bool) {
         let mut pass = |kind| {
             let ids = black_box(only(BENCH_OBJECT.into()));
@@ -86,7 +87,7 @@ impl BenchedCall {
     }
 }
 
-/// Of the calling thread.
+/// Returns the processor time of the calling thread.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -1,11 +1,12 @@
 //! Replays a journal into a fresh session.
 //!
-//! Saved state is believed no more than a program is: every frame passes the dispatch and its checks, only messages that
-//! a journal can hold are taken, and the program's answers are compared. What comes out differently refuses the
-//! restore by name: device memory may hold pointers to it.
+//! Saved state is trusted no more than a program: every frame passes the dispatch and its checks. Only messages that a
+//! journal can hold are accepted, and the program's answers are compared. A difference refuses the restore and names the
+//! object: device memory may hold pointers to it.
 //!
-//! There are two passes. The first needs nothing of the program, so that it can run while the program is being put back;
-//! the second imports what other sessions of the job export, registers the program's memory, and makes what may name either.
+//! There are two passes. The first needs nothing of the program, so that it can run while the program is being restored. The
+//! second imports what other sessions of the job export, registers the program's memory, and makes objects that may refer to
+//! either.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -48,8 +49,8 @@ impl ReplayTarget for Session {
 }
 
 impl Session {
-    /// Rebuilds what needs no program into this session, in which nothing has happened. `images` gives the flat form of
-    /// an image by its number.
+    /// Rebuilds everything that needs no program, in a new session. `images` returns the flat form of an image by its
+    /// number.
     ///
     /// # Errors
     ///
@@ -77,8 +78,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the session's exporter socket to importers, once the contents are there: a worker that is given up before, because its
-    /// driver chose other addresses, must export nothing.
+    /// Opens the session's exporter socket to importers, once the contents are there. A worker that is given up earlier,
+    /// because its driver chose other addresses, must export nothing.
     ///
     /// # Errors
     ///
@@ -88,8 +89,8 @@ impl Session {
         self.export_again(exports).map_err(RebuildError::from_export)
     }
 
-    /// Rebuilds the rest, once the program's pinned memory is there, and the exporter sockets are open of the sessions with
-    /// which it shares something.
+    /// Rebuilds the rest, once the program's pinned memory is there, and the sessions that share something with this one
+    /// have opened their exporter sockets.
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ impl Session {
         records: &[JournalRecord],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        // Threads may be in the middle of sending something, which a record of theirs must not take the place of.
+        // Threads may have unfinished uploads, which a record of theirs must not replace.
         let unfinished = std::mem::replace(&mut self.uploads, Uploads::of_images());
         replaying(self, |session| {
             let outcome = records.iter().try_for_each(|record| session.replay_one(record, images));
@@ -150,8 +151,8 @@ impl Session {
         }
     }
 
-    /// Has the driver take the room of an executable graph, which is made later. Where it does not, the addresses that are compared
-    /// say whether that matters.
+    /// Has the driver allocate the memory of an executable graph that is made later. If the driver refuses, the comparison
+    /// of addresses shows whether that matters.
     fn sketch(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "the sketch of a graph" };
         let bytes = record.steps.as_ref().ok_or_else(damaged)?;
@@ -165,16 +166,16 @@ impl Session {
         Ok(())
     }
 
-    /// Executes a frame; it must succeed as it did before.
+    /// Executes a frame, which must succeed as before.
     pub(super) fn run(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let message = Cuda::MESSAGES.name_of(record.opcode);
         let mut code = self.run_once(record)?;
-        // The image of a module was used up.
+        // A module's image is used up by the first attempt.
         if code == CUresult::ERROR_OUT_OF_MEMORY && record.image.is_none() {
             self.ask_for_memory_of_context();
             code = self.run_once(record)?;
         }
-        // What is ended again may be refused as it was the first time.
+        // An end may be refused as it was the first time.
         let passes = code == CUresult::SUCCESS || is_end(record.opcode);
         match (code, record.image) {
             _ if passes => Ok(()),
@@ -184,13 +185,13 @@ impl Session {
         }
     }
 
-    /// How it came out.
+    /// Executes a frame; returns its status.
     fn run_once(&mut self, record: &JournalRecord) -> Result<CUresult, RebuildError> {
         let head = self.head_of(record);
         Ok(replay(self, &head, record)?)
     }
 
-    /// A frame that belongs to no context needs one nevertheless, in most drivers.
+    /// Returns the head of a frame, with some context: in most drivers, frames without one need one nevertheless.
     pub(super) fn head_of(&self, record: &JournalRecord) -> FrameHead {
         let head = record.head();
         match head.context {
@@ -199,7 +200,7 @@ impl Session {
         }
     }
 
-    /// The driver must give the answer again that the program received.
+    /// Checks that the driver gives the same answer as the program received.
     fn compare(&self, record: &JournalRecord) -> Result<(), RebuildError> {
         let (Some(was), is) = (record.answer.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
         match record.opcode {
@@ -222,8 +223,8 @@ impl Session {
         let head = self.head_of(record);
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let library: CUlibrary = self.handle(&head, id).map_err(RebuildError::from_fault)?;
-        // SAFETY: the output is a local. A library without code for this device is refused as it was before, when it
-        // was asked for variables only.
+        // SAFETY: the output is a local. A library without code for this device is refused as before, when the program only
+        // asked for variables.
         let _ = ask(|out| unsafe { self.driver().cuLibraryGetModule(out, library) });
         self.journal.uses.note(id, self.current, record.order);
         Ok(())
@@ -238,14 +239,15 @@ impl Session {
         let driver = self.driver();
         // SAFETY: the output is a local.
         if let Ok(function) = ask(|out| unsafe { driver.cuKernelGetFunction(out, kernel) }) {
-            // SAFETY: a function that the driver has just given. One that loads at once, or knows no loading, is as good.
+            // SAFETY: a function that the driver has just returned. A driver that loads at once, or knows no loading, is as
+            // good.
             let _ = unsafe { driver.cuFuncLoad(function) };
         }
         self.journal.launched(id, self.current, record.order);
         Ok(())
     }
 
-    /// Registers pinned memory; where no context is alive, the next one will.
+    /// Registers pinned memory; without a live context, the next one will.
     fn register_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let message = kdHostRegister::decode(&record.payload).map_err(StateError::from)?;
         if self.tables.contexts.any() != 0 {
@@ -260,7 +262,7 @@ impl Session {
     }
 }
 
-/// The name that a question about a variable holds.
+/// Returns the name in a query for a variable.
 fn variable(record: &JournalRecord) -> &[u8] {
     match record.opcode {
         kdModuleGlobal::OPCODE => kdModuleGlobal::decode(&record.payload).map_or(&[], |message| message.name),
@@ -268,7 +270,7 @@ fn variable(record: &JournalRecord) -> &[u8] {
     }
 }
 
-/// The id in a record that is no frame.
+/// Returns the id in a record that is no frame.
 pub(super) fn used(record: &JournalRecord) -> u32 {
     record.first_word().unwrap_or(0)
 }
@@ -277,10 +279,10 @@ fn refused(record: &JournalRecord, code: CUresult) -> RebuildError {
     RebuildError::Refused { message: Cuda::MESSAGES.name_of(record.opcode), code: code.0 }
 }
 
-/// Launches pack parameters in the layout that the program received once.
+/// Checks the parameters of a function: launches pack them in the layout that the program received once.
 fn same_parameters(record: &JournalRecord, was: &[u8], is: &[u8]) -> Result<(), RebuildError> {
     let read = |bytes: &[u8]| {
-        // The facts are the reply's only field: a length and themselves.
+        // The facts are the reply's only field: their length, and then themselves.
         let facts = bytes.get(4..).map(FunctionFacts::decode);
         facts.and_then(Result::ok).map(|facts| facts.parameters).unwrap_or_default()
     };

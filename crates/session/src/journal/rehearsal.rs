@@ -1,7 +1,7 @@
-//! The second pass of a replay in a rehearsal, to which neither the program nor another session of the job comes.
+//! The second pass of a replay in a rehearsal, without the program and the other sessions of the job.
 //!
-//! Little memory stands for what the session has of the host, and for what other sessions export to it. An event of its own stands
-//! for each imported one. So what names them is made as in a restore.
+//! Little memory stands in for the session's host memory, and for memory that other sessions export to it. An event of the
+//! worker stands in for each imported one. So objects that refer to them are made as in a restore.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -19,13 +19,13 @@ use crate::memory::stand_in::block_for;
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
 
-/// Frames by which a session gets what another one exports.
+/// Messages by which a session imports from another one.
 const IMPORTING_OPCODES: [u16; 3] = [kdImportedMap::OPCODE, kdMemoryImport::OPCODE, kdEventImport::OPCODE];
-/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`: as every event is that can be exported.
+/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`, as every event has that can be exported.
 const EXPORTABLE_EVENT_FLAGS: u32 = 6;
 
 impl Session {
-    /// Rebuilds what [`Session::reattach`] would. What follows something that a driver lets no other thing stand for is left out.
+    /// Rebuilds like [`Session::reattach`]. If a driver accepts no stand-in for an object, the records after it are skipped.
     ///
     /// # Errors
     ///
@@ -41,12 +41,12 @@ impl Session {
         }
     }
 
-    /// Whether something has to stand for what a record gave the session.
+    /// Returns whether a record's object needs a stand-in.
     pub(super) fn needs_stand_in(&self, record: &JournalRecord) -> bool {
         self.device.is_rehearsal() && IMPORTING_OPCODES.contains(&record.opcode)
     }
 
-    /// Makes what stands for memory or an event of another session.
+    /// Makes the stand-in for memory or an event of another session.
     pub(super) fn stand_in(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let head = self.head_of(record);
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
@@ -59,7 +59,7 @@ impl Session {
             }
             kdMemoryImport::OPCODE => {
                 let imported = kdMemoryImport::decode(&record.payload).map_err(StateError::from)?;
-                // Images of 0.1.0 do not say how large the block was.
+                // Images of 0.1.0 do not tell the size of the block.
                 let reply = record.answer.as_deref().map(kdMemoryImportReply::decode).transpose();
                 match reply.map_err(StateError::from)? {
                     Some(kdMemoryImportReply { size, device }) => self.block_stand_in(imported.memory, size, device),
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// Whether the driver has refused what stands for something, so that nothing was found out about the session.
+/// Returns whether the driver has refused a stand-in, so that nothing was found out about the session.
 fn is_of_a_stand_in(error: &RebuildError) -> bool {
     let (RebuildError::Refused { message, .. } | RebuildError::NoMemory { message }) = error else { return false };
     IMPORTING_OPCODES

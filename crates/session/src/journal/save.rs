@@ -1,7 +1,7 @@
-//! Writes the journal down: the frames of what is alive, in their order, and what the driver is asked now.
+//! Saves the journal: the frames of live objects, in their order, and current answers of the driver.
 //!
-//! Nothing may run: the caller has drained every stream and executor. What cannot be taken along is refused by name, and
-//! the session goes on as if it had not been asked.
+//! Nothing may run: the caller has drained every stream and executor. An object that cannot be saved is refused by name, and
+//! the session goes on unchanged.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -30,24 +30,24 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-/// The state of a session, and the images that it names by number.
+/// The saved state of a session, and the images that it refers to by number.
 #[derive(Debug, Default)]
 pub struct SavedState {
     /// The encoded state that [`Session::rebuild`] reads.
     pub state: Vec<u8>,
     /// Images of modules and libraries, each once.
     pub images: Vec<Arc<OwnedImage>>,
-    /// With whom it has to be saved.
+    /// The sessions that have to be saved with it.
     pub sharing: Sharing,
 }
 
-/// Gathers the records of a state, and the images that they name.
+/// Collects the records of a state, and the images that they refer to.
 #[derive(Default)]
 struct StateRecords {
     records: Vec<(ObjectKind, JournalRecord)>,
     images: Vec<Arc<OwnedImage>>,
     numbers: HashMap<*const OwnedImage, u32>,
-    /// The last place of a graph.
+    /// The highest place of a graph.
     last_graph: u64,
 }
 
@@ -75,7 +75,7 @@ impl StateRecords {
         &mut self.records[last].1
     }
 
-    /// A record that is no frame: `id` is first used in `context`, or the number of something there.
+    /// Adds a record that is no frame: `id` is first used in `context`, or is a number there.
     fn step(&mut self, step: ReplayStep, id: u32, context: u32, order: u64) {
         let payload = id.to_le_bytes().to_vec();
         let record = JournalRecord {
@@ -92,7 +92,7 @@ impl StateRecords {
         self.add(ObjectKind::Library, record);
     }
 
-    /// An executable graph takes room where it was made first.
+    /// Adds a sketch: an executable graph takes memory where it was first made.
     fn sketch(&mut self, entry: &ObjectEntry) {
         let Some(Steps { bytes, .. }) = entry.more().and_then(|more| more.steps.as_ref()) else { return };
         let steps = Some(Arc::clone(bytes));
@@ -100,7 +100,7 @@ impl StateRecords {
         (record.step, record.opcode, record.steps) = (ReplayStep::Sketch, 0, steps);
     }
 
-    /// An object with its properties. The answer for one that is gone need not be the same again.
+    /// Adds an object with its properties. The answer for one that is gone need not be the same again.
     fn entry(&mut self, journal: &Journal, kind: ObjectKind, entry: &ObjectEntry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
@@ -111,7 +111,7 @@ impl StateRecords {
             self.frame(kind, &set.frame, set.answer.as_deref().filter(|_| is_alive));
         }
         if let Some(by) = &more.given_up {
-            // Behind every graph that still needs it, also where a change moved that.
+            // After every graph that still needs it, also if a change moved that graph.
             let order = if kind == ObjectKind::Condition { by.order.max(self.last_graph) } else { by.order };
             self.frame(kind, by, None).order = order;
         }
@@ -126,13 +126,13 @@ impl StateRecords {
 }
 
 impl Journal {
-    /// What an object cannot live without.
+    /// Returns the object that another one depends on.
     fn parent(entry: &ObjectEntry) -> Option<(ObjectKind, u64)> {
         // The parent is the second field of all of these.
         let parent = u64::from(entry.creation.word(4));
         match entry.creation.opcode {
             kdModuleFunction::OPCODE => Some((ObjectKind::Module, parent)),
-            // One that is in no module has none.
+            // A reference without a module has none.
             kdTextureReference::OPCODE | kdSurfaceReference::OPCODE if parent != 0 => {
                 Some((ObjectKind::Module, parent))
             }
@@ -152,7 +152,7 @@ impl Journal {
         }
     }
 
-    /// Whether the array that a reference was bound to by this frame is still there; other frames name none.
+    /// Returns whether the array to which this frame bound a reference still exists; other frames name none.
     fn binding_lives(&self, frame: &JournalFrame) -> bool {
         let array = match frame.opcode {
             kdSurfaceReferenceSet::OPCODE => frame.word(4),
@@ -167,7 +167,7 @@ impl Journal {
         array == 0 || self.lives(ObjectKind::Array, u64::from(array), frame.order)
     }
 
-    /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
+    /// Returns whether an object made before frame `order` lives, with all objects that it depends on.
     fn lives(&self, kind: ObjectKind, id: u64, order: u64) -> bool {
         self.get(kind, id).is_some_and(|entry| {
             let parent = Self::parent(&entry);
@@ -177,7 +177,7 @@ impl Journal {
 }
 
 impl Session {
-    /// The state of the session as it is now.
+    /// Returns the current state of the session.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Session {
         let lives =
             |(kernel, _, order): &(u32, u32, u64)| journal.lives(ObjectKind::Kernel, u64::from(*kernel), *order);
         let launches: Vec<_> = journal.uses.launches().filter(lives).collect();
-        // A launch that was a library's first use loads it again by itself.
+        // A launch that was a library's first use also loads it in a replay.
         let first: HashSet<_> = launches.iter().map(|(_, context, order)| (*context, *order)).collect();
         let others =
             journal.uses.in_order().into_iter().filter(|(_, context, order)| !first.contains(&(*context, *order)));
@@ -227,7 +227,7 @@ impl Session {
         Ok(SavedState { state: state.encode(), images: all.images, sharing })
     }
 
-    /// A context in error has lost what it held.
+    /// Refuses contexts in error, which have lost their contents.
     fn check_contexts(&mut self) -> Result<(), JournalError> {
         let contexts: Vec<u32> = self.journal.of(ObjectKind::Context).map(|(id, _)| id as u32).collect();
         for context in contexts {
@@ -242,8 +242,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether an entry is to be replayed. Functions of a module that was unloaded, and the like, are not: the program
-    /// holds their ids, but may not use them.
+    /// Returns whether an entry is to be replayed. Functions of an unloaded module, for example, are not: the program holds
+    /// their ids, but may not use them.
     fn is_live(&self, kind: ObjectKind, id: u64) -> bool {
         let is_there = match kind {
             ObjectKind::Pinned => self.host.as_ref().is_some_and(|host| host.is_registered(id)),
@@ -253,7 +253,8 @@ impl Session {
         is_there && self.journal.lives(kind, id, u64::MAX)
     }
 
-    /// An executable graph. One whose code is gone cannot be launched any more; one whose event is gone perhaps can.
+    /// Adds an executable graph, if its code still exists: otherwise it cannot be launched. If one of its events is gone, it
+    /// perhaps can.
     fn add_graph(&self, all: &mut StateRecords, exec: u32, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Some(graph) = graphs::current(entry).filter(|_| self.graphs.exec(exec).is_ok()) else { return Ok(()) };
         if !self.journal.sketches.contains_key(&exec.into()) {
@@ -270,13 +271,13 @@ impl Session {
         (record.steps, record.order) = (Some(graph.bytes), graph.order);
         all.last_graph = all.last_graph.max(graph.order);
         for change in graph.changes {
-            // Behind the graph, also where another change moved that.
+            // After the graph, also if another change moved that.
             all.frame(ObjectKind::Exec, change, None).order = change.order.max(graph.order);
         }
         Ok(())
     }
 
-    /// Streams that are gone, and were there when something was placed.
+    /// Adds the streams that are gone, but existed when the driver placed something.
     fn add_streams(&self, all: &mut StateRecords) {
         let is_placed = |kind: &ObjectKind| !matches!(kind, ObjectKind::Stream | ObjectKind::Event);
         let placed = all.records.iter().filter(|(kind, _)| is_placed(kind)).map(|(_, record)| record.order);
@@ -290,7 +291,7 @@ impl Session {
         }
     }
 
-    /// The access rights to a mapping, as one frame.
+    /// Adds the access rights of a mapping as one frame.
     fn add_access(&self, all: &mut StateRecords, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Ok(mapping) = kdMemoryMap::decode(entry.creation.payload()) else { return Ok(()) };
         let mut payload = Vec::new();
@@ -327,10 +328,11 @@ impl Session {
         Ok(())
     }
 
-    /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
-    /// order, what is imported before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
+    /// Divides records into those that need no program, and those that wait for its memory, or for memory and events of
+    /// others. Each part is in order, imports before objects that may refer to them. Textures and surfaces come last, by
+    /// their numbers: a driver counts.
     fn in_order(&self, records: Vec<(ObjectKind, JournalRecord)>) -> (Vec<JournalRecord>, Vec<JournalRecord>) {
-        // Memory that is the worker's own needs no program.
+        // The worker's own memory needs no program.
         let is_programs = |kind: ObjectKind, record: &JournalRecord| {
             let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == ObjectKind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
@@ -355,7 +357,7 @@ impl Session {
         (plain(first).collect(), plain(imported).chain(plain(second)).collect())
     }
 
-    /// Whether a frame is about memory or an event of another program's.
+    /// Returns whether a frame is about memory or an event of another program.
     fn is_imported(&self, kind: ObjectKind, record: &JournalRecord) -> bool {
         let id = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
         match (kind, record.opcode) {
@@ -366,7 +368,7 @@ impl Session {
                 let message = kdMemoryMap::decode(&record.payload).ok();
                 message.is_some_and(|message| self.shares.has_block(message.memory))
             }
-            // What may be done with it.
+            // Access rights to an imported mapping.
             (ObjectKind::Mapping, _) => {
                 let address = record.payload.first_chunk().map_or(0, |address| u64::from_le_bytes(*address));
                 let block = self.virtual_memory.block_at(address);
@@ -395,8 +397,8 @@ impl Session {
     }
 }
 
-/// Where a record comes: textures and surfaces by their numbers, after everything else; that a library is used before the frame
-/// that uses it, which would load it otherwise.
+/// Returns the sort key of a record. Textures and surfaces come last, by their numbers. The use of a library comes before
+/// the frame that uses it, which would load it otherwise.
 fn replay_key((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool) {
     match kind {
         ObjectKind::Texture | ObjectKind::Surface => (true, object_number(record), true),
@@ -404,7 +406,7 @@ fn replay_key((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool)
     }
 }
 
-/// Drops the sketches of executable graphs that are made where they were made first: these take their room themselves.
+/// Drops the sketches of executable graphs that are replayed where they were first made: these take their memory themselves.
 fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
     let creation_key = |record: &JournalRecord| (record.payload.first_chunk::<4>().copied(), record.order);
     let is_made = |(kind, record): &&(ObjectKind, JournalRecord)| {
@@ -414,7 +416,7 @@ fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
     records.retain(|(_, record)| record.step != ReplayStep::Sketch || !creation_keys.contains(&creation_key(record)));
 }
 
-/// The number that a driver chose for a texture or surface.
+/// Returns the number that a driver chose for a texture or surface.
 pub(super) fn object_number(record: &JournalRecord) -> u64 {
     let answer = record.answer.as_deref().and_then(<[u8]>::first_chunk);
     answer.map_or(0, |number| u64::from_le_bytes(*number))

@@ -1,4 +1,4 @@
-//! The state of a session as bytes: what a checkpoint keeps of it besides contents of memory and images of code.
+//! The saved state of a session: everything in a checkpoint except contents of memory and images of code.
 //!
 //! ```text
 //! magic       8 bytes "kdstate\n"        version  u32
@@ -16,8 +16,8 @@
 //! streams     since version 4, among the records: how many there were at once
 //! ```
 //!
-//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader believes nothing: a count costs
-//! input for every item, ranges are checked, and what is replayed passes the checks that every frame passes.
+//! Numbers are little-endian, bytes and texts have a `u32` length in front. A reader trusts nothing: a count costs
+//! input for every item, ranges are checked, and replayed frames pass the checks of every frame.
 
 use std::collections::BTreeMap;
 
@@ -36,15 +36,15 @@ use super::event_times::SavedTimes;
 use crate::calls::session_shared::Cuda;
 use crate::memory::shares::{Export, Exports, SharedObject};
 
-/// How it begins, and what this build writes.
+/// The magic bytes, and the version that this build writes.
 const CUDA_STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
-/// Arenas that a map is made of at most.
+/// Most arenas of a map.
 const MAX_SAVED_ARENAS: u32 = 16;
 
-/// What a worker must know before it can make the session.
+/// The requirements that a worker needs before it can make the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRequirements {
-    /// Where the arenas lay.
+    /// The address ranges of the arenas.
     pub arenas: Vec<ArenaRange>,
     /// Most device memory that the session may hold, in bytes; none: no limit.
     pub memory_limit: Option<u64>,
@@ -52,17 +52,17 @@ pub struct SessionRequirements {
     pub facts: Facts,
 }
 
-/// What was under way between frames.
+/// Pending work between frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Ids seen so far, by kind of handle.
     pub(crate) id_counts: [u32; 7],
     pub(crate) progress: SavedProgress,
-    /// The link is read by a thread of its own.
+    /// Whether a separate thread reads the link.
     pub(crate) is_relayed: bool,
-    /// Images that have not come whole: thread, size, what came.
+    /// Incomplete images: thread, size, the bytes so far.
     pub(crate) uploads: UnfinishedUploads,
-    /// What threads have linked and not fetched.
+    /// Images that threads have linked and not fetched.
     pub(crate) linked: Vec<(u32, Vec<u8>)>,
     /// The program's upcall thread waits for this frame's reply.
     pub(crate) upcall: Option<FrameHead>,
@@ -73,16 +73,16 @@ pub(crate) struct Pending {
 pub(crate) struct JournalState {
     pub(crate) opening: SessionRequirements,
     pub(crate) pending: Pending,
-    /// What can be made before the program is there.
+    /// Records that can be replayed before the program is there.
     pub(crate) first: Vec<JournalRecord>,
-    /// What needs the program's memory.
+    /// Records that need the program's memory.
     pub(crate) second: Vec<JournalRecord>,
     pub(crate) times: SavedTimes,
     pub(crate) exports: Exports,
 }
 
 impl SessionRequirements {
-    /// What is at the start of saved state.
+    /// Reads the start of saved state.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl JournalState {
     }
 }
 
-/// How many frames of each message a saved state would replay: what is in it, in short.
+/// Returns how many frames of each message a saved state would replay, as a summary.
 ///
 /// # Errors
 ///
@@ -238,7 +238,7 @@ pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateE
     Ok(all)
 }
 
-/// All that a saved state would replay.
+/// Returns all records that a saved state would replay.
 ///
 /// # Errors
 ///
@@ -248,7 +248,7 @@ pub(crate) fn records_of(bytes: &[u8]) -> Result<Vec<JournalRecord>, StateError>
     Ok(first.into_iter().chain(second).collect())
 }
 
-/// For tests that compare what two sessions would save.
+/// Decodes a saved state, for tests that compare those of two sessions.
 #[cfg(test)]
 pub(crate) fn read_state(bytes: &[u8]) -> Result<JournalState, StateError> {
     JournalState::decode(bytes)

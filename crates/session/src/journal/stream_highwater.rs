@@ -1,22 +1,22 @@
-//! How many streams there were at once in each context.
+//! The most streams that existed at once in each context.
 //!
-//! What a driver gives a stream stays its own when the stream ends, for those that follow, whatever their flags and priorities: four
-//! take a block of 2 MiB from the stock that variables of code come from (580.159.04, H100, 2026-11-26). So code that is loaded when
-//! there were 32 lies elsewhere than where there was one, also when all of them are gone. A replay has as many at once as there
-//! were, before it loads code.
+//! A driver keeps the resources of an ended stream for later ones, whatever their flags and priorities: four streams take a
+//! block of 2 MiB from the stock that also provides variables of code (580.159.04, H100, 2026-11-26). So code that is loaded
+//! after 32 streams existed lies elsewhere than after one, even when all streams are gone. A replay therefore makes as many
+//! at once before it loads code.
 
-/// Streams of a context that a replay makes at once.
+/// Most streams of a context that a replay makes at once.
 pub(super) const MAX_STREAMS: u32 = 1 << 16;
 
-/// Those of a context.
+/// The streams of a context.
 #[derive(Debug, Default)]
 pub(super) struct ContextHighwater {
     pub(super) alive: u32,
-    /// Numbers of the frames at which there were more than ever before: one, two, and so on.
+    /// Numbers of the frames at which there were more streams than ever before: one, two, and so on.
     raised: Vec<u64>,
 }
 
-/// Those of all, by the program's ids of contexts.
+/// The streams of all contexts, by the program's ids.
 #[derive(Debug, Default)]
 pub(crate) struct StreamHighwater {
     contexts: Vec<ContextHighwater>,
@@ -44,7 +44,7 @@ impl StreamHighwater {
 
     #[cold]
     fn grow(&mut self, context: usize) {
-        // The table of contexts has bounded the id.
+        // The table of contexts has checked the bound of the id.
         self.contexts.resize_with(context + 1, ContextHighwater::default);
     }
 
@@ -62,15 +62,15 @@ impl StreamHighwater {
         }
     }
 
-    /// The context had `count` streams at once when the frame number `order` was executed.
+    /// Notes that the context had `count` streams at once when the frame number `order` was executed.
     pub(super) fn raise(&mut self, context: u32, count: u32, order: u64) {
         let raised = &mut self.of(context).raised;
         raised.resize(raised.len().max(count as usize), order);
     }
 
-    /// Context, number of streams, and number of the frame, where there were more at once than of those that live in the end, and
-    /// something was put somewhere by the driver before there were more. Both lists are in order: of context and frame that made a
-    /// living stream, and of frames by which something was placed.
+    /// Returns context, number of streams, and number of the frame, where there were more streams at once than the finally
+    /// living ones, if the driver placed something before there were more. Both lists are sorted: contexts and frames of
+    /// living streams, and frames by which something was placed.
     pub(super) fn beyond(&self, living: &[(u32, u64)], placed: &[u64]) -> Vec<(u32, u32, u64)> {
         let mut beyond = Vec::new();
         for (context, pool) in (0..).zip(&self.contexts) {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(pools.beyond(&[], &[]), [], "nothing was placed");
         pools.end_context(2);
         assert_eq!(pools.beyond(&[], &[90]), [(1, 1, 70)]);
-        // A replay of that, and what follows.
+        // A replay of that, with later streams.
         let mut again = StreamHighwater::default();
         again.raise(2, 4, 4);
         again.count_stream(2, 9);

@@ -1,4 +1,4 @@
-//! Streams that a replay makes at once ([`super::stream_highwater`]).
+//! Makes the streams that a replay needs at once ([`super::stream_highwater`]).
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -12,7 +12,7 @@ use crate::device::ask::ask;
 use crate::state::Session;
 
 impl Session {
-    /// Has as many streams at once in a context as the program had at this place in the journal.
+    /// Makes as many streams at once in a context as the program had at this place in the journal.
     pub(super) fn pool_streams(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let count = used(record);
         if count > MAX_STREAMS {
@@ -20,7 +20,7 @@ impl Session {
         }
         self.enter_for(&self.head_of(record)).map_err(RebuildError::from_fault)?;
         let alive = self.journal.pools.of(self.current).alive;
-        // Where the driver makes no more, the addresses that are compared say whether that matters.
+        // If the driver makes fewer, the comparison of addresses shows whether that matters.
         // SAFETY: the output is a local.
         let make = |_| ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::NON_BLOCKING) }).ok();
         let further: Vec<CUstream> = (alive..count).map_while(make).collect();

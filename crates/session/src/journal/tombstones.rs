@@ -1,12 +1,12 @@
 //! Tombstones: contexts, modules, libraries and executable graphs that ended while younger code lives on.
 //!
-//! A driver puts the variables of a module where there is room when it is loaded. What ended before that left its room
-//! free again and is of no matter; what was there at that moment, and ended later, is replayed and ended again, so that
-//! the younger module finds the same room taken. The number of tombstones is bounded: the oldest are dropped, and where that
-//! moved something, a restore is refused when addresses are compared.
+//! A driver places the variables of a module in free memory when it is loaded. Objects that ended before have freed their
+//! memory and do not matter. Objects that existed at that moment, and ended later, are replayed and ended again, so that the
+//! younger module finds the same memory taken. The number of tombstones is bounded: the oldest are dropped. If that moves
+//! something, the comparison of addresses refuses the restore.
 //!
-//! The room of the first executable graph of a context stays the driver's when the graph ends, for those that follow
-//! (580.159.04): that one keeps its tombstone for good.
+//! The driver keeps the memory of a context's first executable graph for later ones when the graph ends (580.159.04): that
+//! graph keeps its tombstone for good.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,9 +14,9 @@ use katydid_session_core::JournalFrame;
 
 use super::entry::ObjectEntry;
 
-/// The most tombstones of a journal.
+/// Most tombstones of a journal.
 const MAX_TOMBSTONES: usize = 64;
-/// Bytes that the images and descriptions of all tombstones may have.
+/// Most bytes of the images and descriptions of all tombstones.
 const MAX_TOMBSTONE_BYTES: usize = 64 << 20;
 
 /// An object that was destroyed but is replayed for the address layout.
@@ -34,7 +34,7 @@ impl Tombstone {
         })
     }
 
-    /// It was there when something was made that had this number.
+    /// Returns whether it existed when the object with this number was made.
     pub(super) fn existed_at(&self, order: u64) -> bool {
         self.entry.creation.order < order && order < self.ended.order
     }
@@ -63,7 +63,7 @@ impl Tombstones {
         }
     }
 
-    /// Graphs have no room without their context, which has a tombstone by itself.
+    /// Removes the graphs of a context: they need no tombstones, as the context has its own.
     pub(super) fn end_context(&mut self, context: u32) {
         self.first_graphs.remove(&context);
         self.entries.retain(|tombstone| {

@@ -1,6 +1,6 @@
 //! Addresses as pointers.
 
-/// An address of an arena, which was mapped outside of Rust's knowledge.
+/// Returns an address of an arena, which was mapped outside of Rust's knowledge, as a pointer.
 pub(crate) fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }

@@ -1,8 +1,8 @@
-//! Which addresses a program may name in a copy or fill.
+//! Checks the addresses that a program names in a copy or fill.
 //!
-//! Under unified addressing a driver takes any address of its process for host memory, so a copy could read the
-//! worker itself. The rule kept here: only the session's arenas and reservations and the variables of its modules can be
-//! named. Of a pinned arena over memory of the program's, that is only what was found to have memory behind it.
+//! Under unified addressing a driver takes any address of its process for host memory, so a copy could read the worker
+//! itself. Therefore a program can only name the session's arenas and reservations, and the variables of its modules. If a
+//! pinned arena is the program's own memory, only the part that was found to have memory behind it counts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,21 +15,21 @@ use crate::calls::fault::Fault;
 /// The session's arenas and module variables.
 #[derive(Debug, Default)]
 pub(crate) struct AddressCheck {
-    /// A few wide ranges: device arenas.
+    /// Device arenas: a few wide ranges.
     arenas: Vec<Range<u64>>,
-    /// The pinned arena, as far as it has memory.
+    /// The part of the pinned arena that has memory.
     pinned: Range<u64>,
-    /// End of the arena itself.
+    /// End of the pinned arena itself.
     pinned_end: u64,
-    /// Variables of modules by address, with their size in bytes. Those of unloaded modules stay: an address that the
-    /// driver gave out is never memory of the worker. Where a later one lies over them they are one range.
+    /// Variables of modules by address, with their size in bytes. Those of unloaded modules stay: an address that the driver
+    /// returned is never memory of the worker. Overlapping variables are merged into one range.
     variables: BTreeMap<u64, u64>,
     /// Reservations of the program by address, with their size in bytes.
     reservations: BTreeMap<u64, u64>,
 }
 
 impl AddressCheck {
-    /// The arenas of `map`, and no variable yet.
+    /// Makes the check for the arenas of `map`, without variables.
     pub(crate) fn new(map: &AddressMap) -> Self {
         let arenas = (0..MAX_SESSION_DEVICES).filter_map(|device| map.device(device)).collect();
         let pinned = map.pinned().unwrap_or(0..0);
@@ -37,12 +37,12 @@ impl AddressCheck {
         Self { arenas, pinned, pinned_end, variables: BTreeMap::new(), reservations: BTreeMap::new() }
     }
 
-    /// The memory behind the pinned arena is the program's: none of it has been looked at yet.
+    /// Makes the pinned arena empty: the memory behind it is the program's, and none of it has been checked yet.
     pub(crate) fn share_pinned(&mut self) {
         self.pinned.end = self.pinned.start;
     }
 
-    /// There is memory up to the end of a block, if it lies in the pinned arena.
+    /// Extends the pinned arena to the end of a block in it, which has memory.
     pub(crate) fn admit_pinned(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         if self.pinned.start <= address && end <= self.pinned_end {
@@ -50,7 +50,7 @@ impl AddressCheck {
         }
     }
 
-    /// Notes a variable that the driver told the address of.
+    /// Adds a variable whose address the driver returned.
     pub(crate) fn add_variable(&mut self, address: u64, size: u64) {
         let (mut start, mut end) = (address, address.saturating_add(size));
         while let Some((&known, &length)) = self.variables.range(..end).next_back()
@@ -62,7 +62,7 @@ impl AddressCheck {
         self.variables.insert(start, end - start);
     }
 
-    /// Notes addresses that the program reserved: nothing of the worker's can lie there until they are given back.
+    /// Adds addresses that the program reserved: no memory of the worker can be there until they are freed.
     pub(crate) fn add_reservation(&mut self, address: u64, size: u64) {
         self.reservations.insert(address, size);
     }
@@ -72,11 +72,11 @@ impl AddressCheck {
         self.reservations.remove(&address);
     }
 
-    /// Passes `size` bytes at `address`.
+    /// Checks `size` bytes at `address`.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_VALUE`, as a driver answers for an address it does not know.
+    /// `CUDA_ERROR_INVALID_VALUE`, as a driver answers for an unknown address.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<(), Fault> {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let inside = |range: &Range<u64>| range.start <= address && end <= range.end;
@@ -91,7 +91,7 @@ impl AddressCheck {
     }
 }
 
-/// Whether one of `ranges` (size by address) holds all of `address..end`.
+/// Returns whether one of `ranges` (size by address) contains all of `address..end`.
 fn holds(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
     let below = ranges.range(..=address).next_back();
     below.is_some_and(|(start, size)| start.checked_add(*size).is_some_and(|limit| end <= limit))

@@ -1,4 +1,4 @@
-//! Counts what a session takes of device memory, and gives it back ([`crate::memory::holdings`]).
+//! Charges device memory to a session, and refunds it ([`crate::memory::holdings`]).
 
 #![expect(unsafe_code, reason = "asks the driver for limits")]
 
@@ -13,17 +13,17 @@ use crate::device::gather::current_device;
 use crate::memory::holdings::{CodeNeeds, CodeOrigin, DEFAULT_HEAP_BYTES, Library, stacks};
 use crate::state::Session;
 
-/// Managed blocks that a session may hold at a time.
+/// Most managed blocks of a session at a time.
 const MAX_MANAGED_BLOCKS: usize = 1 << 22;
-/// Largest code, in bytes, that is searched for its variables where there is no limit: unpacking it takes longer than loading it.
+/// Largest code, in bytes, that is searched for its variables without a limit: unpacking it takes longer than loading it.
 const LARGE_CODE_BYTES: usize = 4 << 20;
 
 impl Session {
-    /// Counts bytes of device memory.
+    /// Charges bytes of device memory.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY` where the limit leaves less; nothing is counted then.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the limit leaves less; nothing is charged then.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Fault> {
         if bytes > self.device.bytes_left() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
@@ -33,13 +33,13 @@ impl Session {
         Ok(())
     }
 
-    /// Bytes are free again.
+    /// Refunds bytes of device memory.
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.device.refund(bytes);
         self.shared.usage.set_memory(self.device.backed_bytes());
     }
 
-    /// Counts an array of so many bytes in the current context: what it takes.
+    /// Charges an array of so many bytes in the current context; returns the memory that it takes.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl Session {
         }
     }
 
-    /// What an image takes on the current context's device, or the first one. What cannot be read takes nothing: a driver that
-    /// loads it nevertheless is not the session's to judge.
+    /// Returns the memory that an image takes on the current context's device, or the first one. An unreadable image counts
+    /// as nothing: whether a driver loads it is not the session's decision.
     pub(crate) fn needs_of(&self, image: &OwnedImage) -> CodeNeeds {
         if self.device.limit().is_none() && image.length() > LARGE_CODE_BYTES {
             return CodeNeeds::default();
@@ -71,33 +71,33 @@ impl Session {
         CodeNeeds { bytes, uses_heap: declared.uses_heap }
     }
 
-    /// The current context's device, or the first one.
+    /// Returns the current context's device, or the first one.
     fn device_at_hand(&self) -> i32 {
         if self.entered == 0 { 0 } else { current_device(self.driver()).unwrap_or(0) }
     }
 
-    /// What a device says of itself; 0 where it says nothing.
+    /// Returns an attribute of a device; 0 for an unknown one.
     fn fact(&self, device: i32, attribute: i32) -> u64 {
         let facts = usize::try_from(device).ok().and_then(|ordinal| self.facts.devices.get(ordinal));
         let answer = facts.and_then(|facts| facts.attribute(attribute)).filter(|answer| answer.code == 0);
         answer.and_then(|answer| u64::try_from(answer.value).ok()).unwrap_or(0)
     }
 
-    /// Counts a module that is about to be loaded; [`Session::forget_code`] takes it back.
+    /// Charges a module that is about to be loaded; [`Session::forget_code`] refunds it.
     pub(crate) fn hold_module(&mut self, module: u32, needs: CodeNeeds) -> Result<(), Fault> {
         self.charge(needs.bytes)?;
         self.holdings.modules.insert(module, needs);
         Ok(())
     }
 
-    /// Counts a library that is about to be loaded; [`Session::forget_code`] takes it back.
+    /// Charges a library that is about to be loaded; [`Session::forget_code`] refunds it.
     pub(crate) fn hold_library(&mut self, library: u32, needs: CodeNeeds) -> Result<(), Fault> {
         self.charge(needs.bytes.saturating_mul(self.holdings.copies()))?;
         self.holdings.libraries.insert(library, Library { needs, is_used: false, local: 0 });
         Ok(())
     }
 
-    /// A module or library is gone, or was not loaded after all.
+    /// Refunds a module or library that is gone, or was not loaded after all.
     pub(crate) fn forget_code(&mut self, origin: CodeOrigin) {
         let bytes = match origin {
             CodeOrigin::Module(module) => self.holdings.modules.remove(&module).map_or(0, |needs| needs.bytes),
@@ -109,7 +109,7 @@ impl Session {
         self.refund(bytes);
     }
 
-    /// Counts what a new context takes at once; [`Session::forget_context`] takes it back.
+    /// Charges the memory that a new context takes at once; [`Session::forget_context`] refunds it.
     pub(crate) fn hold_context(&mut self, context: u32, device: i32) -> Result<(), Fault> {
         let rooms = self.holdings.new_rooms(self.resident_threads(device));
         self.charge(self.holdings.copy_of_libraries().saturating_add(rooms.bytes()))?;
@@ -117,10 +117,10 @@ impl Session {
         Ok(())
     }
 
-    /// A context is gone, or was not made after all; its modules have left the tables.
+    /// Refunds a context that is gone, or was not made after all; its modules have left the tables.
     pub(crate) fn forget_context(&mut self, context: u32) {
         let Some(rooms) = self.holdings.contexts.remove(&context) else { return };
-        // The last one leaves the libraries for the next.
+        // The last context leaves the libraries to the next.
         let mut bytes = self.holdings.copy_of_libraries().saturating_add(rooms.bytes());
         self.holdings.modules.retain(|module, needs| {
             let is_there = self.tables.modules.get(*module).is_ok();
@@ -134,11 +134,11 @@ impl Session {
         self.refund(bytes);
     }
 
-    /// A function or kernel was found: its code may allocate, and its threads want room.
+    /// Charges a function or kernel that was found: its code may allocate, and its threads need stacks.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY`; nothing is counted then.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; nothing is charged then.
     pub(crate) fn hold_function(&mut self, origin: CodeOrigin, facts: &FunctionFacts) -> Result<(), Fault> {
         let (module, library) = match origin {
             CodeOrigin::Module(module) => (module, self.tables.library_modules.get(&module).copied().unwrap_or(0)),
@@ -172,24 +172,24 @@ impl Session {
         Ok(())
     }
 
-    /// The heap of `malloc` of the current context, or of a new one.
+    /// Returns the size of the `malloc` heap of the current context, or of a new one.
     fn heap_limit(&self) -> u64 {
         // SAFETY: the output is a local.
         let answer = ask::<usize>(|out| unsafe { self.driver().cuCtxGetLimit(out, limit::MALLOC_HEAP_SIZE) });
         answer.map_or(DEFAULT_HEAP_BYTES, |bytes| bytes as u64)
     }
 
-    /// Threads that a device holds at a time.
+    /// Returns the number of threads that a device holds at a time.
     fn resident_threads(&self, device: i32) -> u64 {
         let of = |attribute: u32| self.fact(device, attribute as i32);
         of(device_attribute::MULTIPROCESSOR_COUNT) * of(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)
     }
 
-    /// Counts a limit of the current context, which the driver has set to `value`; it was `previous_limit`.
+    /// Charges a limit of the current context, which the driver has changed from `previous_limit` to `value`.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY`; then the limit counts as before.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; then the old limit counts.
     pub(crate) fn hold_limit(&mut self, limit_kind: u32, previous_limit: u64, value: u64) -> Result<(), Fault> {
         let (context, threads) = (self.current, self.resident_threads(self.device_at_hand()));
         let Some(current) = self.holdings.contexts.get(&context) else { return Ok(()) };
@@ -213,11 +213,11 @@ impl Session {
         Ok(())
     }
 
-    /// Counts a managed block, which goes with a context or, with 0, with none.
+    /// Charges a managed block, which ends with a context or, with 0, with none.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, or `INVALID_VALUE` for a block that is there already.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, or `INVALID_VALUE` for a block that is charged already.
     pub(crate) fn hold_managed(&mut self, address: u64, size: u64, context: u32) -> Result<(), Fault> {
         if self.holdings.is_managed(address) || (context != 0 && !self.holdings.contexts.contains_key(&context)) {
             return Err(CUresult::ERROR_INVALID_VALUE.into());
@@ -230,11 +230,11 @@ impl Session {
         Ok(())
     }
 
-    /// Counts a managed block no more.
+    /// Refunds a managed block.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_VALUE` for none.
+    /// `CUDA_ERROR_INVALID_VALUE` for an unknown one.
     pub(crate) fn forget_managed(&mut self, address: u64) -> Result<(), Fault> {
         let (size, _) = self.holdings.managed.remove(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.refund(size);

@@ -1,7 +1,7 @@
-//! Which address ranges of an arena are backed, each with what backs it.
+//! The backed address ranges of an arena, each with its backing.
 //!
-//! The program names ranges; the rule kept here is that no range is backed twice, and that only whole backed ranges
-//! are taken away again. Addresses and sizes are bytes.
+//! The program names ranges. No range is backed twice, and only whole backed ranges are removed. Addresses and sizes are in
+//! bytes.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ impl<T> Default for Chunks<T> {
 }
 
 impl<T> Chunks<T> {
-    /// Bytes backed in all.
+    /// Returns the total of backed bytes.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Whether `size` bytes from `address` touch no backed range. An overflowing range is never free.
+    /// Returns whether `size` bytes from `address` touch no backed range. An overflowing range is never free.
     pub(crate) fn is_free(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         match self.ranges.range(..end).next_back() {
@@ -33,7 +33,7 @@ impl<T> Chunks<T> {
         }
     }
 
-    /// Notes a backed range; `false`, and nothing noted, when it touches one already there or is empty.
+    /// Adds a backed range; returns `false`, and adds nothing, if it is empty or touches another one.
     pub(crate) fn insert(&mut self, address: u64, size: u64, backing: T) -> bool {
         let fits = size > 0 && self.is_free(address, size);
         if fits {
@@ -43,7 +43,7 @@ impl<T> Chunks<T> {
         fits
     }
 
-    /// Takes away the ranges that fill `address .. address + size` exactly; `None` when gaps or cut ranges are in it.
+    /// Removes the ranges that fill `address .. address + size` exactly; `None` if there are gaps or cut ranges.
     pub(crate) fn remove(&mut self, address: u64, size: u64) -> Option<Vec<(u64, u64, T)>> {
         let end = address.checked_add(size)?;
         let mut expected = address;
@@ -66,17 +66,17 @@ impl<T> Chunks<T> {
         )
     }
 
-    /// Whether the range is one that was noted, as a whole.
+    /// Returns whether the range is one that was added, as a whole.
     pub(crate) fn is_whole_allocation(&self, address: u64, size: u64) -> bool {
         self.ranges.get(&address).is_some_and(|(length, _)| *length == size)
     }
 
-    /// What backs the range that begins at an address.
+    /// Returns the backing of the range that begins at an address.
     pub(crate) fn at(&self, address: u64) -> Option<&T> {
         self.ranges.get(&address).map(|(_, backing)| backing)
     }
 
-    /// Whether every byte of the range is backed.
+    /// Returns whether every byte of the range is backed.
     pub(crate) fn covers(&self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         let mut at = address;
@@ -94,7 +94,7 @@ impl<T> Chunks<T> {
         self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
     }
 
-    /// Every range, lowest first, to be changed.
+    /// Every range, lowest first, with a mutable backing.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, u64, &mut T)> {
         self.ranges.iter_mut().map(|(base, (length, backing))| (*base, *length, backing))
     }

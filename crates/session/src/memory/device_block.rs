@@ -1,4 +1,4 @@
-//! Blocks of device memory: made, and opened for devices.
+//! Blocks of device memory: creation, and access for devices.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -10,13 +10,13 @@ use katydid_driver::Driver;
 
 use crate::device::ask::ask;
 
-/// Lets `peers` read and write what was mapped at a reserved address; unmaps it where that fails.
+/// Lets `peers` read and write memory mapped at a reserved address; unmaps it on failure.
 pub(crate) fn open(driver: &Driver, peers: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
     let length = size as usize;
     let access = peers.iter().map(|id| access(*id)).collect::<Vec<_>>();
     // SAFETY: the caller has mapped the range; `access` outlives the call and has as many entries as said.
     let all = unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), access.len()) };
-    // A driver may refuse a peer that it said could have access: then the owner alone has it.
+    // A driver may refuse a peer that it reported as capable: then only the owner has access.
     // SAFETY: as above, with the first entry, which is the device itself.
     let set = all.ok().or_else(|_| unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), 1) }.ok());
     if set.is_err() {
@@ -26,7 +26,7 @@ pub(crate) fn open(driver: &Driver, peers: &[i32], address: u64, size: u64) -> R
     set
 }
 
-/// New memory of `device`, not yet mapped anywhere.
+/// Allocates new memory of `device`, not yet mapped.
 pub(crate) fn create(driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {
     make(driver, device, size, 0)
 }
@@ -48,7 +48,7 @@ pub(super) fn make(
     ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const requested, 0) })
 }
 
-/// Reading and writing for `device`.
+/// Returns a grant of reading and writing for `device`.
 pub(crate) fn access(device: i32) -> CUmemAccessDesc {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
     CUmemAccessDesc { location, flags: access_flags::READ_WRITE }

@@ -1,7 +1,7 @@
-//! Device memory: addresses reserved for the whole session, backed piece by piece as the program asks.
+//! Device memory: addresses reserved for the whole session, and backed piece by piece for the program.
 //!
-//! The program says where, because it hands out addresses itself; the rule kept here is that it can say nothing that
-//! is outside the arena, backed twice, or beyond its limit. Sizes and addresses are bytes, whole granules.
+//! The program chooses addresses, because it allocates from the arenas itself. It can choose nothing that is outside the
+//! arena, backed twice, or beyond its limit. Sizes and addresses are in bytes, whole granules.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -23,7 +23,7 @@ pub struct DeviceMemory {
     map: AddressMap,
     /// Grown pieces of each device's arena, by the device's ordinal.
     devices: Vec<Chunks<()>>,
-    /// Devices that may touch each device's memory, itself first.
+    /// Devices that may access each device's memory, itself first.
     peers: Vec<Vec<i32>>,
     /// Whether blocks of a device can be exported to other processes.
     is_exportable: Vec<bool>,
@@ -31,12 +31,12 @@ pub struct DeviceMemory {
     limit: Option<u64>,
     /// Bytes outside the arenas that count as well.
     charged: u64,
-    /// In a rehearsal: what stands for all memory of each device.
+    /// In a rehearsal: the stand-ins for all memory of each device.
     stand_ins: Option<StandIns>,
 }
 
 impl DeviceMemory {
-    /// Memory in arenas that [`reserve`] reserved. `limit` is in bytes.
+    /// Makes the memory of arenas that [`reserve`] reserved. `limit` is in bytes.
     pub fn new(map: AddressMap, facts: &Facts, limit: Option<u64>) -> Self {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
         let peers = (0..facts.devices.len()).map(|device| peers(facts, device)).collect();
@@ -44,44 +44,44 @@ impl DeviceMemory {
         Self { map, devices, peers, is_exportable, limit, charged: 0, stand_ins: None }
     }
 
-    /// From here on memory has no contents: little memory of the device stands for all of it.
+    /// Begins a rehearsal: memory has no contents from here on, and little memory of the device stands in for all of it.
     pub(crate) fn begin_rehearsal(&mut self) {
         self.stand_ins = Some(StandIns::default());
     }
 
-    /// Whether memory has no contents.
+    /// Returns whether memory has no contents.
     pub(crate) fn is_rehearsal(&self) -> bool {
         self.stand_ins.is_some()
     }
 
-    /// Where the arenas lie.
+    /// Returns the map of the arenas.
     pub(crate) fn map(&self) -> &AddressMap {
         &self.map
     }
 
-    /// Bytes backed on all devices, and those charged.
+    /// Returns the bytes backed on all devices, and those charged.
     pub(crate) fn backed_bytes(&self) -> u64 {
         self.devices.iter().map(Chunks::total).sum::<u64>() + self.charged
     }
 
-    /// Bytes backed on one device, and those charged, at most: of what was allocated outside the arenas, no thread says
-    /// where it is.
+    /// Returns the most bytes backed on one device, and those charged: no table tells the device of memory that was
+    /// allocated outside the arenas.
     pub(crate) fn held_of(&self, device: i32) -> u64 {
         let chunks = usize::try_from(device).ok().and_then(|ordinal| self.devices.get(ordinal));
         chunks.map_or(0, Chunks::total) + self.charged
     }
 
-    /// Counts memory that was had outside the arenas.
+    /// Charges memory outside the arenas.
     pub(crate) fn charge(&mut self, bytes: u64) {
         self.charged += bytes;
     }
 
-    /// Counts it no more.
+    /// Refunds memory outside the arenas.
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.charged -= bytes;
     }
 
-    /// Bytes that the limit leaves; without one, more than any device has.
+    /// Returns the bytes that the limit leaves; without one, more than any device has.
     pub(crate) fn bytes_left(&self) -> u64 {
         self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.backed_bytes()))
     }
@@ -95,8 +95,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the limit has no room; a session error for a range that
-    /// no honest program names.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the limit leaves too little; a session error for a range that
+    /// no correct program names.
     pub(crate) fn grow(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
         let ordinal = self.check(device, address, size)?;
         if !self.devices[ordinal].is_free(address, size) {
@@ -113,11 +113,12 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// In a rehearsal: has little memory of `device` stand, at reserved addresses of the program, for what another session exports.
+    /// In a rehearsal: maps little memory of `device` at reserved addresses of the program, as a stand-in for another
+    /// session's export.
     ///
     /// # Errors
     ///
-    /// `INVALID_DEVICE`, `NOT_SUPPORTED` outside a rehearsal, or what the driver says.
+    /// `INVALID_DEVICE`, `NOT_SUPPORTED` outside a rehearsal, or the driver's code.
     pub(crate) fn stand_in(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
         let peers = usize::try_from(device).ok().and_then(|ordinal| self.peers.get(ordinal));
         let peers = peers.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
@@ -125,14 +126,14 @@ impl DeviceMemory {
         Ok(stand_ins.back(driver, device, peers, address, size)?)
     }
 
-    /// Gives all memory back, which nothing uses; the tables stay. What was given back before is no failure.
+    /// Unmaps all memory, which nothing uses; the tables stay. Memory that was unmapped before is no failure.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn unmap_all(&self, driver: &Driver) -> Result<(), CUresult> {
         for (_, address, size) in self.ranges() {
-            // SAFETY: a grown piece of an arena, which nothing uses, by the caller's word.
+            // SAFETY: a grown piece of an arena, which nothing uses, by the caller's promise.
             match unsafe { driver.cuMemUnmap(address, size as usize) } {
                 CUresult::SUCCESS | CUresult::ERROR_INVALID_VALUE => {}
                 code => return Err(code),
@@ -141,13 +142,13 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Backs every range again that was unmapped: with new memory, which has no contents yet.
+    /// Backs every unmapped range again, with new memory without contents.
     ///
     /// # Errors
     ///
     /// As [`DeviceMemory::grow`].
     pub(crate) fn map_again(&self, driver: &Driver) -> Result<(), CUresult> {
-        // After an attempt that has failed some are there.
+        // A failed attempt may have left some mapped.
         self.unmap_all(driver)?;
         for (device, address, size) in self.ranges() {
             let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
@@ -165,11 +166,11 @@ impl DeviceMemory {
         self.devices.iter().enumerate().flat_map(of_device)
     }
 
-    /// The grown pieces that hold a range: address and size of each.
+    /// Returns the grown pieces that contain a range: address and size of each.
     ///
     /// # Errors
     ///
-    /// `INVALID_VALUE` where not all of it is backed, `NOT_SUPPORTED` where the device's memory cannot be exported.
+    /// `INVALID_VALUE` if the range is not fully backed, `NOT_SUPPORTED` if the device's memory cannot be exported.
     pub(crate) fn pieces(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
         let end = address.checked_add(size).filter(|end| *end > address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         for (chunks, is_exportable) in self.devices.iter().zip(&self.is_exportable) {
@@ -185,7 +186,7 @@ impl DeviceMemory {
         Err(CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// Reading and writing for a device and those that can access it, itself first.
+    /// Returns grants of reading and writing for a device and its peers, itself first.
     ///
     /// # Errors
     ///
@@ -196,18 +197,18 @@ impl DeviceMemory {
         Ok(peers.iter().map(|id| access(*id)).collect())
     }
 
-    /// Takes ranges out of the tables; the caller unmaps them: address and size of each.
+    /// Removes ranges from the tables, which the caller unmaps; returns address and size of each.
     ///
     /// # Errors
     ///
-    /// A session error for a range that is not made of what was grown.
+    /// A session error for a range that does not consist of grown pieces.
     pub(crate) fn shrink(&mut self, device: i32, address: u64, size: u64) -> Result<Vec<(u64, u64)>, Fault> {
         let ordinal = self.check(device, address, size)?;
         let gone = self.devices[ordinal].remove(address, size).ok_or_else(|| out_of_range(address, size))?;
         Ok(gone.into_iter().map(|(address, size, ())| (address, size)).collect())
     }
 
-    /// The device's position in our lists, if the range is made of whole granules of its arena.
+    /// Returns the device's index in the tables, if the range consists of whole granules of its arena.
     fn check(&self, device: i32, address: u64, size: u64) -> Result<usize, Fault> {
         let number = u32::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
         let ordinal = number as usize;
@@ -227,20 +228,20 @@ fn out_of_range(address: u64, size: u64) -> Fault {
     SessionError::BadRange { what: "device memory", address, size }.into()
 }
 
-/// Whether the driver says that blocks of a device become file descriptors.
+/// Returns whether blocks of a device can be exported as file descriptors, by the driver's facts.
 fn is_exportable(facts: &DeviceFacts) -> bool {
     let answer = facts.attribute(device_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as i32);
     answer.is_some_and(|answer| answer.code == 0 && answer.value != 0)
 }
 
-/// The device itself, and those that can access it.
+/// Returns the device itself, and those that can access it.
 fn peers(facts: &Facts, device: usize) -> Vec<i32> {
     let others = (0..facts.devices.len())
         .filter(|other| *other != device && facts.peer(*other, device).is_some_and(|peer| peer.can_access.value != 0));
     std::iter::once(device).chain(others).filter_map(|ordinal| i32::try_from(ordinal).ok()).collect()
 }
 
-/// Reserves the addresses of every device in a candidate range; `false`, and nothing reserved, when the driver gives
+/// Reserves the addresses of every device in a candidate range; returns `false`, and reserves nothing, if the driver chooses
 /// others.
 pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
     let mut reserved = Vec::new();
@@ -253,7 +254,7 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
         match got {
             Ok(address) if address == range.start => reserved.push((address, size)),
             Ok(address) => {
-                // SAFETY: gives back what was just reserved.
+                // SAFETY: frees the addresses that were just reserved.
                 let _ = unsafe { driver.cuMemAddressFree(address, size) };
                 break;
             }
@@ -264,7 +265,7 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
         return true;
     }
     for (address, size) in reserved {
-        // SAFETY: gives back what was reserved above; nothing was mapped there.
+        // SAFETY: frees the addresses reserved above; nothing was mapped there.
         let _ = unsafe { driver.cuMemAddressFree(address, size) };
     }
     false
@@ -279,7 +280,7 @@ fn back(
     size: u64,
 ) -> Result<(), CUresult> {
     let length = size as usize;
-    // What the program may export later must be made for it now; where that is refused after all, it is not exported.
+    // Memory must be made exportable in advance; if that is refused after all, it is not exportable.
     let exportable = || make(driver, device, size, POSIX_FD_HANDLE_TYPE);
     let memory = match is_exportable.then(exportable) {
         Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
@@ -288,7 +289,7 @@ fn back(
     }?;
     // SAFETY: the range is reserved for the session and, by the session's tables, not mapped.
     let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
-    // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
+    // SAFETY: created above; the mapping, if there is one, keeps the memory alive from here on.
     let _ = unsafe { driver.cuMemRelease(memory) };
     mapped.ok()?;
     open(driver, peers, address, size)

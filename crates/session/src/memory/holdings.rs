@@ -1,7 +1,7 @@
-//! What a session holds of device memory beside the blocks that it asks for: variables of its code, heaps and stacks of its
-//! kernels, managed memory.
+//! Device memory of a session beside the blocks that it allocates: variables of its code, heaps and stacks of its kernels,
+//! managed memory.
 //!
-//! All of it counts against the session's limit, at the call that a driver would refuse it at. The rules:
+//! All of it counts against the session's limit, at the call at which a driver would refuse it. The rules:
 //!
 //! - A module's variables count in its context. A library's count once in every context there is, as drivers load it eagerly.
 //! - The heap of device code's `malloc` counts as a whole in a context, from when the program chooses its size or finds a
@@ -10,9 +10,9 @@
 //!   with more local memory than that counts as such a stack, from when it is found.
 //! - A managed block counts where the program allocates it, wherever its pages are.
 //!
-//! - The machine code that a module brings counts with it.
+//! - A module's machine code counts with it.
 //!
-//! What a driver compiles from PTX, and what a context takes by itself, do not count.
+//! Code that a driver compiles from PTX, and a context's own memory, do not count.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,12 +21,12 @@ const DEFAULT_STACK_BYTES: u64 = 1 << 10;
 /// Bytes of the heap of `malloc` in a new context.
 pub(super) const DEFAULT_HEAP_BYTES: u64 = 8 << 20;
 
-/// What code takes where it is loaded.
+/// Memory that code takes when it is loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CodeNeeds {
     /// Bytes of its variables.
     pub(crate) bytes: u64,
-    /// It allocates memory on the device.
+    /// Whether it allocates memory on the device.
     pub(crate) uses_heap: bool,
 }
 
@@ -35,24 +35,24 @@ pub(crate) struct CodeNeeds {
 pub(super) struct Library {
     pub(super) needs: CodeNeeds,
     pub(super) is_used: bool,
-    /// Bytes of a thread that the largest of its kernels wants.
+    /// Local bytes of a thread in its largest kernel.
     pub(super) local: u64,
 }
 
-/// What a context was charged.
+/// Charges of a context.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContextCharge {
     /// For the heap of `malloc`.
     pub(super) heap: u64,
-    /// For stacks beyond the first size.
+    /// For stacks beyond their first size.
     pub(super) stacks: u64,
-    /// For the buffer of `printf` beyond the first size.
+    /// For the buffer of `printf` beyond its first size.
     pub(super) output: u64,
-    /// That size, once the program has chosen another.
+    /// The first size of that buffer, once the program has chosen another.
     pub(super) first_output: Option<u64>,
-    /// Bytes of a thread's stack that the program chose.
+    /// Bytes of a thread's stack as the program chose them.
     pub(super) stack: u64,
-    /// Bytes of a thread that the largest function wants.
+    /// Local bytes of a thread in the largest function.
     pub(super) local: u64,
 }
 
@@ -67,25 +67,25 @@ impl ContextCharge {
 pub(crate) struct Holdings {
     pub(super) modules: HashMap<u32, CodeNeeds>,
     pub(super) libraries: HashMap<u32, Library>,
-    /// Every context but green ones, which share the memory of their primary context.
+    /// Every context except green ones, which share the memory of their primary context.
     pub(super) contexts: BTreeMap<u32, ContextCharge>,
-    /// By address: size, and the context that the block goes with; 0: none.
+    /// By address: size, and the context with which the block ends; 0: none.
     pub(super) managed: BTreeMap<u64, (u64, u32)>,
 }
 
 impl Holdings {
-    /// Times that a library counts.
+    /// Returns how often a library counts.
     pub(super) fn copies(&self) -> u64 {
         self.contexts.len().max(1) as u64
     }
 
-    /// What libraries take again in one context more.
+    /// Returns the bytes that libraries take again in one more context.
     pub(super) fn copy_of_libraries(&self) -> u64 {
         let variables = self.libraries.values().map(|it| it.needs.bytes).fold(0, u64::saturating_add);
         if self.contexts.is_empty() { 0 } else { variables }
     }
 
-    /// What kernels of libraries want in a new context on a device with this many resident threads.
+    /// Returns the memory for kernels of libraries in a new context on a device with this many resident threads.
     pub(super) fn new_rooms(&self, threads: u64) -> ContextCharge {
         let has_heap = self.libraries.values().any(|it| it.is_used && it.needs.uses_heap);
         let local = self.libraries.values().map(|it| it.local).max().unwrap_or(0);
@@ -93,26 +93,26 @@ impl Holdings {
         ContextCharge { heap, stacks: stacks(0, local, threads), local, ..ContextCharge::default() }
     }
 
-    /// Whether a managed block begins there.
+    /// Returns whether a managed block begins at the address.
     pub(crate) fn is_managed(&self, address: u64) -> bool {
         self.managed.contains_key(&address)
     }
 
-    /// Whether code allocates memory on the device: a module's own, or that of a library.
+    /// Returns whether code allocates memory on the device: a module's own, or that of a library.
     pub(super) fn uses_heap(&self, module: u32, library: u32) -> bool {
         let of_module = self.modules.get(&module).is_some_and(|needs| needs.uses_heap);
         of_module || self.libraries.get(&library).is_some_and(|it| it.needs.uses_heap)
     }
 }
 
-/// Which code a function is of.
+/// The code of a function.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CodeOrigin {
     Module(u32),
     Library(u32),
 }
 
-/// What stacks of a size take beyond those that a context begins with, where a function wants `local` bytes of each.
+/// Returns the bytes of all stacks beyond their first size, if a function needs `local` bytes of each.
 pub(super) fn stacks(stack: u64, local: u64, threads: u64) -> u64 {
     stack.max(local).saturating_sub(DEFAULT_STACK_BYTES).saturating_mul(threads)
 }

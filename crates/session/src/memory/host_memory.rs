@@ -1,10 +1,9 @@
 //! Pinned host memory: an arena at the same address on both sides, registered with the driver block by block.
 //!
-//! On a shared-memory link the arena is the program's own memory; on a stream link it is memory of the worker that
-//! the program pushes to and pulls from. Pages outside of the arena are memory that the program registered: the worker
-//! makes pages of its own at the same address, if nothing of its own lies there, and they too are pushed and pulled.
-//! Either way only whole pages can be named, and only registered blocks are written or read. Sizes and addresses are
-//! bytes.
+//! On a shared-memory link the arena is the program's own memory. On a stream link it is memory of the worker, to which the
+//! program pushes and from which it pulls. Pages outside of the arena are memory that the program registered: the worker
+//! makes its own pages at the same address, unless it has other memory there, and they are pushed and pulled too. Either way
+//! only whole pages can be named, and only registered blocks are written or read. Sizes and addresses are in bytes.
 
 #![expect(unsafe_code, reason = "copies from and to memory that the program and the GPU see")]
 
@@ -26,35 +25,35 @@ use crate::memory::large_pages;
 
 /// Registered blocks are whole pages.
 pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
-/// Bytes of the words that are pushed of a page of which some are.
+/// Bytes of a word in a partial push of a page.
 const PAGE_WORD_BYTES: usize = 4;
-/// Bytes in front of such words: a bit for each word of the page.
+/// Bytes of the bit mask in front of such words: a bit for each word of the page.
 const PAGE_MASK_BYTES: usize = PAGE_BYTES as usize / PAGE_WORD_BYTES / 8;
-/// Bytes of what stands for memory of the host in a rehearsal: so large that a process may have enough mappings of it.
+/// Bytes of the stand-in for host memory in a rehearsal: large, since a process may have a limited number of mappings.
 const STAND_IN_SIZE: u64 = 64 << 20;
 
-/// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
+/// Memory of the worker that can be pushed and pulled: the program has its own pages of it, or the same ones.
 ///
-/// The main loop alone changes the tables. Any other thread that writes or reads a block's memory holds them meanwhile: it stays until
-/// then. A program pushes and pulls no variable that it is unloading, and no mapping that it is taking away.
+/// Only the main loop changes the tables. Any other thread locks them while it reads or writes a block's memory, which stays
+/// until then. A program pushes and pulls no variable that it is unloading, and no mapping that it is removing.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Chunks<BlockUse>>);
 
-/// Why memory is there.
+/// The reason for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockUse {
-    /// It was registered, in the context of this wire id; 0 once that is gone.
+    /// The program registered it, in the context of this wire id; 0 once that is gone.
     Registered(u32),
-    /// It is a variable that the driver put into managed memory.
+    /// It is a variable that the driver placed in managed memory.
     Variable(VariableOwner),
-    /// It is the host's, and the program has mapped it and opened it for itself.
+    /// It is host memory that the program has mapped and opened for itself.
     Mapped,
 }
 
-/// What a variable goes with, by wire ids.
+/// The owner of a variable, by wire ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VariableOwner {
-    /// Goes with its context itself.
+    /// Ends with the module or its context.
     Module {
         module: u32,
         context: u32,
@@ -78,7 +77,7 @@ impl Blocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a managed variable. Others that the tables have there are gone, or are the same one.
+    /// Adds a managed variable. Overlapping ones in the tables are gone, or are the same one.
     pub(crate) fn add_variable(&self, address: u64, size: u64, owner: VariableOwner) {
         let mut blocks = self.lock();
         let end = address.saturating_add(size);
@@ -88,33 +87,34 @@ impl Blocks {
         blocks.insert(address, size, BlockUse::Variable(owner));
     }
 
-    /// Variables have gone with their owners.
+    /// Removes variables whose owners are gone.
     pub(crate) fn forget_variables(&self, is_gone: impl Fn(VariableOwner) -> bool) {
         forget(&mut self.lock(), |_, _, held| matches!(held, BlockUse::Variable(owner) if is_gone(owner)));
     }
 
-    /// Notes that the program may use a mapping of the host's memory, or may not any more.
+    /// Notes whether the program may use a mapping of host memory.
     pub(crate) fn open(&self, address: u64, size: u64, is_open: bool) {
         let mut blocks = self.lock();
         if is_open {
-            // One that was open before stays so.
+            // An open mapping stays open.
             blocks.insert(address, size, BlockUse::Mapped);
         } else {
             forget(&mut blocks, |start, _, held| start == address && held == BlockUse::Mapped);
         }
     }
 
-    /// Whether all of the range is in the tables.
+    /// Returns whether all of the range is in the tables.
     pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
         self.lock().covers(address, size)
     }
 
-    /// Writes `data`, if all of that is in the tables. The GPU may read meanwhile: the program's race, as it would be natively.
+    /// Writes `data`, if its whole range is in the tables. The GPU may read meanwhile: that race is the program's, as
+    /// natively.
     pub(crate) fn push(&self, address: u64, data: &[u8]) -> bool {
         let blocks = self.lock();
         let holds = blocks.covers(address, data.len() as u64);
         if holds {
-            // SAFETY: there, and stays so while the tables are held.
+            // SAFETY: the memory is there, and stays so while the tables are locked.
             unsafe { push(address, data) };
         }
         holds
@@ -131,7 +131,7 @@ impl Blocks {
         holds
     }
 
-    /// Copies these ranges, addresses and sizes, one behind the other, if all of that is in the tables.
+    /// Copies these ranges, addresses and sizes, one after the other, if all of them are in the tables.
     pub(crate) fn pull(&self, ranges: &[(u64, u32)]) -> Option<Vec<u8>> {
         let blocks = self.lock();
         let mut data = Vec::with_capacity(ranges.iter().map(|(_, size)| *size as usize).sum());
@@ -143,7 +143,7 @@ impl Blocks {
     }
 }
 
-/// Takes blocks out of the tables.
+/// Removes blocks from the tables.
 fn forget(blocks: &mut Chunks<BlockUse>, is_gone: impl Fn(u64, u64, BlockUse) -> bool) {
     let gone: Vec<_> =
         blocks.iter().filter(|(at, size, held)| is_gone(*at, *size, **held)).map(|(at, size, _)| (at, size)).collect();
@@ -158,44 +158,43 @@ pub struct HostMemory {
     /// Keeps the mapping alive.
     arena: Reservation,
     blocks: Arc<Blocks>,
-    /// A context went and took registrations with it.
+    /// Whether a context has gone and taken registrations with it.
     is_stale: bool,
-    /// The program has its own view of the same pages, which are this memory's; otherwise they are the worker's alone.
+    /// The program's memory if both sides map the same pages; otherwise the pages are the worker's alone.
     shared: Option<OwnedFd>,
-    /// In a rehearsal: what stands for all memory of the host.
+    /// In a rehearsal: the stand-in for all host memory.
     stand_in: Option<OwnedFd>,
-    /// The program has a copy of what was shared, and will bring it.
+    /// Whether the program has a copy of the shared pages, and will bring it.
     awaits_program: bool,
 }
 
 impl HostMemory {
-    /// An arena over the whole length of which private memory is mapped, readable and writable.
+    /// Makes an arena whose whole length is private memory, readable and writable.
     pub fn private(arena: Reservation) -> Self {
         Self { arena, blocks: Arc::default(), is_stale: false, shared: None, stand_in: None, awaits_program: false }
     }
 
-    /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
-    /// becomes shorter, but may be shorter than the arena.
+    /// Makes an arena whose whole length is mapped to the program's memory, readable and writable. That memory never
+    /// shrinks, but may be shorter than the arena.
     pub fn shared(arena: Reservation, shared: OwnedFd) -> Self {
         Self { shared: Some(shared), ..Self::private(arena) }
     }
 
-    /// The table of blocks, for the thread that reads the link while the main loop is held up.
+    /// Returns the table of blocks, for the relay while the main loop is blocked.
     pub(crate) fn shared_blocks(&self) -> Arc<Blocks> {
         Arc::clone(&self.blocks)
     }
 
-    /// Whether the program has the same pages.
+    /// Returns whether the program has the same pages.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// The program is there: `shared` is its own memory, which takes the place of what was mapped; without any, the
-    /// pages stay the worker's.
+    /// Joins the program's memory: `shared` replaces the mapped memory. Without it, the pages stay the worker's.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// The system's error.
     pub(crate) fn join(&mut self, shared: Option<BorrowedFd<'_>>) -> Result<(), ReserveError> {
         if let Some(shared) = shared {
             self.shared = Some(self.arena.join(shared)?);
@@ -204,17 +203,17 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Ends the registrations and keeps the tables; gives up what the program shares, which it will bring again. Contents of pages
-    /// that are the worker's alone stay.
+    /// Ends the registrations and keeps the tables. Gives up shared memory, which the program will bring again. Contents of
+    /// pages that are only the worker's stay.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn suspend(&mut self, driver: &Driver) -> Result<(), CUresult> {
         for (address, _) in self.known_blocks() {
             // SAFETY: a registered block, which nothing uses.
             match unsafe { driver.cuMemHostUnregister(pointer(address).cast()) } {
-                // An attempt before has come so far.
+                // An earlier attempt has done that.
                 CUresult::SUCCESS | CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED => {}
                 code => return Err(code),
             }
@@ -227,16 +226,16 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Whether [`HostMemory::join`] is still to come after [`HostMemory::suspend`].
+    /// Returns whether [`HostMemory::join`] is still to come after [`HostMemory::suspend`].
     pub(crate) fn awaits_program(&self) -> bool {
         self.awaits_program
     }
 
-    /// Registers again what [`HostMemory::suspend`] has unregistered. A context is current.
+    /// Repeats the registrations that [`HostMemory::suspend`] has ended. A context is current.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn register_again(&self, driver: &Driver) -> Result<(), CUresult> {
         for (address, size) in self.known_blocks() {
             if self.is_shared() && self.is_inside(address) {
@@ -250,18 +249,18 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Blocks that the driver knows, or knew before [`HostMemory::suspend`]: address and size.
+    /// Returns blocks that the driver knows, or knew before [`HostMemory::suspend`]: address and size.
     fn known_blocks(&self) -> Vec<(u64, u64)> {
         let blocks = self.blocks.lock();
         let known = blocks.iter().filter(|block| matches!(block.2, BlockUse::Registered(context) if *context != 0));
         known.map(|(address, size, _)| (address, size)).collect()
     }
 
-    /// From here on what is registered has no contents: little memory stands for all of it.
+    /// Begins a rehearsal: registered memory has no contents from here on, and little memory stands in for all of it.
     ///
     /// # Errors
     ///
-    /// What the system refuses.
+    /// The system's error.
     pub(crate) fn begin_rehearsal(&mut self) -> Result<(), Errno> {
         let memory = memfd_create("katydid-rehearsal", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, STAND_IN_SIZE)?;
@@ -273,8 +272,8 @@ impl HostMemory {
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, what the driver says, or a session error for a range that is not
-    /// whole pages of the arena.
+    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, the driver's code, or a session error for a range that is not whole
+    /// pages of the arena.
     pub(crate) fn register(&mut self, driver: &Driver, context: u32, address: u64, size: u64) -> Result<(), Fault> {
         let is_outside = self.check(address, size)? == PageLocation::Outside;
         if !self.blocks.lock().is_free(address, size) {
@@ -301,12 +300,12 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Whether a registered block starts there.
+    /// Returns whether a registered block starts at the address.
     pub(crate) fn is_registered(&self, address: u64) -> bool {
         matches!(self.blocks.lock().at(address), Some(BlockUse::Registered(_)))
     }
 
-    /// Notes a block that is registered when there is a context.
+    /// Adds a block that is registered when there is a context.
     ///
     /// # Errors
     ///
@@ -320,11 +319,11 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Takes a block out of the tables; the caller does the rest.
+    /// Removes a block from the tables; the caller ends its registration.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` when it is no registered block.
+    /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED` if it is no registered block.
     pub(crate) fn unregister(&mut self, address: u64, size: u64) -> Result<DetachedBlock, Fault> {
         let mut blocks = self.blocks.lock();
         let context = match blocks.at(address) {
@@ -335,7 +334,7 @@ impl HostMemory {
         Ok(DetachedBlock { address, size, is_known: context != 0, is_outside: !self.is_inside(address) })
     }
 
-    /// Whether a block's contents are the worker's own, so that no other thread keeps them.
+    /// Returns whether only the worker has a block's contents, so that the program cannot bring them.
     pub fn is_private(&self, address: u64) -> bool {
         !self.is_shared() || !self.is_inside(address)
     }
@@ -344,13 +343,13 @@ impl HostMemory {
         self.arena.range().contains(&address)
     }
 
-    /// Registers anew, in the current context `context`, what a context that is gone took with it: the program hands
-    /// the memory out again. A block that the driver refuses now is tried again after the next such end.
+    /// Registers, in the current context `context`, blocks whose registrations ended with another context: the program uses
+    /// the memory again. If the driver refuses a block, the next such end tries again.
     pub(crate) fn restore(&mut self, driver: &Driver, context: u32) {
         if !std::mem::take(&mut self.is_stale) {
             return;
         }
-        // The driver may wait for the GPU: nothing is held meanwhile.
+        // The driver may wait for the GPU: no lock is held meanwhile.
         let is_gone = |held: &BlockUse| *held == BlockUse::Registered(0);
         let gone: Vec<_> =
             self.blocks.lock().iter().filter(|block| is_gone(block.2)).map(|(at, size, _)| (at, size)).collect();
@@ -363,8 +362,8 @@ impl HostMemory {
         }
     }
 
-    /// A context is gone, and the registrations made in it. Shared blocks wait to be registered again; the contents of
-    /// private ones were the worker's alone, so the program sends them anew.
+    /// Ends the registrations of a context that is gone. Shared blocks wait to be registered again. The contents of private
+    /// ones were only the worker's, so the program sends them again.
     pub(crate) fn forget_context(&mut self, context: u32) {
         let mut blocks = self.blocks.lock();
         let gone = blocks.iter_mut().filter(|block| *block.2 == BlockUse::Registered(context));
@@ -385,14 +384,14 @@ impl HostMemory {
         }
     }
 
-    /// Registered blocks: address and size.
+    /// Returns registered blocks: address and size.
     pub(crate) fn blocks(&self) -> Vec<(u64, u64)> {
         let blocks = self.blocks.lock();
         let registered = blocks.iter().filter(|block| matches!(block.2, BlockUse::Registered(_)));
         registered.map(|(address, size, _)| (address, size)).collect()
     }
 
-    /// Bytes of the arena that have memory behind them.
+    /// Returns the bytes of the arena that have memory behind them.
     fn length(&self) -> u64 {
         let Some(shared) = &self.shared else { return u64::MAX };
         fstat(shared).map_or(0, |stat| stat.st_size.cast_unsigned())
@@ -402,7 +401,7 @@ impl HostMemory {
         let Range { start, end } = self.arena.range();
         let whole = size > 0 && address.is_multiple_of(PAGE_BYTES) && size.is_multiple_of(PAGE_BYTES);
         match address.checked_add(size).filter(|_| whole) {
-            // What lies beyond the program's memory would be no error but a signal.
+            // An access beyond the program's memory would be a signal, not an error.
             Some(last) if start <= address && last <= end && last - start <= self.length() => Ok(PageLocation::Inside),
             Some(last) if (last <= start || end <= address) && size <= end - start => Ok(PageLocation::Outside),
             _ => Err(out_of_range(address, size)),
@@ -410,27 +409,27 @@ impl HostMemory {
     }
 }
 
-/// Where pages lie.
+/// The location of pages.
 #[derive(Debug, PartialEq, Eq)]
 enum PageLocation {
     /// In the pinned arena.
     Inside,
-    /// Where the program has memory of its own.
+    /// Where the program has its own memory.
     Outside,
 }
 
-/// A block that has left the tables.
+/// A block that was removed from the tables.
 #[derive(Debug)]
 pub(crate) struct DetachedBlock {
     address: u64,
     size: u64,
-    /// The driver knows it.
+    /// Whether the driver knows it.
     is_known: bool,
     is_outside: bool,
 }
 
 impl DetachedBlock {
-    /// Ends the registration, which waits until the GPU has done with the block.
+    /// Ends the registration, after the GPU is done with the block.
     pub(crate) fn end(&self, driver: &Driver) -> CUresult {
         // SAFETY: the block was registered at this address, and has left the tables.
         let unregister = || unsafe { driver.cuMemHostUnregister(pointer(self.address).cast()) };
@@ -442,19 +441,19 @@ impl DetachedBlock {
     }
 }
 
-/// Makes pages at exactly these addresses.
+/// Maps pages at exactly these addresses.
 ///
 /// # Errors
 ///
-/// `CUDA_ERROR_NOT_SUPPORTED` when the worker has memory of its own there: nothing of it is ever replaced.
+/// `CUDA_ERROR_NOT_SUPPORTED` if the worker has other memory there, which is never replaced.
 fn map(address: u64, size: u64) -> Result<(), CUresult> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping that replaces none is no code's memory before.
+    // SAFETY: a mapping that replaces none takes memory from no code.
     let mapped = unsafe { mmap_anonymous(pointer(address).cast(), size as usize, access, flags) };
     match mapped {
         Ok(start) if start.addr() as u64 == address => Ok(()),
-        // A kernel that does not know the flag takes the address for advice.
+        // A kernel without the flag takes the address for a hint.
         Ok(start) => {
             // SAFETY: made just now, and given to no code.
             let _ = unsafe { munmap(start, size as usize) };
@@ -465,7 +464,7 @@ fn map(address: u64, size: u64) -> Result<(), CUresult> {
     }
 }
 
-/// Maps memory at a range of whole pages that are ours already, as often as it takes.
+/// Maps memory over a range of whole pages that the worker mapped before, as often as it takes.
 fn map_over(memory: &OwnedFd, address: u64, size: u64) -> Result<(), CUresult> {
     let (flags, access) = (MapFlags::SHARED | MapFlags::FIXED, ProtFlags::READ | ProtFlags::WRITE);
     let mut done = 0;
@@ -479,28 +478,28 @@ fn map_over(memory: &OwnedFd, address: u64, size: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Takes pages away that [`map`] made. Pages that stay cost memory until the session ends, and nothing else.
+/// Unmaps pages that [`map`] made. On failure they cost memory until the session ends, and nothing else.
 fn unmap(address: u64, size: u64) {
     // SAFETY: a block that `map` made and that has left the tables; the driver does not know it any more.
     let _ = unsafe { munmap(pointer(address).cast(), size as usize) };
 }
 
-/// Tells the driver about a block of the arena.
+/// Registers a block of the arena with the driver.
 fn register(driver: &Driver, address: u64, size: u64) -> CUresult {
     let flags = host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
-    // SAFETY: the range is mapped as long as it is registered; the program may write it at any time, which the driver is
-    // made for.
+    // SAFETY: the range is mapped as long as it is registered; the program may write it at any time, which the driver
+    // allows.
     unsafe { driver.cuMemHostRegister_v2(pointer(address).cast(), size as usize, flags) }
 }
 
-/// Gives the pages of private memory back; they come again as zeros.
+/// Frees the pages of private memory; they come back as zeros.
 fn clear(address: u64, size: u64) -> Result<(), CUresult> {
     // SAFETY: whole pages inside the mapped arena, which hold no Rust value and are not registered at this moment.
     let cleared = unsafe { madvise(pointer(address).cast(), size as usize, Advice::LinuxDontNeed) };
     cleared.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
 }
 
-/// Writes `data`. The GPU may read meanwhile: words of 8 bytes and less it sees whole or not at all, as it would natively.
+/// Writes `data`. The GPU may read meanwhile: it sees words of up to 8 bytes whole or not at all, as natively.
 ///
 /// # Safety
 ///
@@ -510,8 +509,8 @@ unsafe fn push(address: u64, data: &[u8]) {
     let (head, words) = data.split_at(head);
     let (words, tail) = words.as_chunks::<8>();
     let first = pointer(address + head.len() as u64);
-    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere. What comes behind the
-    // head is aligned to words, each of which is stored at once.
+    // SAFETY: writable by the caller's promise; `data` is the frame's own copy, which lies elsewhere. The bytes after the
+    // head are aligned to words, each of which is stored at once.
     unsafe {
         std::ptr::copy_nonoverlapping(head.as_ptr(), pointer(address), head.len());
         for (at, word) in words.iter().enumerate() {
@@ -521,7 +520,7 @@ unsafe fn push(address: u64, data: &[u8]) {
     }
 }
 
-/// Some words of a page, as they travel: a bit for each of its words, then those whose bit is set.
+/// Some words of a page, as in the message: a bit for each word of the page, then the words whose bit is set.
 #[derive(Clone, Copy)]
 pub(crate) struct PageWords<'a> {
     mask: &'a [u8; PAGE_MASK_BYTES],
@@ -529,7 +528,7 @@ pub(crate) struct PageWords<'a> {
 }
 
 impl<'a> PageWords<'a> {
-    /// None if there are other words than the bits say.
+    /// Decodes words; none if their number does not match the bits.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let (mask, data) = bytes.split_first_chunk::<PAGE_MASK_BYTES>()?;
         let (data, rest) = data.as_chunks::<PAGE_WORD_BYTES>();
@@ -537,7 +536,7 @@ impl<'a> PageWords<'a> {
         (rest.is_empty() && data.len() == count as usize).then_some(Self { mask, data })
     }
 
-    /// Offset and bytes of each run of words without a gap.
+    /// Returns offset and bytes of each run of words without a gap.
     fn runs(self) -> impl Iterator<Item = (usize, &'a [u8])> {
         let is_set = move |word: usize| self.mask[word / 8] >> (word % 8) & 1 != 0;
         let (mut word, mut data) = (0, self.data);
@@ -563,7 +562,7 @@ unsafe fn patch(address: u64, words: PageWords<'_>) {
     }
 }
 
-/// Adds `size` bytes to `data`.
+/// Appends `size` bytes at `address` to `data`.
 ///
 /// # Safety
 ///
@@ -571,7 +570,7 @@ unsafe fn patch(address: u64, words: PageWords<'_>) {
 unsafe fn pull(data: &mut Vec<u8>, address: u64, size: usize) {
     let before = data.len();
     data.resize(before + size, 0);
-    // SAFETY: readable by the caller's promise; there are `size` bytes behind those from before, which lie elsewhere.
+    // SAFETY: readable by the caller's promise; `data` has `size` bytes after the old ones, which lie elsewhere.
     unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), data[before..].as_mut_ptr(), size) };
 }
 
@@ -592,7 +591,7 @@ mod tests {
         blocks.add_variable(0x1000, 64, MODULE);
         blocks.add_variable(0x2000, 64, LIBRARY);
         assert!(blocks.holds(0x1010, 48) && blocks.holds(0x2000, 64) && !blocks.holds(0x1000, 65));
-        // Of a module that was loaded where others had been.
+        // A variable of a module that was loaded in the place of others.
         blocks.add_variable(0xff0, 0x1020, MODULE);
         assert!(blocks.holds(0xff0, 0x1020) && !blocks.holds(0x2010, 48));
         blocks.add_variable(0x3000, 8, LIBRARY);

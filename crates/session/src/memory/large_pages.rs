@@ -1,9 +1,9 @@
-//! Large pages behind pinned memory that program and worker share: the GPU copies from and to pages of 2 MiB at the link's
-//! full rate, and a fifth slower where the same memory lies scattered over pages of 4 KiB.
+//! Large pages behind pinned memory that program and worker share: the GPU copies pages of 2 MiB at the link's full rate,
+//! and a fifth slower if the same memory is scattered over pages of 4 KiB.
 //!
-//! Memory files get small pages unless the administrator says otherwise. But what a file holds already can be
-//! gathered into large pages, whatever the setting (Linux 6.1), as long as nothing is pinned: so before it is
-//! registered. A request and no more: where the system does not follow it, memory is as it was.
+//! Memory files get small pages unless the administrator says otherwise. But Linux 6.1 can gather existing pages of a file
+//! into large ones, whatever the setting, as long as none is pinned: so this runs before the memory is registered. It is
+//! only a request: if the system does not follow it, memory is unchanged.
 
 #![expect(unsafe_code, reason = "advises the system about mapped memory")]
 
@@ -12,12 +12,12 @@ use rustix::mm::{Advice, madvise};
 
 use crate::memory::address::pointer;
 
-/// Fewest bytes that are worth it: small copies cost what they cost before the first byte moves, and pages that a program
-/// does not touch would be there all the same, in its dumps as well.
+/// Fewest bytes that are worth it: small copies cost most before their first byte moves, and pages that a program never
+/// touches would be allocated all the same, in its dumps as well.
 const MIN_BYTES: u64 = 4 * GROWTH_GRANULE_BYTES;
 
-/// Gathers the whole pieces of 2 MiB in `size` bytes of a mapped memory file at `address` into large pages. What they hold
-/// stays what it is. Ends at the first one that the system does not gather: it is as short of memory for the next.
+/// Gathers the whole pieces of 2 MiB in `size` bytes of a mapped memory file at `address` into large pages, with unchanged
+/// contents. Stops at the first piece that the system does not gather: the next would lack memory as well.
 pub(crate) fn gather(address: u64, size: u64) {
     if size < MIN_BYTES {
         return;
@@ -30,8 +30,8 @@ pub(crate) fn gather(address: u64, size: u64) {
 }
 
 fn gather_one(start: u64) -> bool {
-    // A piece that holds nothing yet is none to gather.
-    // SAFETY: changes where the contents of mapped pages lie, and neither them nor their addresses.
+    // A piece without pages cannot be gathered.
+    // SAFETY: moves the contents of mapped pages, and changes neither them nor their addresses.
     let one_page = unsafe { madvise(pointer(start).cast(), rustix::param::page_size(), Advice::LinuxPopulateRead) };
     // SAFETY: as above.
     let all = || unsafe { libc::madvise(pointer(start).cast(), GROWTH_GRANULE_BYTES as usize, libc::MADV_COLLAPSE) };

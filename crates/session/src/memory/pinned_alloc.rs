@@ -1,6 +1,6 @@
-//! Host memory of the worker's that is registered with the driver, at places of its own.
+//! Host memory of the worker that is registered with the driver, at addresses of its own.
 //!
-//! What a driver allocates of this kind takes addresses between those of modules, which a restore has to find free
+//! A driver would allocate such memory at addresses between those of modules, which a restore has to find free
 //! (`worker/src/os/layout.rs`).
 
 #![expect(unsafe_code, reason = "maps memory, and makes it known to the driver")]
@@ -13,7 +13,7 @@ use katydid_driver::Driver;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Pages, until the value is dropped.
+/// Registered pages, unmapped when the value is dropped.
 pub(crate) struct PinnedAlloc {
     driver: Arc<Driver>,
     start: *mut u8,
@@ -27,23 +27,23 @@ unsafe impl Send for PinnedAlloc {}
 unsafe impl Sync for PinnedAlloc {}
 
 impl PinnedAlloc {
-    /// So many bytes of zeros, asked for at `place`; where memory lies there already, the system chooses another one.
+    /// Maps so many bytes of zeros near `address`; if other memory lies there, the system chooses the address.
     ///
     /// # Errors
     ///
-    /// Error that the system returned.
+    /// The error of the system.
     pub(crate) fn map(driver: &Arc<Driver>, address: usize, size: usize) -> Result<Self, Errno> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, in the place of no other.
+        // SAFETY: a new mapping, which replaces no other.
         let start = unsafe { mmap_anonymous(std::ptr::with_exposed_provenance_mut(address), size, access, flags) }?;
         Ok(Self { driver: Arc::clone(driver), start: start.cast(), size, is_registered: AtomicBool::new(false) })
     }
 
-    /// Makes them known to the driver, in the context that is current, for all contexts.
+    /// Registers the pages with the driver, in the current context, for all contexts.
     ///
     /// # Errors
     ///
-    /// The driver's: it would copy through memory of its own, at a lower speed.
+    /// The driver's code: it would then copy through its own memory, at a lower speed.
     pub(crate) fn register(&self) -> Result<(), CUresult> {
         let flags = host_register_flags::PORTABLE;
         // SAFETY: mapped by `map`, and until this value is dropped.
@@ -52,7 +52,7 @@ impl PinnedAlloc {
         Ok(())
     }
 
-    /// The driver has forgotten them, with the context.
+    /// Notes that the driver has forgotten them, with the context.
     pub(crate) fn forget(&self) {
         self.is_registered.store(false, Ordering::Relaxed);
     }
@@ -71,7 +71,8 @@ impl PinnedAlloc {
 impl Drop for PinnedAlloc {
     fn drop(&mut self) {
         if *self.is_registered.get_mut() {
-            // SAFETY: registered by `register`, and used by no code any more. What the driver cannot let go of now goes with the process.
+            // SAFETY: registered by `register`, and no code uses it any more. If the driver fails now, the registration ends
+            // with the process.
             let _ = unsafe { self.driver.cuMemHostUnregister(self.start.cast()) };
         }
         // SAFETY: mapped by `map`, and no code has their addresses any more.

@@ -1,4 +1,5 @@
-//! Memory that one session needs and others hold idle: a program keeps what it frees, which natively would be the driver's.
+//! Reclaims memory that one session needs and others hold idle: a program keeps memory that it frees, which natively the
+//! driver has.
 //!
 //! ```text
 //! program ── kdReclaim ── its worker ── server ── other workers ── notice ── programs that listen
@@ -6,12 +7,13 @@
 //! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdReclaimDone ─┘
 //! ```
 //!
-//! The rule: no thread waits for long for a program that does nothing. Once only programs are waited for, a reclaim request is over after
-//! [`RECLAIM_PROGRAM_TIMEOUT`] in which no memory has come free, and a program that has left a reclaim notice unanswered for so long is not
-//! notified again before it has answered. Where no thread is short of memory, nothing of this is sent.
+//! No thread waits for long for a program that does nothing. Once only programs are waited for, a request ends after
+//! [`RECLAIM_PROGRAM_TIMEOUT`] in which no memory has come free. A program that leaves a notice unanswered for so long is
+//! not notified again before it answers. If no session is short of memory, no message is sent.
 //!
-//! A worker is another matter: the memory of a program that has ended is free natively, and here once its worker has seen that and
-//! ended. So a request waits for workers that have not looked yet, or are about to end, for as long as a busy machine may take.
+//! Workers get more time. The memory of an ended program is free natively at once, but here only after its worker has
+//! noticed and ended. So a request waits for workers that have not checked yet, or are about to end, for as long as a busy
+//! machine may take.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
@@ -20,12 +22,12 @@ use std::time::{Duration, Instant};
 
 /// How long a request waits for programs that give nothing back.
 const RECLAIM_PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the session waits for workers, which only look and answer. One that needs longer hangs.
+/// How long the session waits for workers, which only check and answer. One that needs longer hangs.
 const RECLAIM_WORKER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two looks whether memory has come free.
+/// Interval of polls for free memory.
 const RECLAIM_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What another session wants, by its number at the server and its own count.
+/// A request of another session, by its number at the server and its own count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReclaimRequest {
     /// Number of the asking session at the server.
@@ -34,22 +36,22 @@ pub struct ReclaimRequest {
     pub number: u64,
 }
 
-/// The way to the other sessions.
+/// Connects to the other sessions.
 pub trait ReclaimPeers: Send + Sync {
-    /// Has them give back what they hold idle of a device; [`Reclaim::are_asked`] tells that only their programs are waited for,
-    /// [`Reclaim::answered`] that they have. Whether they will hear of it.
+    /// Asks them to give back idle memory of a device. [`Reclaim::are_asked`] then tells that only their programs are waited
+    /// for, [`Reclaim::note_answer`] that they are done. Returns whether they will receive the request.
     fn send_request(&self, device: u32, number: u64) -> bool;
 
-    /// This session has done what it could for one of them.
+    /// Tells another session that this one has done what it could.
     fn send_reclaim_done(&self, request: ReclaimRequest);
 }
 
-/// What a session and the others of its server want of each other.
+/// The reclaim requests of a session and of the others of its server.
 #[derive(Default)]
 pub struct Reclaim {
     peers: OnceLock<Box<dyn ReclaimPeers>>,
     state: Mutex<ReclaimState>,
-    /// A reclaim request was answered.
+    /// Signals that a request was answered.
     answered: Condvar,
 }
 
@@ -59,29 +61,29 @@ struct ReclaimState {
     last: u64,
     /// Pending requests, by their numbers.
     requests: BTreeMap<u64, RequestState>,
-    /// Devices of which the program holds memory idle.
+    /// Devices on which the program holds idle memory.
     idle: BTreeSet<u32>,
-    /// Devices of which others want memory, and the program has not asked yet: bit n is device n.
+    /// Devices on which others need memory, and for which the program has not asked yet: bit n is device n.
     wanted: u32,
-    /// Reclaim notices to the program, in their order.
+    /// Unanswered notices to the program, in their order.
     notices: VecDeque<PendingNotice>,
-    /// The last one that it has answered.
+    /// The last notice that it has answered.
     last_answered: Option<u32>,
 }
 
-/// How far a reclaim request is.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {
-    /// There are workers that have not looked at it, or are about to end; and how long they are waited for.
+    /// Some workers have not checked yet, or are about to end; and how long they are waited for.
     Sent(Duration),
     /// The programs of other sessions have been asked to free memory.
     PeersAsked,
-    /// The others have done what they could.
+    /// The other sessions have done what they could.
     Answered,
 }
 
 impl RequestState {
-    /// How long the request waits while nothing comes free.
+    /// Returns how long the request waits while no memory comes free.
     fn timeout(self) -> Duration {
         match self {
             Self::Sent(limit) => limit,
@@ -91,7 +93,7 @@ impl RequestState {
     }
 }
 
-/// A reclaim notice that the program has not answered.
+/// A notice that the program has not answered.
 struct PendingNotice {
     number: u32,
     at: Instant,
@@ -104,7 +106,7 @@ impl Reclaim {
         self.peers.get_or_init(|| peers);
     }
 
-    /// Asks the other sessions for memory of a device; none where there can be none.
+    /// Asks the other sessions for memory of a device; none if there can be none.
     pub(crate) fn send_request(&self, device: u32) -> Option<u64> {
         let peers = self.peers.get()?;
         let mut state = self.lock();
@@ -119,13 +121,13 @@ impl Reclaim {
         is_sent.then_some(number)
     }
 
-    /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
+    /// Waits until a request is answered, or no memory has come free for long; `free` returns the free bytes.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
         let (mut most_free, mut since, mut previous) =
             (free(), Instant::now(), RequestState::Sent(RECLAIM_WORKER_TIMEOUT));
         let mut state = self.lock();
         while let Some(&request) = state.requests.get(&number) {
-            // Less time for the same is no step.
+            // A shorter timeout in the same state is no progress.
             if std::mem::discriminant(&request) != std::mem::discriminant(&previous) {
                 since = Instant::now();
             }
@@ -148,7 +150,7 @@ impl Reclaim {
         state.requests.remove(&number);
     }
 
-    /// Workers that have not looked yet, or are about to end, are waited for no longer than this: some were late before.
+    /// Limits the wait for workers that have not checked yet, or are about to end: some were late before.
     pub fn limit_wait(&self, number: u64, limit: Duration) {
         if let Some(request @ RequestState::Sent(_)) = self.lock().requests.get_mut(&number) {
             *request = RequestState::Sent(limit.min(RECLAIM_WORKER_TIMEOUT));
@@ -156,12 +158,12 @@ impl Reclaim {
         self.answered.notify_all();
     }
 
-    /// Of the other sessions only programs are waited for any more, which live and were asked.
+    /// Notes that only programs of the other sessions are waited for, which live and were asked.
     pub fn are_asked(&self, number: u64) {
         self.advance(number, RequestState::PeersAsked);
     }
 
-    /// The other sessions have done what they could for a reclaim request of this session.
+    /// Notes that the other sessions have done what they could for a request.
     pub fn note_answer(&self, number: u64) {
         self.advance(number, RequestState::Answered);
     }
@@ -173,13 +175,14 @@ impl Reclaim {
         self.answered.notify_all();
     }
 
-    /// The program holds memory of a device idle, and listens for reclaim notices.
+    /// Notes that the program holds idle memory of a device, and listens for notices.
     pub(crate) fn is_idle(&self, device: u32) {
         self.lock().idle.insert(device);
     }
 
-    /// Another session wants memory of a device. `notify` notifies the program and gives the notice's number, none if it
-    /// cannot be reached. Whether the program is waited for; else the session has done what it could.
+    /// Handles a request of another session for memory of a device. `notify` notifies the program and returns the notice's
+    /// number, none if it cannot be reached. Returns whether the program is waited for; if not, the session has done what it
+    /// could.
     pub fn ask(&self, request: ReclaimRequest, device: u32, notify: impl FnOnce() -> Option<u32>) -> bool {
         let number = self.want(device).and_then(|is_new| {
             let number = notify();
@@ -202,8 +205,8 @@ impl Reclaim {
         }
     }
 
-    /// Notes what the program will be asked for, before it is: it may ask at once. Whether that was not noted yet; none of a
-    /// program that has nothing to give, or does not answer.
+    /// Notes the reclaim notice before the program receives it, since the program may ask at once. Returns whether that is
+    /// new; none for a program without idle memory, or one that does not answer.
     fn want(&self, device: u32) -> Option<bool> {
         let mut state = self.lock();
         let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > RECLAIM_PROGRAM_TIMEOUT);
@@ -215,12 +218,12 @@ impl Reclaim {
         })
     }
 
-    /// The devices on which the program is to free memory, as bits; each request is delivered once.
+    /// Returns the devices on which the program is to free memory, as bits; each request is delivered once.
     pub(crate) fn take_requested_devices(&self) -> u32 {
         take(&mut self.lock().wanted)
     }
 
-    /// The program has done what a reclaim notice asked, and those before it.
+    /// Notes that the program has done what a notice asked, and those before it.
     pub(crate) fn on_notice_done(&self, number: u32) {
         let mut state = self.lock();
         state.last_answered = Some(number);
@@ -242,7 +245,7 @@ impl Reclaim {
     }
 }
 
-/// A device among others. A session has at most half as many as there are bits.
+/// Returns the bit of a device. A session has at most half as many devices as there are bits.
 fn bit(device: u32) -> u32 {
     1_u32.checked_shl(device).unwrap_or(0)
 }
@@ -370,7 +373,7 @@ mod tests {
         assert_eq!(reclaim.take_requested_devices(), 0);
         reclaim.ask(request(2), 0, || Some(2));
         reclaim.ask(request(3), 3, || Some(3));
-        // One that cannot be reached now has a reclaim notice before it all the same.
+        // A program that cannot be reached now has an earlier notice all the same.
         reclaim.ask(request(4), 0, || None);
         reclaim.ask(request(5), 1, || panic!("it has nothing"));
         assert_eq!(reclaim.take_requested_devices(), 0b1001);

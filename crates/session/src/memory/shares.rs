@@ -1,9 +1,9 @@
-//! What the session exports to other programs of the server, and has imported from them.
+//! Objects that the session exports to other programs of the server, or has imported from them.
 //!
-//! The exporter of memory or of an event knows how many use it (`katydid_transport::share`), and the importer knows what it
-//! uses. A checkpoint keeps a session with all sessions that it shares something with, or not at all. Otherwise the other
-//! side would go on with what is not this session's any more. The supervisor enforces this (`katydid_wire::sharing`). A
-//! restored session exports under the same names as before, so its importers find there what they had.
+//! The exporter of memory or of an event knows how many sessions use it (`katydid_transport::share`), and the importer knows
+//! what it uses. A checkpoint saves a session with all sessions that it shares something with, or not at all. Otherwise the
+//! other side would go on with objects that this session no longer has. The supervisor enforces this
+//! (`katydid_wire::sharing`). A restored session exports under the same names, so its importers find the same objects.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -21,7 +21,7 @@ use katydid_wire::sharing::Sharing;
 
 use crate::device::ask::ask;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: a handle that travels as a file descriptor.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: a handle that is passed as a file descriptor.
 pub(crate) const POSIX_FD_HANDLE_TYPE: u32 = 1;
 
 /// What can be exported.
@@ -39,15 +39,15 @@ pub(crate) enum SharedObject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Export {
     pub(crate) subject: SharedObject,
-    /// Bytes of a range; of no meaning for the others.
+    /// Bytes of a range; without meaning for the others.
     pub(crate) length: u64,
     pub(crate) secret: [u8; SECRET_BYTES],
 }
 
-/// All that is exported, as an image keeps it.
+/// All exports, as saved in an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Exports {
-    /// None: nothing was ever exported.
+    /// None if nothing was ever exported.
     pub(crate) exporter_id: Option<[u8; EXPORTER_ID_BYTES]>,
     pub(crate) exports: Vec<Export>,
 }
@@ -55,28 +55,28 @@ pub(crate) struct Exports {
 /// What a session exports to, and imports from, other sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// The generations of its job that a restored session received, the present one first. They count more than those in
-    /// messages, of which one may have been made before the checkpoint.
+    /// The generations of its job that a restored session received, the present one first. They override those in messages,
+    /// since a message may be from before the checkpoint.
     generations: Vec<u64>,
     exporter: Option<Exporter>,
-    /// What is exported: each once, however often a handle is asked for.
+    /// The exports: each object once, however often its handle is requested.
     exports: BTreeMap<SharedObject, Export>,
     /// Blocks that were imported, by id.
     blocks: BTreeMap<u32, ImportLease>,
     /// Events that were imported, by id.
     events: BTreeMap<u32, ImportLease>,
-    /// Ranges in which memory of others is mapped, by address.
+    /// Ranges with mapped memory of others, by address.
     mapped: BTreeMap<u64, (u64, ImportLease)>,
 }
 
 impl Shares {
-    /// The name under which something is exported already.
+    /// Returns the name of an object that is exported already.
     pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; SHARE_NAME_BYTES]> {
         let export = self.exports.get(&subject).filter(|export| export.length == length)?;
         Some(self.exporter.as_ref()?.name(&export.secret))
     }
 
-    /// Exports descriptors, in a generation of the program's job that counts for the first export.
+    /// Exports descriptors, in a generation of the program's job that is used for the first export.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Shares {
         pieces: Vec<ExportedPiece>,
     ) -> Result<[u8; SHARE_NAME_BYTES], CUresult> {
         let failed = |_: io::Error| CUresult::ERROR_OPERATING_SYSTEM;
-        // A range of another length began at the same address before.
+        // Replaces a range of another length at the same address.
         self.end(subject);
         if self.exporter.is_none() {
             let generation = self.generations.first().copied().unwrap_or(generation);
@@ -100,12 +100,12 @@ impl Shares {
         Ok(exporter.name(&secret))
     }
 
-    /// The generations of its job, that in which the session is restored first.
+    /// Sets the generations of its job, with the restore's first.
     pub(crate) fn live_in(&mut self, generations: &[u8]) {
         self.generations = numbers(generations);
     }
 
-    /// Exports behind the socket of an image what was exported there.
+    /// Exports the objects of an image again, behind the socket of the image.
     ///
     /// # Errors
     ///
@@ -122,12 +122,12 @@ impl Shares {
         Ok(())
     }
 
-    /// Whether others may hold something.
+    /// Returns whether others may hold an export.
     pub(crate) fn has_exports(&self) -> bool {
         !self.exports.is_empty()
     }
 
-    /// Exports as an image records them.
+    /// Returns the exports for an image.
     pub(crate) fn exports(&self) -> Exports {
         Exports {
             exporter_id: self.exporter.as_ref().map(Exporter::exporter_id),
@@ -135,14 +135,14 @@ impl Shares {
         }
     }
 
-    /// Something has ended, or is not to be exported any more.
+    /// Ends the export of an object.
     pub(crate) fn end(&mut self, subject: SharedObject) {
         if let (Some(export), Some(exporter)) = (self.exports.remove(&subject), &self.exporter) {
             exporter.end(&export.secret);
         }
     }
 
-    /// Ends the exports of ranges that lie in a piece of an arena, if only in part.
+    /// Ends the exports of ranges that overlap a piece of an arena.
     pub(crate) fn end_in(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         let reaches = |export: &Export| matches!(export.subject, SharedObject::Range(at) if at < end && at.saturating_add(export.length) > address);
@@ -151,21 +151,20 @@ impl Shares {
         ended.into_iter().for_each(|subject| self.end(subject));
     }
 
-    /// Imports what a name stands for; behind it stand the generations of the program's job, the present one first. Names of
-    /// this very session are refused with 201, as drivers refuse handles in the process that made them; those that lead to
-    /// nothing with 400.
+    /// Imports the object of a name, which the generations of the program's job follow, the present one first. Names of this
+    /// session itself give 201, as drivers refuse handles in the process that made them; unknown names give 400.
     pub(crate) fn import(&self, message: &[u8]) -> Result<ImportedMemory, CUresult> {
         let (name, rest) = message.split_first_chunk::<SHARE_NAME_BYTES>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let name = self.present(*name, rest);
         if self.exporter.as_ref().is_some_and(|exporter| exporter.is_own(&name)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
-        // Where this session was rebuilt the exporter's may be about to have its socket.
+        // If this session was rebuilt, the exporter may be about to get its socket.
         let may_move = !self.generations.is_empty();
         katydid_transport::share::import(&name, may_move).map_err(|_| CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// The present name of a share: with the job's present generation, if the name has any of the job's.
+    /// Returns the present name of a share: with the job's present generation, if the name has any of the job's.
     fn present(&self, mut name: [u8; SHARE_NAME_BYTES], answer: &[u8]) -> [u8; SHARE_NAME_BYTES] {
         let answer = if self.generations.is_empty() { numbers(answer) } else { self.generations.clone() };
         let generation = &mut name[EXPORTER_ID_BYTES..EXPORTER_ID_BYTES + GENERATION_BYTES];
@@ -177,28 +176,28 @@ impl Shares {
         name
     }
 
-    /// A block that was imported lives.
+    /// Keeps the lease of an imported block.
     pub(crate) fn keep_block(&mut self, id: u32, lease: ImportLease) {
         self.blocks.insert(id, lease);
     }
 
-    /// Gives blocks back that live no more.
+    /// Releases blocks that are no longer alive.
     pub(crate) fn keep_blocks(&mut self, lives: impl Fn(u32) -> bool) {
         self.blocks.retain(|id, _| lives(*id));
     }
 
-    /// An event that was imported lives.
+    /// Keeps the lease of an imported event.
     pub(crate) fn keep_event(&mut self, id: u32, lease: ImportLease) {
         self.events.insert(id, lease);
     }
 
-    /// An event is gone, the program's own or another one's.
+    /// Ends an event, the program's own or an imported one.
     pub(crate) fn end_event(&mut self, id: u32) {
         self.events.remove(&id);
         self.end(SharedObject::Event(id));
     }
 
-    /// All events are gone for which `lives` is false.
+    /// Ends all events for which `lives` is false.
     pub(crate) fn keep_events(&mut self, lives: impl Fn(u32) -> bool) {
         let shared_events = self
             .exports
@@ -208,12 +207,12 @@ impl Shares {
         gone.into_iter().for_each(|id| self.end_event(id));
     }
 
-    /// Memory of others is mapped.
+    /// Adds mapped memory of another session.
     pub(crate) fn map(&mut self, address: u64, size: u64, lease: ImportLease) {
         self.mapped.insert(address, (size, lease));
     }
 
-    /// It is mapped no more; false for what was not.
+    /// Removes mapped memory of another session; false if it was not mapped.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> bool {
         let known = self.mapped.get(&address).is_some_and(|(length, _)| *length == size);
         if known {
@@ -222,13 +221,13 @@ impl Shares {
         known
     }
 
-    /// Whether anything in a range is memory of others.
+    /// Returns whether a range overlaps memory of other sessions.
     pub(crate) fn overlaps(&self, address: u64, size: u64) -> bool {
         let end = address.saturating_add(size);
         self.mapped.range(..end).next_back().is_some_and(|(start, (length, _))| start + length > address)
     }
 
-    /// Hands nothing over until [`Shares::go_on`]; what is in use on either side.
+    /// Stops exports until [`Shares::go_on`]; returns what both sides use.
     pub(crate) fn stand_still(&self) -> Sharing {
         let leases = self.blocks.values().chain(self.events.values());
         let imported = leases.chain(self.mapped.values().map(|(_, lease)| lease)).map(|lease| lease.import).collect();
@@ -239,17 +238,17 @@ impl Shares {
         }
     }
 
-    /// Whether a block is another program's.
+    /// Returns whether a block was imported.
     pub(crate) fn has_block(&self, id: u32) -> bool {
         self.blocks.contains_key(&id)
     }
 
-    /// Whether an event is.
+    /// Returns whether an event was imported.
     pub(crate) fn has_event(&self, id: u32) -> bool {
         self.events.contains_key(&id)
     }
 
-    /// Exports again after a pause.
+    /// Resumes exports.
     pub(crate) fn go_on(&self) {
         if let Some(exporter) = &self.exporter {
             exporter.resume();
@@ -261,16 +260,16 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
 }
 
-/// A descriptor of a block, for another worker.
+/// Returns a descriptor of a block, for another worker.
 pub(crate) fn descriptor(driver: &Driver, block: CUmemGenericAllocationHandle) -> Result<OwnedFd, CUresult> {
     let mut number = -1_i32;
     // SAFETY: the output is a local as wide as the handle type says.
     unsafe { driver.cuMemExportToShareableHandle((&raw mut number).cast(), block, POSIX_FD_HANDLE_TYPE, 0) }.ok()?;
-    // SAFETY: made for us by the driver just now.
+    // SAFETY: the driver made it for this worker just now.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The block behind another worker's descriptor.
+/// Returns the block behind another worker's descriptor.
 pub(crate) fn block_of(driver: &Driver, descriptor: &OwnedFd) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let number = std::ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
     // SAFETY: the output is a local; the descriptor is open.
@@ -313,7 +312,7 @@ mod tests {
             |shares: &Shares| [30, 20, 10, 40].map(|number| shares.present(name(number), &answer([30, 20, 10])));
         assert_eq!(found(&shares), [30, 30, 30, 40].map(name));
         assert_eq!(shares.present(name(30), &[]), name(30));
-        // A message from before the restore.
+        // A name from before the restore.
         shares.live_in(&[40_u64, 30, 20, 10].map(u64::to_le_bytes).concat());
         assert_eq!(found(&shares), [40; 4].map(name));
         let exported = shares.export(30, (EVENT, 0), Vec::new()).unwrap();

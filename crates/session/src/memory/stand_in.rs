@@ -1,7 +1,7 @@
-//! Little memory that stands for much: what a rehearsal maps at the addresses of a session.
+//! Stand-ins: little memory that a rehearsal maps repeatedly at the addresses of a session.
 //!
-//! A driver asks that memory is mapped where graphs and textures name it, and does not look what is there. So a few blocks of
-//! a device are mapped at all addresses, over and over. Nothing is ever copied there and no kernel runs.
+//! A driver requires mapped memory where graphs and textures refer to it, and does not read it. So a few blocks of a device
+//! are mapped at all addresses, again and again. Nothing is ever copied there and no kernel runs.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -13,8 +13,8 @@ use katydid_driver::Driver;
 
 use crate::memory::device_block::{create, open};
 
-/// Bytes of the blocks, the largest first. A driver maps a block whole or not at all (801 otherwise, driver 580.159.04), so
-/// that a range of any size takes several kinds of them.
+/// Sizes of the blocks in bytes, the largest first. A driver maps a block whole or not at all (801 otherwise, driver
+/// 580.159.04), so a range of any size needs several sizes.
 const BLOCK_SIZES: [u64; 5] = [
     16 * GROWTH_GRANULE_BYTES,
     8 * GROWTH_GRANULE_BYTES,
@@ -23,7 +23,7 @@ const BLOCK_SIZES: [u64; 5] = [
     GROWTH_GRANULE_BYTES,
 ];
 
-/// Blocks of the devices that were asked for memory, by device and bytes. The driver frees them when the process ends.
+/// Blocks of the used devices, by device and size. The driver frees them when the process ends.
 #[derive(Debug, Default)]
 pub(crate) struct StandIns(BTreeMap<(i32, u64), CUmemGenericAllocationHandle>);
 
@@ -48,7 +48,7 @@ impl StandIns {
                 .and_then(|handle| map_over(driver, (handle, block), address + done, covered));
             match mapped {
                 Ok(()) => done += covered,
-                // Smaller blocks may do where there is no memory for this one.
+                // Smaller blocks may do if there is no memory for this one.
                 Err(_) if block > GROWTH_GRANULE_BYTES => {}
                 Err(code) => {
                     unmap(driver, address, done);
@@ -69,7 +69,7 @@ impl StandIns {
     }
 }
 
-/// Takes back the first `size` bytes that were mapped at an address.
+/// Unmaps the first `size` bytes that were mapped at an address.
 fn unmap(driver: &Driver, address: u64, size: u64) {
     if size > 0 {
         // SAFETY: undoes mappings of this module; nothing has used them.
@@ -77,12 +77,12 @@ fn unmap(driver: &Driver, address: u64, size: u64) {
     }
 }
 
-/// Bytes of a block that stands for one of `size` bytes of the program's own making.
+/// Returns the bytes of a stand-in for a block of `size` bytes.
 pub(crate) fn block_for(size: u64) -> u64 {
     size.min(GROWTH_GRANULE_BYTES)
 }
 
-/// Maps a block at a range of reserved addresses, as often as it takes. The range is a multiple of the block's size.
+/// Maps a block over a range of reserved addresses, as often as it takes. The range is a multiple of the block's size.
 pub(crate) fn map_over(
     driver: &Driver,
     (handle, block): (CUmemGenericAllocationHandle, u64),

@@ -1,8 +1,8 @@
-//! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
+//! The virtual memory API: reserved addresses, blocks of memory, and mappings.
 //!
-//! The driver checks most of what a program can get wrong here. The rule of these tables: a program can name nothing but
-//! what it made. Its mappings lie inside its own reservations, so no message unmaps an arena or the worker. What its blocks
-//! hold counts against its limit until the last mapping of a released block is gone.
+//! The driver checks most mistakes of a program here. In these tables, a program can only name what it made. Its mappings
+//! lie inside its own reservations, so no message unmaps an arena or the worker. Its blocks count against its limit until
+//! the last mapping of a released block is gone.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use crate::memory::chunks::Chunks;
 /// Ids beyond this are refused whatever came before.
 const MAX_BLOCK_ID: u32 = 1 << 24;
 
-/// What a block is made of.
+/// The kind of memory of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
     /// Memory of a device.
     Device,
-    /// Memory of a device as a pool of tiles: arrays are mapped to it, addresses never.
+    /// Device memory as a pool of tiles: arrays are mapped to it, addresses never.
     Tiles,
-    /// Memory of the host, which is not charged to the session.
+    /// Host memory, which is not charged to the session.
     Host,
 }
 
@@ -31,28 +31,28 @@ struct Block {
     handle: CUmemGenericAllocationHandle,
     size: u64,
     memory: Memory,
-    /// Mappings of it, or of parts of it.
+    /// Number of mappings of it, or of parts of it.
     mappings: u32,
-    /// The program gave its handle back: the block lives by its mappings alone.
+    /// Whether the program released its handle: the block then lives by its mappings alone.
     released: bool,
 }
 
-/// The tables of a session.
+/// The tables of a session's virtual memory.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualMemory {
     reservations: Chunks<()>,
     blocks: HashMap<u32, Block>,
-    /// What is mapped, with the id of its block.
+    /// Mappings, with the id of their block.
     mapped: Chunks<u32>,
 }
 
 impl VirtualMemory {
-    /// Notes a reservation that the driver made; false when it touches another.
+    /// Adds a reservation that the driver made; false if it touches another.
     pub(crate) fn reserve(&mut self, address: u64, size: u64) -> bool {
         self.reservations.insert(address, size, ())
     }
 
-    /// Forgets a whole reservation in which nothing is mapped.
+    /// Removes a whole reservation without mappings.
     ///
     /// # Errors
     ///
@@ -63,33 +63,33 @@ impl VirtualMemory {
         gone.map(drop).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// Whether a block is still held by the program or by a mapping.
+    /// Returns whether the program or a mapping still holds a block.
     pub(crate) fn knows(&self, id: u32) -> bool {
         self.blocks.contains_key(&id)
     }
 
-    /// Passes an id that a new block may have.
+    /// Checks an id for a new block.
     ///
     /// # Errors
     ///
-    /// [`SessionError::BadId`]: no honest program uses one twice.
+    /// [`SessionError::BadId`]: no correct program uses one twice.
     pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
         let issued_ids = self.blocks.len();
         let free = id != 0 && id < MAX_BLOCK_ID && !self.blocks.contains_key(&id);
         if free { Ok(()) } else { Err(SessionError::BadId { kind: "memory block", id, issued_ids }.into()) }
     }
 
-    /// Notes a block that the driver made.
+    /// Adds a block that the driver made.
     pub(crate) fn add(&mut self, id: u32, handle: CUmemGenericAllocationHandle, size: u64, memory: Memory) {
         self.blocks.insert(id, Block { handle, size, memory, mappings: 0, released: false });
     }
 
-    /// A block of such memory, if there is any.
+    /// Returns a block of this kind of memory, if there is any.
     pub(crate) fn any_of(&self, memory: Memory) -> Option<u32> {
         self.blocks.iter().find(|(_, block)| block.memory == memory).map(|(id, _)| *id)
     }
 
-    /// Whole mappings of the host's blocks in a range: address and size.
+    /// Returns the whole mappings of host blocks in a range: address and size.
     pub(crate) fn on_host(&self, address: u64, size: u64) -> Vec<(u64, u64)> {
         let is_on_host = |id: &u32| self.blocks.get(id).is_some_and(|block| block.memory == Memory::Host);
         let inside = |at: u64| at >= address && at - address < size;
@@ -97,7 +97,7 @@ impl VirtualMemory {
         found.map(|(start, length, _)| (start, length)).collect()
     }
 
-    /// The driver's handle of a block that was not released.
+    /// Returns the driver's handle of a block that was not released.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl VirtualMemory {
         block.map(|block| block.handle).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// The driver's handle of a block that was not released, and the bytes of the block.
+    /// Returns the driver's handle of a block that was not released, and its size in bytes.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl VirtualMemory {
         block.map(|block| (block.handle, block.size)).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// Notes that the program gave a handle back; bytes that are free with it.
+    /// Notes that the program released a handle; returns the bytes that are freed with it.
     pub(crate) fn release(&mut self, id: u32) -> u64 {
         if let Some(block) = self.blocks.get_mut(&id) {
             block.released = true;
@@ -125,7 +125,7 @@ impl VirtualMemory {
         self.drop_unused(id)
     }
 
-    /// Passes a range that lies in one reservation and in which nothing is mapped.
+    /// Checks that a range lies in one reservation and has no mapping.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl VirtualMemory {
         if room { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE.into()) }
     }
 
-    /// Notes a mapping that the driver made.
+    /// Adds a mapping that the driver made.
     pub(crate) fn map(&mut self, address: u64, size: u64, id: u32) {
         if self.mapped.insert(address, size, id)
             && let Some(block) = self.blocks.get_mut(&id)
@@ -144,11 +144,11 @@ impl VirtualMemory {
         }
     }
 
-    /// Takes whole mappings out of the tables; bytes that are free with them.
+    /// Removes whole mappings; returns the bytes that are freed with them.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_VALUE` for a range that is not made of mappings.
+    /// `CUDA_ERROR_INVALID_VALUE` for a range that does not consist of mappings.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<u64, Fault> {
         let gone = self.mapped.remove(address, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut free = 0;
@@ -161,7 +161,7 @@ impl VirtualMemory {
         Ok(free)
     }
 
-    /// Every block with contents: id, the handle unless it was given back, size.
+    /// Returns every block with contents: id, the handle unless it was released, size.
     pub(crate) fn blocks(&self) -> Vec<(u32, Option<CUmemGenericAllocationHandle>, u64)> {
         let mut all: Vec<_> = self
             .blocks
@@ -172,22 +172,22 @@ impl VirtualMemory {
         all
     }
 
-    /// Where blocks are mapped: address, size, id of the block.
+    /// The mappings of blocks: address, size, id of the block.
     pub(crate) fn mappings(&self) -> impl Iterator<Item = (u64, u64, u32)> {
         self.mapped.iter().map(|(address, size, id)| (address, size, *id))
     }
 
-    /// The block of the mapping that begins at an address.
+    /// Returns the block of the mapping that begins at an address.
     pub(crate) fn block_at(&self, address: u64) -> Option<u32> {
         self.mapped.at(address).copied()
     }
 
-    /// Whether every byte of a range is mapped.
+    /// Returns whether every byte of a range is mapped.
     pub(crate) fn is_mapped(&self, address: u64, size: u64) -> bool {
         size > 0 && self.mapped.covers(address, size)
     }
 
-    /// Forgets a block that neither handle nor mapping holds; its bytes.
+    /// Removes a block that neither handle nor mapping holds; returns its bytes.
     fn drop_unused(&mut self, id: u32) -> u64 {
         let unused = self.blocks.get(&id).is_some_and(|block| block.released && block.mappings == 0);
         let gone = unused.then(|| self.blocks.remove(&id)).flatten();

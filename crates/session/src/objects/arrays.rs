@@ -1,7 +1,8 @@
 //! The session's arrays and mipmaps, by the ids that the program gave them.
 //!
-//! An array's memory lies outside the arenas: what a GPU takes for its extents is charged to the limit. Small arrays of a context share
-//! pieces, which are charged whole. Ids of levels lead to arrays that belong to their mipmap and go with it.
+//! An array's memory lies outside the arenas. The memory that a GPU takes for its extents is charged to the limit. Small
+//! arrays of a context share pieces, which are charged whole. Levels have their own ids, but belong to their mipmap and end
+//! with it.
 
 use std::collections::HashMap;
 
@@ -10,13 +11,13 @@ use katydid_session_core::{GpuMemory, GpuPieces};
 
 use crate::calls::fault::Fault;
 
-/// Arrays that a session may hold at a time.
+/// Most arrays of a session at a time.
 const MAX_ARRAYS: usize = 1 << 20;
 
-/// What a level takes beside its mipmap.
+/// The memory of a level beside its mipmap.
 pub(crate) const LEVEL_MEMORY: GpuMemory = GpuMemory::Own(0);
 
-/// What an id stands for.
+/// The object of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ArrayObject {
     /// An array of its own.
@@ -31,9 +32,9 @@ pub(crate) enum ArrayObject {
 #[derive(Debug, Clone, Copy)]
 struct ArrayEntry {
     object: ArrayObject,
-    /// Wire id of the context it dies with.
+    /// Wire id of the context with which it ends.
     context: u32,
-    /// What it takes; a level has none of its own.
+    /// Its memory; a level has none of its own.
     memory: GpuMemory,
 }
 
@@ -41,16 +42,16 @@ struct ArrayEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Arrays {
     entries: HashMap<u32, ArrayEntry>,
-    /// What small arrays share, by the wire id of their context.
+    /// Pieces that small arrays share, by the wire id of their context.
     pieces: HashMap<u32, GpuPieces>,
 }
 
 impl Arrays {
-    /// Whether a new object may have this id.
+    /// Checks an id for a new object.
     ///
     /// # Errors
     ///
-    /// `OUT_OF_MEMORY` when there are too many, `INVALID_VALUE` for an id that is taken or 0.
+    /// `OUT_OF_MEMORY` if there are too many, `INVALID_VALUE` for an id that is taken or 0.
     pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
         if self.entries.len() >= MAX_ARRAYS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
@@ -59,12 +60,12 @@ impl Arrays {
         if free { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE.into()) }
     }
 
-    /// Finds room for a new array of `bytes` in a context: what it takes, and the bytes to charge.
+    /// Finds memory for a new array of `bytes` in a context; returns it, and the bytes to charge.
     pub(crate) fn take_memory(&mut self, context: u32, bytes: u64) -> (GpuMemory, u64) {
         self.pieces.entry(context).or_default().take(bytes)
     }
 
-    /// Gives back what an array of a context took: the bytes that are charged no more.
+    /// Releases the memory of an array; returns the bytes to refund.
     pub(crate) fn give_back(&mut self, context: u32, memory: GpuMemory) -> u64 {
         self.pieces.entry(context).or_default().give_back(memory)
     }
@@ -74,7 +75,7 @@ impl Arrays {
         self.entries.insert(id, ArrayEntry { object, context, memory });
     }
 
-    /// What an id stands for.
+    /// Returns the object of an id.
     ///
     /// # Errors
     ///
@@ -83,7 +84,7 @@ impl Arrays {
         self.entries.get(&id).map(|entry| entry.object).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
     }
 
-    /// The array, or the level, with an id.
+    /// Returns the array, or the level, of an id.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl Arrays {
         }
     }
 
-    /// Arrays and mipmaps that have memory of their own, with the context that each belongs to, in the order of the ids.
+    /// Returns arrays and mipmaps with their contexts, in the order of the ids; levels have no memory of their own.
     pub(crate) fn owners(&self) -> Vec<(u32, ArrayObject, u32)> {
         let owns = |entry: &ArrayEntry| !matches!(entry.object, ArrayObject::Level(..));
         let owners = self.entries.iter().filter(|(_, entry)| owns(entry));
@@ -104,7 +105,7 @@ impl Arrays {
         all
     }
 
-    /// Takes an object away, the levels of a mipmap with it; and the bytes that are charged no more.
+    /// Removes an object, and the levels of a mipmap with it; returns it, and the bytes to refund.
     ///
     /// # Errors
     ///
@@ -117,7 +118,7 @@ impl Arrays {
         Ok((entry.object, self.give_back(entry.context, entry.memory)))
     }
 
-    /// Forgets what died with a context; returns the bytes that are charged no more.
+    /// Forgets the arrays of a context that ended; returns the bytes to refund.
     pub(crate) fn forget_context(&mut self, context: u32) -> u64 {
         let mut bytes = self.pieces.remove(&context).map_or(0, |pieces| pieces.bytes());
         self.entries.retain(|_, entry| {

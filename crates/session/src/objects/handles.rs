@@ -1,8 +1,8 @@
-//! From wire ids to the driver's handles: one bounded vector a kind.
+//! Tables from wire ids to the driver's handles: one bounded vector a kind.
 //!
-//! The program mints ids densely from 1 and may mint many before the first message that fills one arrives, so an id
-//! may lie [`MAX_ID_GAP`] beyond those seen; one further away comes from no honest program and ends the session. An id
-//! whose creation failed, or whose object or context is gone, gives `CUDA_ERROR_INVALID_HANDLE`.
+//! The program assigns ids densely from 1, and may assign many before the first message that uses one arrives. So an id may
+//! lie [`MAX_ID_GAP`] beyond those seen; a larger one comes from no correct program and ends the session. An id whose
+//! creation failed, or whose object or context is gone, gives `CUDA_ERROR_INVALID_HANDLE`.
 
 use katydid_cuda_sys::{CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream};
 
@@ -10,14 +10,14 @@ use crate::calls::fault::{Fault, SessionError};
 
 /// Ids beyond this are refused whatever came before.
 const MAX_HANDLE_ID: usize = 1 << 24;
-/// How far ahead of the known ids a new one may be.
+/// How far a new id may lie beyond the known ids.
 const MAX_ID_GAP: usize = 1 << 16;
 
 /// A handle type and its null value.
 pub(crate) trait Handle: Copy {
-    /// What messages call it.
+    /// Its name in error texts.
     const KIND: &'static str;
-    /// What id 0 stands for.
+    /// The handle of id 0.
     const NULL: Self;
 }
 
@@ -47,7 +47,7 @@ macro_rules! objects {
             handles!($ty stringify!($ty));
         )*
 
-        /// The tables of those types of handles that have an `object` line in the spec.
+        /// The tables of the handle types with an `object` line in the spec.
         #[derive(Debug, Default)]
         #[allow(non_snake_case, reason = "fields carry the names of their types")]
         pub(crate) struct ObjectTables {
@@ -55,7 +55,7 @@ macro_rules! objects {
         }
 
         impl ObjectTables {
-            /// Forgets what died with a context.
+            /// Forgets the objects of a context that ended.
             pub(crate) fn forget_context(&mut self, context: u32) {
                 $(self.$ty.forget_context(context);)*
                 let _ = context;
@@ -70,7 +70,7 @@ katydid_cuda_sys::for_each_object!(objects);
 #[derive(Debug, Clone, Copy)]
 struct HandleEntry<H> {
     handle: H,
-    /// Wire id of the context it belongs to and dies with; 0: of none.
+    /// Wire id of the context with which it ends; 0 for none.
     context: u32,
 }
 
@@ -87,7 +87,7 @@ impl<H> Default for Handles<H> {
 }
 
 impl<H: Handle> Handles<H> {
-    /// The handle behind `id`; null for id 0.
+    /// Returns the handle of `id`; null for id 0.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl<H: Handle> Handles<H> {
         }
     }
 
-    /// The context that an object dies with; 0 for none.
+    /// Returns the context with which an object ends; 0 for none.
     ///
     /// # Errors
     ///
@@ -112,12 +112,12 @@ impl<H: Handle> Handles<H> {
         entry.map(|entry| entry.context).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
     }
 
-    /// The id of any object; 0 when there is none.
+    /// Returns the id of any object; 0 without one.
     pub(crate) fn any(&self) -> u32 {
         self.entries.iter().position(Option::is_some).map_or(0, |index| index as u32 + 1)
     }
 
-    /// Checks that `id` may be given to a new object, before the driver makes it.
+    /// Checks an id for a new object, before the driver makes it.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<H: Handle> Handles<H> {
         self.index(id).map(|_| ())
     }
 
-    /// Gives `id` to `handle`, which dies with `context`. An object that had the id is forgotten: the program ended it.
+    /// Gives `id` to `handle`, which ends with `context`. An older object of the id is forgotten: the program ended it.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl<H: Handle> Handles<H> {
         numbered.filter_map(|(id, entry)| entry.as_ref().map(|entry| (id, entry.handle, entry.context)))
     }
 
-    /// Takes the object away from its id.
+    /// Removes the object of an id.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl<H: Handle> Handles<H> {
         entry.map(|entry| entry.handle).ok_or_else(|| CUresult::ERROR_INVALID_HANDLE.into())
     }
 
-    /// Ids seen so far.
+    /// Returns the number of ids seen so far.
     pub(crate) fn id_count(&self) -> u32 {
         self.entries.len() as u32
     }

@@ -1,7 +1,7 @@
 //! The session's texture and surface references, by the ids that the program gave them.
 //!
-//! A driver's reference is of no use once its module is gone, and must not be named any more: so references go with their
-//! module and their context, whatever the program still does with the ids.
+//! A driver's reference must not be used once its module is gone. So references end with their module and their context,
+//! whatever the program still does with the ids.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use katydid_cuda_sys::{CUresult, CUsurfref, CUtexref};
 
 use crate::calls::fault::Fault;
 
-/// References that a session may hold at a time.
+/// Most references of a session at a time.
 const MAX_REFERENCES: usize = 1 << 16;
 
-/// What an id stands for.
+/// The reference of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
     /// A texture reference (`CUtexref`).
@@ -25,9 +25,9 @@ pub(crate) enum Reference {
 #[derive(Debug, Clone, Copy)]
 struct ReferenceEntry {
     reference: Reference,
-    /// Wire id of the module that declares it; 0 for one of the program's own.
+    /// Wire id of the module that declares it; 0 for one that the program created.
     module: u32,
-    /// Wire id of the context it dies with.
+    /// Wire id of the context with which it ends.
     context: u32,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct References {
 }
 
 impl References {
-    /// Whether a new reference may have this id.
+    /// Checks an id for a new reference.
     ///
     /// # Errors
     ///
-    /// `OUT_OF_MEMORY` when there are too many, `INVALID_VALUE` for an id that is taken or 0.
+    /// `OUT_OF_MEMORY` if there are too many, `INVALID_VALUE` for an id that is taken or 0.
     pub(crate) fn check_new(&self, id: u32) -> Result<(), Fault> {
         if self.entries.len() >= MAX_REFERENCES {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
@@ -56,7 +56,7 @@ impl References {
         self.entries.insert(id, ReferenceEntry { reference, module, context });
     }
 
-    /// The texture reference with an id.
+    /// Returns the texture reference of an id.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl References {
         }
     }
 
-    /// The surface reference with an id.
+    /// Returns the surface reference of an id.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl References {
         }
     }
 
-    /// Takes a reference of the program's own away; one of a module stays.
+    /// Removes a reference that the program created; one of a module stays.
     ///
     /// # Errors
     ///
@@ -95,12 +95,12 @@ impl References {
         Ok(reference)
     }
 
-    /// Forgets what a module declared.
+    /// Forgets the references of a module.
     pub(crate) fn forget_module(&mut self, module: u32) {
         self.entries.retain(|_, entry| entry.module != module);
     }
 
-    /// Forgets what died with a context.
+    /// Forgets the references of a context that ended.
     pub(crate) fn forget_context(&mut self, context: u32) {
         self.entries.retain(|_, entry| entry.context != context);
     }

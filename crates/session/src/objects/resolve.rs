@@ -1,4 +1,4 @@
-//! How each kind of handle is resolved and ended.
+//! Resolves and ends each kind of handle.
 
 use katydid_cuda_sys::{
     CU_STREAM_LEGACY, CUcontext, CUevent, CUfunction, CUkernel, CUlibrary, CUmodule, CUresult, CUstream,
@@ -19,18 +19,18 @@ const PER_THREAD_STREAM_ID: u32 = 2;
 
 /// A kind of handle that messages name.
 pub(crate) trait Resolve: Handle {
-    /// Whether it belongs to the green context that is current, not to the primary one.
+    /// Whether it belongs to the current green context, not to its primary one.
     const IS_OF_GREEN: bool = false;
 
-    /// Where its ids are kept.
+    /// Returns the table of its ids.
     fn table(tables: &mut Tables) -> &mut Handles<Self>;
 
-    /// The handle that a frame's thread means by `id`.
+    /// Returns the handle that a frame's thread means by `id`.
     fn resolve(session: &mut Session, _head: &FrameHead, id: u32) -> Result<Self, Fault> {
         Self::table(&mut session.tables).get(id)
     }
 
-    /// The object was ended, by any caller; an id that has none is left alone.
+    /// Removes an ended object; an id without one is ignored.
     fn ended(session: &mut Session, id: u32) {
         let _ = Self::table(&mut session.tables).take(id);
     }
@@ -94,7 +94,7 @@ impl Resolve for CUstream {
 }
 
 impl Session {
-    /// The context to which belongs what is made for a stream.
+    /// Returns the context that owns what is made for a stream.
     pub(crate) fn owner_of_stream(&self, id: u32) -> Result<u32, Fault> {
         match id {
             0 | LEGACY_STREAM_ID | PER_THREAD_STREAM_ID => Ok(self.current),

@@ -16,7 +16,7 @@ pub(crate) struct Tables {
     pub(crate) events: Handles<CUevent>,
     pub(crate) modules: Handles<CUmodule>,
     pub(crate) libraries: Handles<CUlibrary>,
-    /// Of modules that are libraries' own, the library.
+    /// The library of each module that is a library's.
     pub(crate) library_modules: HashMap<u32, u32>,
     pub(crate) functions: Handles<CUfunction>,
     pub(crate) kernels: Handles<CUkernel>,
@@ -26,7 +26,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Ids seen so far, by kind.
+    /// Returns the ids seen so far, by kind.
     pub(crate) fn id_counts(&self) -> [u32; 7] {
         let Self { contexts, streams, events, modules, libraries, functions, kernels, .. } = self;
         let code = [modules.id_count(), libraries.id_count(), functions.id_count(), kernels.id_count()];
@@ -34,7 +34,7 @@ impl Tables {
         [contexts.id_count(), streams.id_count(), events.id_count(), modules, libraries, functions, kernels]
     }
 
-    /// Goes on where other tables stopped.
+    /// Continues after other tables that have seen so many ids.
     pub(crate) fn resume(&mut self, [contexts, streams, events, modules, libraries, functions, kernels]: [u32; 7]) {
         self.contexts.resume(contexts);
         self.streams.resume(streams);
@@ -45,7 +45,7 @@ impl Tables {
         self.kernels.resume(kernels);
     }
 
-    /// Forgets what died with a context. Libraries and kernels belong to none.
+    /// Forgets the objects of a context that ended. Libraries and kernels belong to none.
     pub(crate) fn forget_context(&mut self, context: u32) {
         self.streams.forget_context(context);
         self.events.forget_context(context);

@@ -1,8 +1,8 @@
-//! Memory with contents, and how its bytes are carried: to memory of the worker's, and from there.
+//! Areas: memory with contents, and the copies of its bytes to and from memory of the worker.
 //!
-//! Every area is a row of bytes, cut into chunks, wherever they lie: at addresses in a row, as texels of an array, in
-//! many variables, in memory of this process. Areas are described to the image as its regions; after a restore the same
-//! code finds the same areas, and they are matched by kind, object and address.
+//! Every area is a sequence of bytes, cut into chunks, wherever they lie: at contiguous addresses, as texels of an array, in
+//! many variables, in memory of this process. The image has areas as its regions. After a restore the same code finds the
+//! same areas, and they are matched by kind, object and address.
 
 #![expect(unsafe_code, reason = "has the driver copy")]
 
@@ -14,18 +14,18 @@ use katydid_image::Region;
 
 pub(super) use katydid_session_core::CHUNK_BYTES;
 
-/// Where the bytes of an area lie.
+/// The location of an area's bytes.
 #[derive(Debug, Clone)]
 pub(super) enum AreaLocation {
-    /// Device memory at addresses in a row.
+    /// Device memory at contiguous addresses.
     Linear(u64),
     /// The texels of an array, or of a level of a mipmap.
     Texels(Texels),
-    /// One variable after the other: address and size of each.
+    /// Variables, one after the other: address and size of each.
     Variables(Vec<(u64, u64)>),
     /// Memory of this process, which the driver copies from and to.
     Host(u64),
-    /// Memory of this process that the driver keeps to itself.
+    /// Memory of this process that the driver does not copy.
     Heap(u64),
 }
 
@@ -42,45 +42,45 @@ pub(super) struct Texels {
 /// One range of memory with contents.
 #[derive(Debug)]
 pub(super) struct Area {
-    /// What the image says of it, without the chunks.
+    /// Its description in the image, without the chunks.
     pub(super) region: Region,
-    /// The context to copy in.
+    /// The context for copies.
     pub(super) context: CUcontext,
     pub(super) location: AreaLocation,
 }
 
-/// The other end of a copy: memory of the worker's.
+/// The other end of a copy: memory of the worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WorkerMemory {
     /// Device memory, by its address.
     Device(u64),
-    /// Host memory, registered if the driver let us.
+    /// Host memory, registered if the driver allowed it.
     Host(u64),
 }
 
-/// Which way contents are copied.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Out of the area.
     Out,
-    /// Into the area, from memory of the worker's.
+    /// Into the area, from memory of the worker.
     In,
 }
 
 impl Area {
-    /// Number of its chunks.
+    /// Returns the number of its chunks.
     pub(super) fn chunks(&self) -> usize {
         self.region.bytes.div_ceil(u64::from(self.region.chunk_bytes).max(1)) as usize
     }
 
-    /// First byte of a chunk, and its length.
+    /// Returns the first byte of a chunk, and its length.
     pub(super) fn chunk(&self, index: usize) -> (u64, u64) {
         let full = u64::from(self.region.chunk_bytes);
         let start = full * index as u64;
         (start, full.min(self.region.bytes.saturating_sub(start)))
     }
 
-    /// The address of a byte, where all bytes have addresses in a row.
+    /// Returns the address of a byte, if all bytes are contiguous.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         match self.location {
             AreaLocation::Linear(start) => Some(start + offset),
@@ -88,7 +88,7 @@ impl Area {
         }
     }
 
-    /// Has `length` bytes from `offset` on copied between the area and `other`, in `stream`.
+    /// Copies `length` bytes from `offset` on between the area and `other`, in `stream`.
     ///
     /// # Safety
     ///
@@ -129,7 +129,7 @@ fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Device memory from or to the other end.
+/// Copies between device memory and the other end.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ unsafe fn bytes(
     status.ok()
 }
 
-/// Memory of this process from or to the other end.
+/// Copies between memory of this process and the other end.
 ///
 /// # Safety
 ///
@@ -192,7 +192,7 @@ unsafe fn host(
     Ok(())
 }
 
-/// The parts of variables that lie between two bytes of the row that they are packed to.
+/// Copies the parts of variables between two bytes of their packed sequence.
 ///
 /// # Safety
 ///
@@ -220,7 +220,7 @@ unsafe fn variables(
 }
 
 impl Texels {
-    /// Bytes of a chunk: whole rows.
+    /// Returns the bytes of a chunk: whole rows.
     pub(super) fn chunk_bytes(&self) -> u64 {
         self.width * (CHUNK_BYTES / self.width.max(1)).max(1)
     }
@@ -245,7 +245,7 @@ impl Texels {
         Ok(())
     }
 
-    /// Rows in a row as boxes: the rest of a slice, whole slices, the start of another.
+    /// Splits consecutive rows into boxes: the rest of a slice, whole slices, the start of another.
     fn parts(&self, first: u64, end: u64) -> Vec<ArrayBox> {
         let mut parts = Vec::new();
         let mut at = first;
@@ -287,7 +287,7 @@ impl Texels {
     }
 }
 
-/// A box of an array, as wide as that.
+/// A box of an array, as wide as the array.
 #[derive(Debug, PartialEq, Eq)]
 struct ArrayBox {
     slice: u64,

@@ -1,15 +1,15 @@
-//! Which memory of a session has contents, and where.
+//! Finds the memory of a session that has contents.
 //!
 //! | kind | what | object |
 //! |---|---|---|
 //! | `arena` | a grown piece of a device arena | its address |
-//! | `block` | a block of the program's own making | its id |
+//! | `block` | a block of the virtual memory API | its id |
 //! | `array`, `mipmap` | an array, or a level of a mipmap: rows, packed | its id, with the level above 32 bits |
 //! | `variables` | all variables of a module, or of a library in a context | id, with the context above 32 bits |
 //! | `heap` | what device code allocated (softcuda) | its address |
 //! | `pinned` | host pages that are the worker's alone | their address |
 //!
-//! What cannot be kept is named in an error; nothing is left out.
+//! An error names memory that cannot be saved; nothing is left out.
 
 #![expect(unsafe_code, reason = "asks the driver")]
 
@@ -50,11 +50,11 @@ const MAX_MIP_LEVELS: u32 = 32;
 pub(super) struct Areas {
     pub(super) all: Vec<Area>,
     pub(super) records: Records,
-    /// Keeps addresses of areas alive.
+    /// Keeps addresses of areas mapped.
     _views: Vec<Scratch>,
 }
 
-/// What the image keeps of areas beside their bytes.
+/// The image's records of areas, beside their bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Records {
     /// Variables, in the order in which they are packed.
@@ -68,11 +68,11 @@ pub(super) struct CodeRecord {
     pub(super) code: String,
     pub(super) object: u64,
     pub(super) variables: Vec<FoundVariable>,
-    /// Which code the device runs: only with the same have its functions the same addresses. Images of earlier builds do
-    /// not tell.
+    /// The code that the device runs: its functions have the same addresses only with the same code. Images of earlier
+    /// builds do not tell.
     #[serde(default)]
     pub(super) runs: Option<String>,
-    /// Addresses of its functions depend on where it is loaded. Each load determines it again.
+    /// Whether addresses of its functions depend on where it is loaded. Each load determines it again.
     #[serde(skip)]
     pub(super) relocates_functions: bool,
 }
@@ -85,22 +85,22 @@ pub(super) struct HeapRecord {
     pub(super) allocator_state: Vec<u8>,
 }
 
-/// Which areas are wanted.
+/// Which areas are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AreaFilter {
-    /// Also host pages that the program has as well.
+    /// Includes host pages that the program has as well.
     pub(super) shared_pages: bool,
 }
 
-/// Looks through a session whose GPU is at rest.
+/// Finds the areas of a session whose GPU is at rest.
 ///
 /// # Errors
 ///
-/// What cannot be kept, or what the driver does not answer.
+/// Memory that cannot be saved, or a query that the driver refuses.
 pub(super) fn areas(session: &mut Session, contexts: &Contexts, filter: AreaFilter) -> Result<Areas, SnapshotError> {
     let mut finder = AreaFinder::new(session, contexts);
     finder.arenas(session)?;
-    // Before blocks: where some are mapped piece by piece, their memory cannot be mapped elsewhere, which says less.
+    // Before blocks: if a block is mapped piece by piece, its memory cannot be mapped elsewhere, and that error says less.
     finder.arrays(session)?;
     finder.blocks(session)?;
     finder.variables(session)?;
@@ -109,7 +109,7 @@ pub(super) fn areas(session: &mut Session, contexts: &Contexts, filter: AreaFilt
     Ok(finder.areas)
 }
 
-/// The variables of all code alone.
+/// Finds only the variables of code.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ pub(super) fn code_areas(session: &Session, contexts: &Contexts) -> Result<Areas
     Ok(finder.areas)
 }
 
-/// The grown pieces of arenas alone.
+/// Finds only the grown pieces of arenas.
 ///
 /// # Errors
 ///
@@ -183,8 +183,8 @@ impl<'a> AreaFinder<'a> {
         Ok(())
     }
 
-    /// Blocks are read where they are mapped as a whole, else through a mapping of our own. Those of other programs are theirs
-    /// to keep.
+    /// Finds blocks. They are read where they are mapped as a whole, otherwise through a mapping of the worker. Imported
+    /// blocks belong to other sessions.
     fn blocks(&mut self, session: &Session) -> Result<(), SnapshotError> {
         if let Some(block) = session.virtual_memory.any_of(Memory::Host) {
             return Err(SnapshotError::HostBlock { block });
@@ -287,7 +287,7 @@ impl<'a> AreaFinder<'a> {
         Ok(())
     }
 
-    /// A driver without heaps that can be had has refused code that uses one before.
+    /// Finds heaps. For a driver that does not show its heaps, code that uses one was refused before.
     fn heaps(&mut self) -> Result<(), SnapshotError> {
         if !self.driver.is_soft() {
             return Ok(());
@@ -323,10 +323,10 @@ impl<'a> AreaFinder<'a> {
 }
 
 impl Session {
-    /// Says that a snapshot will be asked for soon: what can be found out while the program runs is.
+    /// Prepares for a snapshot soon: computes everything that can be found out while the program runs.
     pub fn prepare_snapshot(&self) {
         let images = code_of(self).into_iter().map(|it| it.named).collect();
-        // What is loaded on another kind of device is looked up again when its turn comes.
+        // Code on another kind of device is looked up again in the snapshot.
         if let Ok(sm) = architecture(self.driver(), 0) {
             self.snapshots.declared().prepare(images, sm, self.driver().is_soft());
         }
@@ -341,7 +341,7 @@ pub(super) struct Code {
     loaded: LoadedCode,
 }
 
-/// All of it: modules, and libraries in the contexts where they are in use. Asking for a variable of a library
+/// Returns all code: modules, and libraries in the contexts where they are in use. A query for a library's variable
 /// elsewhere would load it there.
 pub(super) fn code_of(session: &Session) -> Vec<Code> {
     let mut all = Vec::new();
@@ -361,7 +361,7 @@ pub(super) fn code_of(session: &Session) -> Vec<Code> {
     all
 }
 
-/// Bytes of a texel; none for formats with blocks of texels or planes.
+/// Returns the bytes of a texel; none for formats with blocks of texels or planes.
 fn texel(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<u64> {
     let channel = match it.Format {
         0x01 | 0x08 => 1,
@@ -372,14 +372,14 @@ fn texel(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<u64> {
     Some(channel * u64::from(it.NumChannels))
 }
 
-/// The levels of a mipmap: a driver knows no level behind the last one.
+/// Returns the levels of a mipmap: a driver refuses levels after the last one.
 fn levels(driver: &Driver, mipmap: CUmipmappedArray) -> Vec<(u32, CUarray)> {
     // SAFETY: a mipmap of the session; the output is a local.
     let level = |number| ask(|out| unsafe { driver.cuMipmappedArrayGetLevel(out, mipmap, number) });
     (0..MAX_MIP_LEVELS).map_while(|number| Some((number, level(number).ok()?))).collect()
 }
 
-/// Whether the device may read and write what is mapped at an address.
+/// Returns whether the device may read and write memory mapped at an address.
 fn is_writable(driver: &Driver, device: i32, address: u64) -> bool {
     let location = access(device).location;
     // SAFETY: both pointers are locals' for the call.
@@ -387,7 +387,7 @@ fn is_writable(driver: &Driver, device: i32, address: u64) -> bool {
     flags == Ok(u64::from(access_flags::READ_WRITE))
 }
 
-/// A block's handle; one that the program gave back is had again from a mapping, for as long as this value lives.
+/// A block's handle; if the program released it, it is retained from a mapping as long as this value lives.
 pub(super) struct RetainedHandle<'a> {
     driver: &'a Driver,
     handle: CUmemGenericAllocationHandle,

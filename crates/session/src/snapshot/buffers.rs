@@ -1,4 +1,4 @@
-//! Registered memory that contents pass through ([`super::transfer`]).
+//! Registered memory for contents on their way ([`super::transfer`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::area::CHUNK_BYTES;
 use super::error::SnapshotError;
 use crate::memory::pinned_alloc::PinnedAlloc;
 
-/// Threads at most; with fewer processors, fewer.
+/// Most threads; fewer with fewer processors.
 pub(super) const MAX_TRANSFER_THREADS: usize = 16;
-/// Buffers of a chunk each that a thread copies through.
+/// Buffers of a thread, of a chunk each.
 pub(super) const CHUNKS_PER_THREAD: usize = 2;
-/// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
+/// First address for registered memory. Each has its own place: it must not move what the driver maps
 /// (`worker/src/os/layout.rs`).
 const PINNED_BASE_ADDRESS: usize = 0x4b00_0000_0000;
-/// Bytes between two places, as many as one can have.
+/// Bytes between two places: the most that one can have.
 const PINNED_STRIDE_BYTES: usize = MAX_TRANSFER_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;
-/// Places; then they begin anew.
+/// Number of places; then they begin again.
 const PINNED_SLOTS: usize = 256;
 
-/// Host memory of so many chunks, registered with the driver. One that will not register it copies through memory of its own, at
-/// a lower speed.
+/// Host memory of so many chunks, registered with the driver. A driver that refuses to register it copies through its own
+/// memory, at a lower speed.
 pub(super) struct Buffers(PinnedAlloc);
 
 impl fmt::Debug for Buffers {
@@ -32,7 +32,7 @@ impl fmt::Debug for Buffers {
     }
 }
 
-/// The place after the last one.
+/// The next place.
 static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
 
 impl Buffers {
@@ -49,7 +49,7 @@ impl Buffers {
         self.0.start().expose_provenance() as u64 + number as u64 * CHUNK_BYTES
     }
 
-    /// How many it is.
+    /// Returns the number of chunks.
     pub(super) fn count(&self) -> usize {
         self.0.size() / CHUNK_BYTES as usize
     }

@@ -1,4 +1,5 @@
-//! A snapshot of contents: what the program could change is copied while it is stopped, the rest is done behind it.
+//! Captures contents: memory that the program could change is copied while it is stopped, the rest is done in the
+//! background.
 //!
 //! ```text
 //! paused:  areas ── hash kernel ──▶ changed chunks ──┬─ room on the device ──▶ spare memory
@@ -30,30 +31,31 @@ use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
 use crate::state::Session;
 
-/// Memory of the device that is left to others.
+/// Bytes of device memory that are left to others.
 const DEVICE_MARGIN_BYTES: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
 const SPARE_COPY_ALIGN_BYTES: u64 = 512;
 
-/// In place of a copy context.
+/// Marks a chunk without a copy context.
 const NO_COPY_CONTEXT: usize = usize::MAX;
 
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]
 struct AreaChunk {
     area: usize,
-    /// The device that can hash it and copy it aside; [`NO_COPY_CONTEXT`]: none.
+    /// Index of the device that can hash it and copy it to spare memory, or [`NO_COPY_CONTEXT`].
     copy_context: usize,
     offset: u64,
     length: u64,
     hash: Option<Hash>,
     name: Option<ChunkId>,
-    /// Where it was copied to.
+    /// Address of its copy.
     spare: Option<u64>,
 }
 
-/// Contents that the program cannot change any more; [`CapturedContents::write`] brings them to the image. Spare memory is not given
-/// back with the value, but when the GPU is at rest: a driver waits with that for streams of the program, which runs again.
+/// Contents that the program can no longer change; [`CapturedContents::write`] writes them to the image. Dropping the value
+/// keeps spare memory, which is released when the GPU is at rest: otherwise the driver waits for streams of the running
+/// program.
 pub(super) struct CapturedContents {
     driver: Arc<Driver>,
     copy_contexts: Vec<CopyContext>,
@@ -61,12 +63,12 @@ pub(super) struct CapturedContents {
     regions: Vec<Region>,
     records: Vec<u8>,
     chunks: Vec<AreaChunk>,
-    /// Memory that chunks were copied to, by the device's ordinal.
+    /// Memory with copies of chunks, by the device's ordinal.
     spare: BTreeMap<i32, Scratch>,
     precopy: PrecopyState,
     changed: u64,
     known_contents: KnownContents,
-    /// Ends of contexts wait for it.
+    /// The end of a context waits for it.
     _behind: PendingWrite,
 }
 
@@ -78,12 +80,12 @@ impl Drop for CapturedContents {
     }
 }
 
-/// What belongs into the session's part of a manifest.
+/// The contents in the session's part of a manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Contents {
     /// All memory with contents.
     pub(super) regions: Vec<Region>,
-    /// Its files, by what is in them.
+    /// Its files, by their contents.
     pub(super) states: BTreeMap<String, FileEntry>,
 }
 
@@ -95,7 +97,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What cannot be kept. The session is as it was.
+    /// What cannot be saved. The session is unchanged.
     pub(super) fn capture(
         &mut self,
         options: CaptureOptions,
@@ -160,7 +162,7 @@ impl Session {
     }
 }
 
-/// All chunks of all areas.
+/// Returns all chunks of all areas.
 fn chunks(areas: &Areas, copy_contexts: &[CopyContext]) -> Vec<AreaChunk> {
     let of = |(number, area): (usize, &Area)| {
         let is_in_reach = |copy_context: &CopyContext| {
@@ -176,13 +178,13 @@ fn chunks(areas: &Areas, copy_contexts: &[CopyContext]) -> Vec<AreaChunk> {
     areas.all.iter().enumerate().flat_map(of).collect()
 }
 
-/// Bytes of device memory that [`hash_chunks`] needs for `count` chunks.
+/// Returns the bytes of device memory that [`hash_chunks`] needs for `count` chunks.
 pub(super) fn hash_buffer_bytes(chunks: usize) -> u64 {
     2 * (chunks * HASH_RECORD_BYTES) as u64
 }
 
-/// Hashes device memory at addresses in a row: a chunk without an address, or of odd length, gets none. `hash_buffer` is device
-/// memory for that, [`hash_buffer_bytes`] bytes; none has it allocated, and given back, for which a driver may wait for the
+/// Hashes contiguous device memory. A chunk without an address, or of odd length, gets no hash. `hash_buffer` is device
+/// memory of [`hash_buffer_bytes`] bytes. Without it, memory is allocated and released, for which a driver may wait for the
 /// program.
 pub(super) fn hash_chunks(
     driver: &Arc<Driver>,
@@ -205,13 +207,13 @@ pub(super) fn hash_chunks(
         Some(_) => None,
         None => own_hash_buffer(driver, copy_context, hash_buffer_bytes(aligned.len()))?,
     };
-    // Nothing has to be hashed: what has no hash is read.
+    // Hashes are optional: a chunk without a hash is read.
     let Some(at) = hash_buffer.or(own.as_ref().map(Scratch::start)) else { return Ok(hashes_found) };
     let out = at + listed.len() as u64;
     let stream = copy_context.streams.of(0);
-    // SAFETY: a living context of ours.
+    // SAFETY: a live context of the worker.
     unsafe { driver.cuCtxSetCurrent(copy_context.context) }.ok()?;
-    // SAFETY: list and records fit the room; both vectors outlive the wait below.
+    // SAFETY: list and records fit the buffer; both vectors outlive the wait below.
     unsafe {
         driver.cuMemcpyHtoDAsync_v2(at, listed.as_ptr().cast(), listed.len(), stream).ok()?;
         driver.cuMemsetD8Async(out, 0, records.len(), stream).ok()?;
@@ -225,7 +227,7 @@ pub(super) fn hash_chunks(
     Ok(hashes_found)
 }
 
-/// Device memory of `bytes`; none where the device has too little left.
+/// Allocates device memory of `bytes`; none if the device has too little left.
 fn own_hash_buffer(driver: &Arc<Driver>, copy_context: &CopyContext, bytes: u64) -> Result<Option<Scratch>, CUresult> {
     match Scratch::up_to(driver, copy_context.device, bytes) {
         Ok(own) => Ok(Some(own).filter(|own| own.size() >= bytes)),
@@ -234,9 +236,9 @@ fn own_hash_buffer(driver: &Arc<Driver>, copy_context: &CopyContext, bytes: u64)
     }
 }
 
-/// Bytes that may be taken of a device.
+/// Returns the bytes that may be taken from a device.
 pub(super) fn free(driver: &Driver, copy_context: &CopyContext) -> Result<u64, SnapshotError> {
-    // SAFETY: a living context of ours.
+    // SAFETY: a live context of the worker.
     unsafe { driver.cuCtxSetCurrent(copy_context.context) }.ok().map_err(refused("enter a context"))?;
     let (mut free, mut total) = (0, 0);
     // SAFETY: both outputs are locals.
@@ -245,12 +247,12 @@ pub(super) fn free(driver: &Driver, copy_context: &CopyContext) -> Result<u64, S
     Ok((free as u64).saturating_sub(DEVICE_MARGIN_BYTES))
 }
 
-/// Bytes of spare memory for a chunk.
+/// Returns the bytes of spare memory for a chunk.
 fn spare_bytes_of(chunk: &AreaChunk) -> u64 {
     chunk.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
 }
 
-/// The part that is done while the program is paused.
+/// The part of a capture while the program is stopped.
 struct StoppedCapture<'a> {
     driver: &'a Arc<Driver>,
     copy_contexts: &'a [CopyContext],
@@ -265,7 +267,7 @@ impl<'a> StoppedCapture<'a> {
         &self.areas.all[chunk.area]
     }
 
-    /// Names what a software device has no memory for yet: reading it would make some.
+    /// Names chunks for which a software device has no memory yet: reading would allocate it.
     fn pass_over_untouched(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
         let mut zeros = Zeros::default();
         // The offset in the current area up to which it is known to be untouched.
@@ -286,7 +288,7 @@ impl<'a> StoppedCapture<'a> {
         Ok(())
     }
 
-    /// Hashes what one device reaches and has no name.
+    /// Hashes the unnamed chunks that one device reaches.
     fn hash(&mut self, number: usize, hash_buffer: Option<u64>) -> Result<(), SnapshotError> {
         let range_to_hash = |chunk: &AreaChunk| {
             let address = self.area(chunk).address(chunk.offset).filter(|_| self.needs_copy(chunk, number))?;
@@ -299,8 +301,8 @@ impl<'a> StoppedCapture<'a> {
         Ok(())
     }
 
-    /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
-    /// room for all of a device aside, hashes are left to [`CapturedContents::hash_copies`]: copying alone is faster.
+    /// Names chunks that the image has already, from earlier snapshots or a precopy. If there is nothing to recognize, and
+    /// room for copies of a whole device, [`CapturedContents::hash_copies`] hashes later: copying alone is faster.
     fn recognise(
         &mut self,
         known_contents: &KnownContents,
@@ -325,18 +327,18 @@ impl<'a> StoppedCapture<'a> {
         Ok(())
     }
 
-    /// Whether a chunk is to be copied aside on a device.
+    /// Returns whether a chunk is to be copied to spare memory of a device.
     fn needs_copy(&self, chunk: &AreaChunk, number: usize) -> bool {
         chunk.name.is_none() && chunk.copy_context == number
     }
 
-    /// Bytes of spare memory for all that is to be copied there.
+    /// Returns the bytes of spare memory for all chunks to be copied there.
     fn needed(&self, number: usize) -> u64 {
         self.chunks.iter().filter(|chunk| self.needs_copy(chunk, number)).map(spare_bytes_of).sum()
     }
 
-    /// Copies what changed to spare memory of its device, as far as there is some. `ready` was taken before; it stays as long as
-    /// the snapshot even if nothing changed, since giving it back takes time.
+    /// Copies changed chunks to spare memory of their devices, as far as there is some. `ready` was allocated before. It
+    /// stays as long as the snapshot even if nothing changed, since releasing it takes time.
     fn copy(&mut self, mut ready: BTreeMap<i32, Scratch>) -> Result<BTreeMap<i32, Scratch>, SnapshotError> {
         let mut spares = BTreeMap::new();
         for (number, copy_context) in self.copy_contexts.iter().enumerate() {
@@ -349,7 +351,7 @@ impl<'a> StoppedCapture<'a> {
         Ok(spares)
     }
 
-    /// Spare memory for what is to be copied aside on a device; none where there is none.
+    /// Returns spare memory for the chunks of a device; none if there is none.
     fn spare_for(&self, number: usize, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
         let (copy_context, needed) = (&self.copy_contexts[number], self.needed(number));
         match ready {
@@ -357,14 +359,14 @@ impl<'a> StoppedCapture<'a> {
             None if needed == 0 => Ok(None),
             small => {
                 drop(small);
-                // A device that has less room than it says: then in rounds.
+                // If a device has less memory than it reports, the rest goes in rounds.
                 let hash_buffer = free(self.driver, copy_context)?.min(needed);
                 Ok(Scratch::up_to(self.driver, copy_context.device, hash_buffer).ok())
             }
         }
     }
 
-    /// Gives chunks their places in spare memory.
+    /// Assigns chunks their places in spare memory.
     fn assign_spare(&mut self, number: usize, spare: &Scratch) {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.chunks.len() {
@@ -376,11 +378,11 @@ impl<'a> StoppedCapture<'a> {
         }
     }
 
-    /// Has all copies to spare memory of a device made, neighbours at once, and waits for them.
+    /// Copies chunks to spare memory of a device, adjacent ones at once, and waits for that.
     fn run_copies(&mut self, number: usize) -> Result<(), SnapshotError> {
         let copy_context = &self.copy_contexts[number];
         let stream = copy_context.streams.of(0);
-        // Looking through memory ended in a context of any device, which may not reach that of this one.
+        // The search for areas ended in a context of any device, which may not reach the memory of this one.
         SwitchableContext(copy_context.context).enter(self.driver)?;
         let mut first = 0;
         while first < self.chunks.len() {
@@ -399,7 +401,7 @@ impl<'a> StoppedCapture<'a> {
                 };
                 match (copied, &self.area(&chunk).location) {
                     (Ok(()), _) => {}
-                    // Some drivers copy texels only to memory with the pitch they like: then in rounds.
+                    // Some drivers copy texels only to memory with certain pitches: then in rounds.
                     (Err(_), AreaLocation::Texels(_)) => {
                         self.chunks[first..first + count].iter_mut().for_each(|chunk| chunk.spare = None)
                     }
@@ -408,11 +410,11 @@ impl<'a> StoppedCapture<'a> {
             }
             first += count;
         }
-        // SAFETY: takes a handle of the driver's.
+        // SAFETY: takes a driver handle.
         unsafe { self.driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy device memory"))
     }
 
-    /// How many chunks from this one on lie side by side, here and there, and their bytes.
+    /// Returns how many chunks from this one on are adjacent, in the area and in spare memory, and their bytes.
     fn run_at(&self, first: usize) -> (usize, u64) {
         let start = self.chunks[first];
         let mut length = start.length;
@@ -426,7 +428,7 @@ impl<'a> StoppedCapture<'a> {
         (1 + more.count(), length)
     }
 
-    /// Brings the rest to the image at once.
+    /// Writes the remaining chunks to the image at once.
     fn rounds(&mut self, sink: &dyn Sink, progress: &Progress) -> Result<(), SnapshotError> {
         let batch: Vec<usize> = (0..self.chunks.len())
             .filter(|index| self.chunks[*index].name.is_none() && self.chunks[*index].spare.is_none())
@@ -447,21 +449,21 @@ impl<'a> StoppedCapture<'a> {
 }
 
 impl CapturedContents {
-    /// Bytes that the session holds.
+    /// Returns the bytes that the session holds.
     pub(super) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.bytes).sum()
     }
 
-    /// Of these, how many may differ from what the image has.
+    /// Returns how many of these bytes may differ from the image.
     pub(super) fn changed(&self) -> u64 {
         self.changed
     }
 
-    /// Brings everything to the image; for a thread of its own, while the program goes on.
+    /// Writes everything to the image; for a separate thread, while the program goes on.
     ///
     /// # Errors
     ///
-    /// Whatever is in the way; the image is then without this session.
+    /// Any failure; the image is then without this session.
     pub(super) fn write(&mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
         self.hash_copies();
         self.drain(sink)?;
@@ -478,7 +480,7 @@ impl CapturedContents {
         Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS_KEY.to_owned(), entry)]) })
     }
 
-    /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.
+    /// Hashes the copies of chunks without a hash, for the next snapshot. A chunk without a hash is copied then.
     fn hash_copies(&mut self) {
         for (number, copy_context) in self.copy_contexts.iter().enumerate() {
             let Some(spare) = self.spare.get(&copy_context.device) else { continue };
@@ -500,7 +502,7 @@ impl CapturedContents {
     }
 
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
-        // One area a copy context, over all of its spare memory.
+        // One area for each copy context, over all of its spare memory.
         let area = |copy_context: &CopyContext| {
             let start = self.spare.get(&copy_context.device).map_or(0, Scratch::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };

@@ -1,8 +1,8 @@
-//! The variables of loaded code, wherever a compiler or a linker has put them.
+//! Finds the variables of loaded code, wherever a compiler or a linker has placed them.
 //!
-//! A driver tells the address of a variable by its name, and the image has all the names. A variable that machine code
-//! has and the driver does not tell of lies beside others of its section, which gives it away; one that could be
-//! written and cannot be found is a reason to refuse the snapshot, never to leave it out.
+//! A driver returns the address of a variable by its name, and the image has all the names. If the driver does not know a
+//! variable of machine code, other variables of its section show its address. If it could be written and cannot be found,
+//! the snapshot is refused; nothing is left out.
 
 #![expect(unsafe_code, reason = "asks the driver")]
 
@@ -35,7 +35,7 @@ pub(super) struct FoundVariable {
     pub(super) size: u64,
 }
 
-/// Finds variables in the current context; none twice.
+/// Finds variables in the current context, each once.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub(super) fn find(
 ) -> Result<Vec<FoundVariable>, SnapshotError> {
     let mut variables = BTreeMap::new();
     let mut hidden = Vec::new();
-    // For each section, an address that its first byte would have.
+    // For each section, the address of its first byte.
     let mut sections = HashMap::new();
     for variable in &declared.all {
         match address_of(driver, loaded, &variable.name) {
@@ -62,7 +62,7 @@ pub(super) fn find(
         }
     }
     for variable in hidden {
-        // Of a text, what the driver does not know was left out by its compiler.
+        // In a PTX text, variables that the driver does not know were dropped by its compiler.
         let Some(location) = variable.location.filter(|location| location.size > 0) else { continue };
         match sections.get(&location.section) {
             Some(start) => {
@@ -83,7 +83,7 @@ fn entry(variable: &Variable<'_>, address: u64, size: u64) -> FoundVariable {
     FoundVariable { name: variable.name.clone().into_owned(), address, size }
 }
 
-/// Address and size of the variable called `name`.
+/// Returns address and size of the variable `name`.
 fn address_of(driver: &Driver, loaded: LoadedCode, name: &str) -> Result<(CUdeviceptr, u64), CUresult> {
     let name = CString::new(name).map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let (mut address, mut size) = (0, 0_usize);
@@ -98,7 +98,7 @@ fn address_of(driver: &Driver, loaded: LoadedCode, name: &str) -> Result<(CUdevi
     status.ok().map(|()| (address, size as u64))
 }
 
-/// In words, which code a device of architecture `sm` runs.
+/// Describes, for the user, which code a device of architecture `sm` runs.
 pub(super) fn runs(driver: &Driver, code: MachineCode, sm: u32) -> String {
     match code {
         _ if driver.is_soft() => "softcuda's".to_owned(),
@@ -112,7 +112,7 @@ pub(super) fn runs(driver: &Driver, code: MachineCode, sm: u32) -> String {
     }
 }
 
-/// Refuses code whose functions lie elsewhere now, if memory may hold pointers to them, which `by_pointer` tells.
+/// Refuses code whose functions have moved, if memory may hold pointers to them, which `by_pointer` tells.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Contexts to copy in: those of the program, and where a device has none, one that is held for the time.
+//! Contexts for copies: those of the program, and one held temporarily for a device without any.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -37,7 +37,7 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// Finds them. [`Session::reenter`] puts the context back that is current on this thread.
+    /// Finds them. [`Session::reenter`] restores the current context of this thread.
     pub(super) fn of(session: &Session) -> Result<Self, SnapshotError> {
         let driver = Arc::clone(&session.shared.driver);
         let mut contexts = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), retained_devices: Vec::new() };
@@ -68,7 +68,7 @@ impl Contexts {
         current_device(&self.driver).map_err(refused("ask for the device of a context"))
     }
 
-    /// A program may have ended its contexts and kept its memory.
+    /// Retains a context for a device: a program may have ended its contexts and kept its memory.
     fn hold(&mut self, device: i32) -> Result<(), SnapshotError> {
         if !self.of_device.contains_key(&device) {
             // SAFETY: the output is a local.
@@ -79,18 +79,18 @@ impl Contexts {
         Ok(())
     }
 
-    /// All of the program's: id, device, handle.
+    /// Returns all contexts of the program: id, device, handle.
     pub(super) fn all(&self) -> &[(u32, i32, CUcontext)] {
         &self.all
     }
 
-    /// One on a device; where none is, any: host memory is reached from each.
+    /// Returns a context on a device; if it has none, any: each reaches host memory.
     pub(super) fn of_device(&self, device: i32) -> Result<CUcontext, SnapshotError> {
         let found = self.of_device.get(&device).or_else(|| self.of_device.values().next()).copied();
         found.ok_or(SnapshotError::Driver { what: "find a context to copy in", code: CUresult::ERROR_INVALID_CONTEXT })
     }
 
-    /// The one with an id of the program's.
+    /// Returns the context of a program's id.
     pub(super) fn of_id(&self, id: u32) -> Result<(i32, SwitchableContext), SnapshotError> {
         let found = self.all.iter().find(|(other, ..)| *other == id);
         let missing =
@@ -99,7 +99,7 @@ impl Contexts {
     }
 }
 
-/// The architecture of a device, such as 90.
+/// Returns the architecture of a device, such as 90.
 pub(super) fn architecture(driver: &Driver, device: i32) -> Result<u32, SnapshotError> {
     let attribute = |attribute| {
         // SAFETY: the output is a local.
@@ -121,12 +121,12 @@ impl Drop for Contexts {
 }
 
 impl Session {
-    /// Makes the context current that frames expect, after others were entered on this thread.
+    /// Restores the current context for frames, after others were entered on this thread.
     pub(crate) fn reenter(&self) {
         if let Ok(handle) = self.tables.contexts.get(self.entered)
             && self.entered != 0
         {
-            // SAFETY: a living context of the session. What fails here fails for the next frame too.
+            // SAFETY: a live context of the session. A failure here also fails the next frame.
             let _ = unsafe { self.driver().cuCtxSetCurrent(handle) };
         }
     }

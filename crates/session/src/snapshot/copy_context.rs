@@ -1,7 +1,7 @@
-//! What a worker needs in a context to carry contents in and out: streams of its own, and the hash kernel.
+//! The worker's objects in a context for copying contents: its own streams, and the hash kernel.
 //!
-//! All of it is made before the program's first object in a context, in every worker alike. Made later, it would move what the
-//! driver places after it, and a restored session's variables with it. The kernel is in primary contexts.
+//! All of them are made before the program's first object in a context, in every worker alike. Made later, they would move
+//! what the driver places after them, and a restored session's variables with it. The kernel is in primary contexts.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -11,17 +11,17 @@ use katydid_driver::Driver;
 use super::hash::HashKernel;
 use crate::device::ask::ask;
 
-/// Streams: copies of as many threads at a time.
+/// Number of streams: copies of as many threads at a time.
 const COPY_STREAMS: usize = 8;
 
-/// Streams in one context; they go with that.
+/// Streams in one context, with which they end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopyStreams {
     pub(super) context: CUcontext,
     streams: [CUstream; COPY_STREAMS],
 }
 
-// SAFETY: handles of the driver's, which any thread may pass to it.
+// SAFETY: driver handles, which any thread may use.
 unsafe impl Send for CopyStreams {}
 // SAFETY: as above.
 unsafe impl Sync for CopyStreams {}
@@ -31,7 +31,7 @@ impl CopyStreams {
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(super) fn make(driver: &Driver, context: CUcontext) -> Result<Self, CUresult> {
         let mut streams = [CUstream::NULL; COPY_STREAMS];
         for stream in &mut streams {
@@ -41,13 +41,13 @@ impl CopyStreams {
         Ok(Self { context, streams })
     }
 
-    /// That of a thread.
+    /// Returns the stream of a thread.
     pub(super) fn of(&self, thread: usize) -> CUstream {
         self.streams[thread % COPY_STREAMS]
     }
 }
 
-/// What is there in one context; it goes with that.
+/// The worker's objects in one context, with which they end.
 #[derive(Debug, Clone)]
 pub struct CopyContext {
     pub(super) device: i32,
@@ -57,18 +57,18 @@ pub struct CopyContext {
     pub(super) kernel: Option<HashKernel>,
 }
 
-// SAFETY: handles of the driver's, which any thread may pass to it.
+// SAFETY: driver handles, which any thread may use.
 unsafe impl Send for CopyContext {}
 // SAFETY: as above.
 unsafe impl Sync for CopyContext {}
 
 impl CopyContext {
-    /// Makes everything in `context`, the primary one of `device`, and leaves that current. `seed` is of the hash, the same on all
-    /// devices.
+    /// Makes everything in `context`, the primary one of `device`, and leaves it current. `seed` is the seed of the hash,
+    /// the same on all devices.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub fn make(driver: &Driver, device: i32, context: CUcontext, seed: Option<u64>) -> Result<Self, CUresult> {
         // SAFETY: the caller has retained the context.
         unsafe { driver.cuCtxSetCurrent(context) }.ok()?;
@@ -85,8 +85,8 @@ impl CopyContext {
         let streams = CopyStreams::make(driver, context)?;
         let kernel = seed.map(|seed| HashKernel::load(driver, seed)).transpose()?;
         if let Some(kernel) = &kernel {
-            // Drivers load code when it is first used, which takes memory as well. Not in a stream of ours: each that was used
-            // once costs every kernel of a graph 20 ns and more for as long as it lives (H200).
+            // Drivers load code at its first use, which takes memory as well. It runs in no stream of the worker: each
+            // stream that was used once costs every kernel of a graph 20 ns and more for as long as it lives (H200).
             kernel.warm(driver, CUstream::NULL)?;
         }
         Ok(Self { device, context, streams, kernel })

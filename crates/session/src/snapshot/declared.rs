@@ -1,5 +1,5 @@
-//! What images declare, looked up once: the code of a large library takes a second to unpack, and no program should be paused for
-//! that.
+//! Variables that images declare, looked up once: unpacking the code of a large library takes a second, for which no program
+//! should be paused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,30 +12,30 @@ use super::error::SnapshotError;
 /// Variables that the images of modules declare.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredVariables {
-    /// By the place of the image.
+    /// By the address of the image.
     images: Mutex<HashMap<usize, DeclaredImage>>,
 }
 
 #[derive(Debug)]
 struct DeclaredImage {
-    /// An image that is gone may have left its place to another one.
+    /// Distinguishes an image from an earlier one at the same address.
     image: Weak<OwnedImage>,
     sm: u32,
     variables: Arc<Variables<'static>>,
 }
 
-/// An image, and who it belongs to.
+/// An image, and the name of its owner.
 pub(super) struct NamedImage {
     pub(super) name: String,
     pub(super) image: Arc<OwnedImage>,
 }
 
 impl DeclaredVariables {
-    /// The variables of an image on a device of architecture `sm`.
+    /// Returns the variables of an image on a device of architecture `sm`.
     ///
     /// # Errors
     ///
-    /// The image cannot be read: the driver has loaded what we do not know.
+    /// The image cannot be read: the driver has loaded a format that the worker does not know.
     pub(super) fn of(&self, it: &NamedImage, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
         let image_address = Arc::as_ptr(&it.image) as usize;
         let fits = |entry: &&DeclaredImage| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
@@ -55,7 +55,7 @@ impl DeclaredVariables {
         Ok(variables)
     }
 
-    /// Looks images up in a thread of its own; what it does not get done is done when it is needed.
+    /// Looks images up in a separate thread. The rest is looked up when it is needed.
     pub(super) fn prepare(self: &Arc<Self>, images: Vec<NamedImage>, sm: u32, is_soft: bool) {
         let declared = Arc::clone(self);
         let work = move || images.iter().for_each(|image| drop(declared.of(image, sm, is_soft)));

@@ -1,11 +1,11 @@
-//! Why the contents of a session cannot be kept, or cannot be put back.
+//! Why the contents of a session cannot be saved, or restored.
 
 use katydid_cuda_sys::CUresult;
 use katydid_image::ImageError;
 
 use crate::journal::{JournalError, RebuildError};
 
-/// Why; each names what is in the way. A snapshot that fails leaves the session as it was.
+/// The error of a snapshot or restore, which names its cause. A failed snapshot leaves the session unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -17,7 +17,7 @@ pub enum SnapshotError {
         /// The `CUresult` that the driver answered.
         code: CUresult,
     },
-    /// The program went on, and ruined a context from which contents were still to be fetched.
+    /// A context was ruined, by the program that went on, before all its contents were copied.
     #[error("a context has the sticky error {} ({}), so no call can {what} any more: only its end clears it", code.0, name(*code))]
     Ruined {
         /// Operation that failed, in the infinitive.
@@ -28,10 +28,10 @@ pub enum SnapshotError {
     /// The image could not be written or read.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Something alive cannot be made again.
+    /// A live object cannot be saved.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Something could not be made again.
+    /// An object could not be made again.
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
     /// A system call failed.
@@ -39,10 +39,10 @@ pub enum SnapshotError {
     System {
         /// Operation that failed, in the infinitive.
         what: &'static str,
-        /// The error that the system answered.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Code that allocates memory in kernels, on a driver that shows no thread that memory.
+    /// Code that allocates memory in kernels, on a driver that does not give access to that memory.
     #[error(
         "{code} can allocate memory in kernels (malloc, new), which NVIDIA's driver gives no means to copy: \
          end what uses it before a checkpoint"
@@ -51,7 +51,7 @@ pub enum SnapshotError {
         /// The module or library.
         code: String,
     },
-    /// A variable that the driver does not tell the address of.
+    /// A variable whose address the driver does not return.
     #[error("{code}: the driver does not tell where variable {variable} lies")]
     Hidden {
         /// The module or library.
@@ -59,7 +59,7 @@ pub enum SnapshotError {
         /// The name of the variable.
         variable: String,
     },
-    /// An image that cannot be looked through for variables.
+    /// An image that cannot be searched for variables.
     #[error("{code}: its variables cannot be found: {reason}")]
     Code {
         /// The module or library.
@@ -67,33 +67,33 @@ pub enum SnapshotError {
         /// Reason why its image cannot be used.
         reason: String,
     },
-    /// An array of a kind that copies do not reach as a whole.
+    /// An array of a kind that cannot be copied as a whole.
     #[error("array {array} cannot be kept: {reason}")]
     Array {
-        /// The program's number of it.
+        /// The program's number of the array.
         array: u32,
         /// Why the memory cannot be copied.
         reason: &'static str,
     },
-    /// A block whose memory is the host's.
+    /// A block of host memory.
     #[error("block {block} of `cuMemCreate` cannot be kept: its memory is the host's")]
     HostBlock {
-        /// The program's number of it.
+        /// The program's number of the block.
         block: u32,
     },
-    /// A block for sparse arrays alone.
+    /// A block that only backs sparse arrays.
     #[error(
         "block {block} of `cuMemCreate` cannot be kept: it is a pool of tiles, which has no addresses: give it back, \
          and the arrays that are mapped to it, before a checkpoint"
     )]
     TilePool {
-        /// The program's number of it.
+        /// The program's number of the block.
         block: u32,
     },
     /// The snapshot was cancelled.
     #[error("cancelled by the supervisor")]
     Cancelled,
-    /// The image and the rebuilt session do not go together.
+    /// The image and the rebuilt session do not match.
     #[error("the image has {kind} {name} ({bytes} bytes at {address:#x}), the rebuilt session has none like it")]
     Absent {
         /// Kind of the region.
@@ -105,7 +105,7 @@ pub enum SnapshotError {
         /// The address where the region begins.
         address: u64,
     },
-    /// Memory of the rebuilt session that the image knows nothing of.
+    /// Memory of the rebuilt session that is not in the image.
     #[error("the rebuilt session has {kind} {name}, of which the image has no contents")]
     Unknown {
         /// Kind of the region.
@@ -113,7 +113,7 @@ pub enum SnapshotError {
         /// The name of the region.
         name: String,
     },
-    /// A variable came back elsewhere.
+    /// A variable has another address.
     #[error(
         "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, so pointers to it would be wrong: \
          restore with the driver and GPU that the image was made with"
@@ -128,7 +128,7 @@ pub enum SnapshotError {
         /// Address of the variable in this worker; 0: the code has no such variable.
         current_address: u64,
     },
-    /// A variable came back elsewhere, and something holds its old address.
+    /// A variable has another address, and something holds the old one.
     #[error(
         "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, and {holder} holds {word:#x}, which pointed \
          there: restore with the driver and GPU that the image was made with"
@@ -147,7 +147,7 @@ pub enum SnapshotError {
         /// The word that may be a pointer to the variable.
         word: u64,
     },
-    /// Code was put elsewhere, and so were functions whose addresses memory may hold.
+    /// Code has moved, and with it functions whose addresses memory may hold.
     #[error(
         "{code}: variable {variable} lies at {current_address:#x} and lay at {saved_address:#x}, and memory may hold addresses of functions \
          of {code}, which lie elsewhere too: restore with the driver and GPU that the image was made with"
@@ -162,7 +162,7 @@ pub enum SnapshotError {
         /// Address of the variable in this worker.
         current_address: u64,
     },
-    /// Functions have other addresses, which memory may hold.
+    /// Functions have other addresses, and memory may hold the old ones.
     #[error(
         "{code} calls functions by pointers, and memory may hold such: those of {saved_code}, which are others in {current_code}: \
          restore with the driver and GPU that the image was made with"
@@ -172,10 +172,10 @@ pub enum SnapshotError {
         code: String,
         /// The code that ran when the image was made.
         saved_code: String,
-        /// That which would run now.
+        /// The code that would run now.
         current_code: String,
     },
-    /// A part of the image does not say what it must.
+    /// A part of the image is malformed.
     #[error("the image's record of {what} is damaged: {reason}")]
     Damaged {
         /// Kind of the record that is damaged.
@@ -189,8 +189,8 @@ fn name(code: CUresult) -> String {
     code.name().map_or_else(|| format!("code {}", code.0), |name| name.to_string_lossy().into_owned())
 }
 
-/// Whether an error stays with its context: faults of kernels and of the memory that they used, asserts, timeouts, and
-/// what the hardware reports.
+/// Returns whether an error stays with its context: faults of kernels and of their memory, asserts, timeouts, and hardware
+/// errors.
 fn is_lasting(code: CUresult) -> bool {
     const ECC_UNCORRECTABLE: u32 = 214;
     const NVLINK_UNCORRECTABLE: u32 = 220;
@@ -203,7 +203,7 @@ fn is_lasting(code: CUresult) -> bool {
     others.contains(&code.0) || (HARDWARE_STACK_ERROR..=LAUNCH_FAILED).contains(&code.0)
 }
 
-/// Says what the driver refused.
+/// Makes the error for a refused driver call.
 pub(super) fn refused(what: &'static str) -> impl Fn(CUresult) -> SnapshotError {
     move |code| {
         if is_lasting(code) { SnapshotError::Ruined { what, code } } else { SnapshotError::Driver { what, code } }

@@ -1,9 +1,9 @@
-//! The hash kernel: which chunks of device memory changed since they were last looked at.
+//! The hash kernel: finds the chunks of device memory that changed since they were last hashed.
 //!
-//! What it answers decides only whether bytes leave the device again; what an image holds is named by BLAKE3. So it must
-//! be fast (it reads memory as fast as memory is) and notice every change: a changed word always changes the state of
-//! the thread that reads it, and two changes cancel each other with a chance of 2⁻¹²⁸. The seed is drawn per worker, so
-//! that no program can be written which changes its memory unnoticed.
+//! Its result only decides whether bytes leave the device again; an image names contents by BLAKE3. So it must be fast (it
+//! reads at the speed of memory) and notice every change. A changed word always changes the state of the thread that reads
+//! it, and two changes cancel each other with a probability of 2⁻¹²⁸. The seed is random for each worker, so that no program
+//! can be written that changes its memory unnoticed.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -19,14 +19,14 @@ use crate::device::ask::ask;
 
 /// PTX of the hash kernel, with its NUL.
 const HASH_KERNEL_PTX: &str = concat!(include_str!("hash/hash.ptx"), "\0");
-/// Threads of a block: the text counts on it.
+/// Threads of a block, as the PTX text assumes.
 const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.
 const MAX_BLOCKS: usize = 1 << 30;
 /// Lengths and addresses of chunks are multiples of this.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 
-/// What one chunk hashes to.
+/// The hash of a chunk.
 pub(crate) type Hash = [u32; 4];
 /// Bytes of one hash, and of one chunk in the list.
 pub(crate) const HASH_RECORD_BYTES: usize = 16;
@@ -39,11 +39,11 @@ pub(crate) struct HashKernel {
 }
 
 impl HashKernel {
-    /// Loads it into the current context, where it stays as long as that.
+    /// Loads it into the current context, with which it ends.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn load(driver: &Driver, seed: u64) -> Result<Self, CUresult> {
         // SAFETY: the text ends with a NUL; the output is a local.
         let module: CUmodule = ask(|out| unsafe { driver.cuModuleLoadData(out, HASH_KERNEL_PTX.as_ptr().cast()) })?;
@@ -57,22 +57,22 @@ impl HashKernel {
         self.seed
     }
 
-    /// Has the kernel brought to the device, by a run over no list at all.
+    /// Has the driver load the kernel on the device, by a run over an empty list.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn warm(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
         self.launch(driver, stream, 0, 0, 1)?;
-        // SAFETY: takes a handle of the driver's.
+        // SAFETY: takes a driver handle.
         unsafe { driver.cuStreamSynchronize(stream) }.ok()
     }
 
-    /// Hashes the `count` chunks that `list` in device memory names into `out` there, which holds zeros.
+    /// Hashes `count` chunks, listed in device memory at `list`, into device memory at `out`, which holds zeros.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The driver's code.
     pub(crate) fn launch(
         &self,
         driver: &Driver,
@@ -85,8 +85,8 @@ impl HashKernel {
         let arguments = [list, out, self.seed];
         let mut places: [*mut c_void; 3] = std::array::from_fn(|at| (&raw const arguments[at]).cast_mut().cast());
         let (function, none) = (self.function, std::ptr::null_mut());
-        // SAFETY: the three parameters are 64-bit words that outlive the call; `list` and `out` have `count` records by
-        // the caller's account, and the kernel reads no more of memory than the list names.
+        // SAFETY: the three parameters are 64-bit words that outlive the call; `list` and `out` have `count` records by the
+        // caller's promise, and the kernel only reads memory in the list.
         unsafe {
             driver.cuLaunchKernel(
                 function,
@@ -105,18 +105,18 @@ impl HashKernel {
         .ok()
     }
 
-    /// What the kernel makes of the same bytes, a multiple of [`GRAIN_BYTES`].
+    /// Returns the kernel's hash of these bytes, a multiple of [`GRAIN_BYTES`].
     pub(crate) fn of_bytes(&self, bytes: &[u8]) -> Hash {
         hash_on_host(bytes, self.seed)
     }
 }
 
-/// The list of chunks as the kernel reads it.
+/// Returns the list of chunks in the kernel's format.
 pub(crate) fn list(chunks: impl Iterator<Item = (u64, u64)>) -> Vec<u8> {
     chunks.flat_map(|(address, size)| [address.to_le_bytes(), size.to_le_bytes()]).flatten().collect()
 }
 
-/// Hashes out of the kernel's records.
+/// Returns the hashes in the kernel's records.
 pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
     let word = |record: &[u8; HASH_RECORD_BYTES], at: usize| {
         let bytes: [u8; 4] = std::array::from_fn(|byte| record[4 * at + byte]);
@@ -126,11 +126,11 @@ pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
     records.iter().map(|record| std::array::from_fn(|at| word(record, at))).collect()
 }
 
-/// The words of one place in a grain, of all threads.
+/// The words at one position of a grain, of all threads.
 type Row = [u32; HASH_BLOCK_THREADS as usize];
 
-/// The hash of the kernel, in host code. Threads of the kernel are lanes here: each step is one loop over all of them,
-/// which compilers make vector instructions of.
+/// The hash of the kernel, in host code. Threads of the kernel are lanes here: each step is one loop over all of them, which
+/// compilers turn into vector instructions.
 fn hash_on_host(bytes: &[u8], seed: u64) -> Hash {
     const STRIPE: usize = HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);
@@ -147,7 +147,7 @@ fn hash_on_host(bytes: &[u8], seed: u64) -> Hash {
     state.map(|row| row.iter().fold(0, |sum, word| sum ^ word))
 }
 
-/// What the threads begin with.
+/// Returns the initial state of the threads.
 fn begin(seed: u64) -> [Row; 4] {
     let (low, high) = (seed as u32, (seed >> 32) as u32);
     let first: Row = std::array::from_fn(|thread| (thread as u32).wrapping_mul(0x9e37_79b1).wrapping_add(low));
@@ -155,14 +155,14 @@ fn begin(seed: u64) -> [Row; 4] {
     [first, first.map(|word| word ^ high), third, third.map(|word| word ^ 0xc2b2_ae3d)]
 }
 
-/// The words of a stripe, a grain of each thread, sorted by their places in it.
+/// Returns the words of a stripe, one grain for each thread, sorted by their position in it.
 fn rows_of(stripe: &[u8; HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
     let (grains, _) = stripe.as_chunks::<{ GRAIN_BYTES as usize }>();
     let word = |thread: usize, at: usize| u32::from_le_bytes(std::array::from_fn(|byte| grains[thread][4 * at + byte]));
     std::array::from_fn(|at| std::array::from_fn(|thread| word(thread, at)))
 }
 
-/// The first `threads` take their words in.
+/// Updates the state of the first `threads` threads with their words.
 fn absorb(state: &mut [Row; 4], rows: &[Row; 4], threads: usize) {
     const FACTORS: Hash = [0x239b_961b, 0xab0e_9789, 0x38b3_4ae5, 0xa1e3_8b93];
     const ADDED: Hash = [0x561c_cd1b, 0x0bca_a747, 0x96cd_1c35, 0x32ac_3b17];
@@ -189,7 +189,7 @@ fn finalize(state: &mut [Row; 4]) {
     }
 }
 
-/// Names of chunks by the device's hash and their lengths.
+/// Names of chunks by the device's hash and their length.
 pub(super) type Names = HashMap<(Hash, u64), ChunkId>;
 
 /// Names of contents that an image has.
@@ -209,7 +209,7 @@ mod tests {
 
     const SEED: u64 = 0x0123_4567_89ab_cdef;
 
-    /// Device memory with the bytes.
+    /// Allocates device memory with the bytes.
     fn device(driver: &Driver, bytes: &[u8]) -> u64 {
         // SAFETY: the output is a local.
         let at: u64 = ask(|out| unsafe { driver.cuMemAlloc_v2(out, bytes.len()) }).unwrap();

@@ -1,4 +1,4 @@
-//! What a session keeps between snapshots.
+//! State of a session between snapshots.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,31 +11,31 @@ use super::declared::DeclaredVariables;
 use super::hash::KnownContents;
 use super::precopy_state::PrecopyState;
 
-/// What a session keeps between snapshots.
+/// State of a session between snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    /// One at most of each device, in its primary context.
+    /// At most one for each device, in its primary context.
     pub(super) copy_contexts: Vec<CopyContext>,
-    /// Seed of the hash, on all devices; none where host code reads their memory as fast.
+    /// Seed of the hash on all devices; none if host code reads their memory as fast.
     pub(super) seed: Option<u64>,
-    /// Streams of every context, as far as its driver has made any.
+    /// Streams of every context in which the driver could make some.
     pub(super) streams: Vec<CopyStreams>,
     pub(super) known_contents: KnownContents,
     pub(super) precopy: PrecopyState,
     pub(super) busy: Arc<SnapshotMemory>,
     pub(super) declared: Arc<DeclaredVariables>,
-    /// Variables that a restore found elsewhere, and that nothing in the session points to.
+    /// Variables that a restore found elsewhere, and to which nothing in the session points.
     pub(crate) moved: Vec<MovedVariable>,
 }
 
-/// Bytes of device memory that snapshots behind the program hold, one entry each.
+/// Bytes of device memory that background snapshots hold, one entry each.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotMemory {
     held_bytes: Mutex<Vec<u64>>,
     changed: Condvar,
 }
 
-/// A snapshot that is being written; over when dropped.
+/// A snapshot that is being written; it ends when dropped.
 pub(super) struct PendingWrite {
     pub(super) busy: Arc<SnapshotMemory>,
     bytes: u64,
@@ -78,17 +78,17 @@ impl Snapshots {
         PendingWrite { busy: Arc::clone(&self.busy), bytes }
     }
 
-    /// Bytes of device memory that will be free again.
+    /// Returns the bytes of device memory that will be free again.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.busy.lock().iter().sum::<u64>() + self.precopy.size()
     }
 
-    /// Whether snapshots hold memory of devices, or will in a moment.
+    /// Returns whether snapshots hold device memory, or will in a moment.
     pub(crate) fn hold_some(&self) -> bool {
         !self.busy.lock().is_empty() || !self.precopy.is_empty()
     }
 
-    /// Waits until no snapshot is being written; false when none was.
+    /// Waits until no snapshot is being written; false if none was.
     pub(crate) fn release_waiting(&self) -> bool {
         let held = self.busy.lock();
         let was_busy = !held.is_empty();
@@ -96,19 +96,19 @@ impl Snapshots {
         was_busy
     }
 
-    /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing, or while a snapshot
-    /// is written or prepared: its kernels will read there.
+    /// Releases memory that snapshots have kept, only while the GPU is at rest. Returns false without any, or while a
+    /// snapshot is written or prepared: its kernels will read there.
     pub(crate) fn give_back(&self) -> bool {
         self.busy.lock().is_empty() && self.precopy.clear()
     }
 
-    /// A context begins, and is current: what is ours there comes before everything of the program's. `device` is that of a
-    /// primary one.
+    /// Makes the worker's objects in a new context, which is current, before any object of the program. `device` is that of
+    /// a primary context.
     pub(crate) fn enter(&mut self, driver: &Driver, device: Option<i32>, context: CUcontext) {
         if self.streams.iter().any(|streams| streams.context == context) {
             return;
         }
-        // Where there are none, copies go by default streams, and nothing is hashed.
+        // Without them, copies use default streams, and nothing is hashed.
         let copy_context =
             device.and_then(|device| CopyContext::make_in_current(driver, device, context, self.seed).ok());
         match &copy_context {
@@ -118,12 +118,12 @@ impl Snapshots {
         self.copy_contexts.extend(copy_context);
     }
 
-    /// A context has ended, and what was ours there with it.
+    /// Forgets the worker's objects in a context that ended.
     pub(crate) fn end_context(&mut self, context: CUcontext) {
         self.streams.retain(|streams| streams.context != context);
     }
 
-    /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
+    /// Prepares for the end of a context: no work of the worker may run in it, nor its objects be used afterwards.
     pub(crate) fn leave(&mut self, context: CUcontext) {
         if self.copy_contexts.iter().any(|copy_context| copy_context.context == context) {
             self.release_waiting();

@@ -1,9 +1,9 @@
-//! Variables that a driver has put elsewhere than they lay: whether anything still holds their old addresses.
+//! Variables that a driver has placed elsewhere: searches for their old addresses.
 //!
-//! Code of the same module reaches its variables at the addresses that the driver has linked it with, so it follows them. If the
-//! program has received an address, the replay refuses before this. What remains are pointers that kernels wrote, and initial
-//! values of other variables. Words at multiples of 8 are searched in everything that has contents, words at any byte in what the
-//! journal replays. The program's own memory is the supervisor's to search.
+//! Code of the same module reaches its variables at the addresses that the driver has linked, so it follows them. If the
+//! program has received an address, the replay has refused already. What remains are pointers that kernels wrote, and
+//! initial values of other variables. The search covers words at multiples of 8 in all contents, and words at any byte in
+//! what the journal replays. The supervisor searches the program's own memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
@@ -25,12 +25,12 @@ use crate::journal::records_of;
 
 /// Kind of the regions with variables.
 const VARIABLES_KIND: &str = "variables";
-/// Threads that search contents at most.
+/// Most threads that search contents.
 const MAX_SCAN_THREADS: usize = 8;
 /// Bytes of an address.
 const ADDRESS_BYTES: usize = size_of::<u64>();
 
-/// A variable that came back elsewhere.
+/// A variable that has another address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DisplacedVariable {
     pub(super) code: String,
@@ -43,12 +43,12 @@ pub(super) struct DisplacedVariable {
 }
 
 impl DisplacedVariable {
-    /// The first address after the variable. It saturates, since an image is not trusted.
+    /// Returns the first address after the variable. It saturates, since an image is not trusted.
     fn end(&self) -> u64 {
         self.saved_address.saturating_add(self.size)
     }
 
-    /// As an error, where nothing may move.
+    /// Returns the error for a case in which nothing may move.
     pub(super) fn refused(&self) -> SnapshotError {
         let (code, variable) = (self.code.clone(), self.variable.clone());
         SnapshotError::Moved {
@@ -66,7 +66,7 @@ impl DisplacedVariable {
     }
 }
 
-/// Variables of a piece of code that lie elsewhere now; each is paired with the one of its name.
+/// Returns the variables of a piece of code that have moved; each is paired with the one of its name.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub(super) fn displaced(
     Ok(moved)
 }
 
-/// The places of a code's variables now, in the order in which the image has packed them.
+/// Returns the current places of a code's variables, in the order in which the image has packed them.
 pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Vec<(u64, u64)> {
     let moved: HashMap<u64, u64> = displaced
         .iter()
@@ -130,7 +130,7 @@ impl<'a> Ranges<'a> {
         Self { variables, first, last }
     }
 
-    /// The variable that a word points into, or right behind: such a pointer is where a loop over it ends.
+    /// Returns the variable that a word points into, or right after: loops end with such a pointer.
     fn find(&self, word: u64) -> Option<&'a DisplacedVariable> {
         if word < self.first || word > self.last {
             return None;
@@ -139,7 +139,7 @@ impl<'a> Ranges<'a> {
         self.variables[..until].iter().rev().find(|variable| word <= variable.end()).copied()
     }
 
-    /// The first word at `step` bytes apart that points into one, its place, and which.
+    /// Returns the first word, at every `step` bytes, that points into a variable: its offset, the word, and the variable.
     fn search(&self, bytes: &[u8], start: usize, step: usize) -> Option<(usize, u64, &'a DisplacedVariable)> {
         let words = (start..bytes.len().saturating_sub(ADDRESS_BYTES - 1)).step_by(step);
         words.into_iter().find_map(|at| {
@@ -155,15 +155,15 @@ fn pointed((_, word, variable): (usize, u64, &DisplacedVariable), holder: String
     SnapshotError::Pointed { code, variable, saved_address, current_address, holder, word }
 }
 
-/// Frames by which the session reaches memory of other programs.
+/// Messages by which the session reaches memory of other programs.
 const IMPORTING_OPCODES: [u16; 2] = [kdImportedMap::OPCODE, kdMemoryImport::OPCODE];
 
-/// Passes when nothing that the session has holds an address of one of them. Memory of other programs, where kernels of this one
-/// may have written such, is not in its part of the image: with that, nothing may move.
+/// Checks that nothing in the session holds an address of these variables. Kernels may have written one to imported memory,
+/// which is not in this part of the image: with imports, nothing may move.
 ///
 /// # Errors
 ///
-/// [`SnapshotError::Pointed`], [`SnapshotError::Moved`], or what is wrong with the image.
+/// [`SnapshotError::Pointed`], [`SnapshotError::Moved`], or an error of the image.
 pub(super) fn search(
     displaced: &[DisplacedVariable],
     journal: &[u8],
@@ -185,7 +185,7 @@ pub(super) fn search(
     search.contents(&others)
 }
 
-/// Whether a record gives the session memory of another program.
+/// Returns whether a record imports memory of another program.
 fn imports(record: &JournalRecord) -> bool {
     record.step == ReplayStep::Frame && IMPORTING_OPCODES.contains(&record.opcode)
 }
@@ -197,7 +197,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Arguments of a call that is replayed, and the nodes of a graph.
+    /// Searches the arguments of a replayed call, and the nodes of a graph.
     fn record(&self, record: &JournalRecord) -> Result<(), SnapshotError> {
         let name = || match record.step {
             ReplayStep::Frame => message_name(record.opcode).unwrap_or("a call"),
@@ -211,7 +211,7 @@ impl Search<'_> {
         nodes.map_or(Ok(()), |hit| Err(pointed(hit, format!("a parameter of executable graph {number}"))))
     }
 
-    /// Variables, each from its own start: packed, they lie at other multiples than in memory.
+    /// Searches variables, each from its own start: packed, they lie at other multiples than in memory.
     fn variables(&self, region: &Region) -> Result<(), SnapshotError> {
         let Some(record) = region.object.and_then(|object| self.records.get(&object)) else { return Ok(()) };
         let (mut bytes, mut at) = (Vec::new(), 0_usize);
@@ -242,7 +242,7 @@ impl Search<'_> {
         Ok(bytes)
     }
 
-    /// All other memory; the same chunk once.
+    /// Searches all other memory; equal chunks once.
     fn contents(&self, regions: &[&Region]) -> Result<(), SnapshotError> {
         let (mut zeros, mut seen) = (Zeros::default(), HashSet::<ChunkId>::new());
         let mut chunks = Vec::new();
@@ -265,7 +265,7 @@ impl Search<'_> {
         };
         let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_SCAN_THREADS).min(chunks.len());
         thread::scope(|scope| {
-            // A thread that cannot be started leaves its share to the others.
+            // If a thread cannot be started, the others do its share.
             let further: Vec<_> =
                 (1..threads).map(|_| thread::Builder::new().name("search".into()).spawn_scoped(scope, work)).collect();
             work();

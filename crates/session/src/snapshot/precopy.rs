@@ -1,14 +1,14 @@
-//! Prepares a snapshot while the program still runs: takes memory to copy to, and brings what will find no room there to
+//! Prepares a snapshot while the program still runs: allocates memory for copies, and writes what will find no room there to
 //! the image.
 //!
-//! A chunk that is copied while the program runs may be any mixture of what was there before and after. So the hash of the
-//! copy itself names it. If the device has a chunk of that hash at the snapshot, the image has it; otherwise the snapshot
-//! copies the chunk once more. A chunk that changes all the time would be copied for nothing. So only chunks that stay the
-//! same for a while are copied ahead.
+//! A chunk that is copied while the program runs may be any mixture of old and new bytes. So the hash of the copy itself
+//! names it. If the device has a chunk of that hash at the snapshot, the image has it; otherwise the snapshot copies the
+//! chunk once more. A chunk that changes all the time would be copied for nothing. So only chunks that stay the same for a
+//! while are copied ahead.
 //!
 //! Memory that is mapped here, or that a snapshot used, is unmapped only while the GPU is at rest. A driver that unmaps
-//! waits for every stream. Meanwhile it seems to let no thread in, not even one that could write what a stream waits for:
-//! programs hung on an H200.
+//! waits for every stream. Meanwhile it seems to block every other thread, even one that could write what a stream waits
+//! for: programs hung on an H200.
 
 use std::collections::{BTreeMap, HashSet};
 use std::slice;
@@ -32,44 +32,44 @@ use super::scratch::Scratch;
 use super::transfer::{ChunkLoad, Transfer};
 use crate::state::Session;
 
-/// What has not changed for so long may stay as it is; steps of trainings take less.
+/// A chunk that stays unchanged for so long may stay so; training steps take less.
 const STABLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Nothing more is brought ahead after this: the thread that waits for the checkpoint waits for it too.
+/// Nothing more is copied ahead after this: the thread that waits for the checkpoint waits for it too.
 const MAX_PRECOPY_TIME: Duration = Duration::from_secs(300);
-/// Chunks between two looks at the clock.
+/// Chunks between two checks of the clock.
 const CHUNKS_PER_CLOCK_CHECK: usize = 512;
 
-/// What is to be done ahead of a snapshot.
+/// The work ahead of a snapshot.
 pub(crate) struct PrecopyJob {
     driver: Arc<Driver>,
     devices: Vec<Device>,
-    /// What the image has already; empty for a full checkpoint.
+    /// Contents that the image has already; empty for a full checkpoint.
     known_contents: KnownContents,
     precopy: PrecopyState,
     /// While it lives, contexts are not destroyed.
     pending_write: Option<PendingWrite>,
 }
 
-/// A device with memory of the session's.
+/// A device with memory of the session.
 struct Device {
     copy_context: CopyContext,
-    /// Bytes that the session has on the device, at most.
+    /// Most bytes that the session has on the device.
     held: u64,
     /// Bytes that the device has left.
     free: u64,
-    /// Memory for which the device has no room for a copy.
+    /// Memory for whose copies the device has no room.
     views: Vec<Area>,
 }
 
 impl Session {
-    /// What can be done ahead of a snapshot; the program runs. `free` says what a device has left: one that does not answer now
-    /// is asked again when its contents are wanted.
+    /// Returns the work ahead of a snapshot while the program runs. `free` returns the bytes that a device has left: if it
+    /// fails now, it is repeated when the contents are needed.
     pub(crate) fn precopy_job_within(
         &self,
         full: bool,
         free: &dyn Fn(&CopyContext) -> Option<u64>,
     ) -> Option<PrecopyJob> {
-        // The job still has the results of an earlier precopy: the GPU has been busy since.
+        // The results of an earlier precopy are still there: the GPU has been busy since.
         if !self.snapshots.precopy.is_empty() {
             return None;
         }
@@ -88,24 +88,24 @@ impl Session {
         (!job.devices.is_empty()).then_some(job)
     }
 
-    /// What can be done ahead of a snapshot, by what devices have left.
+    /// Returns the work ahead of a snapshot, by what devices have left.
     pub(crate) fn precopy_job(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
         let job = self.precopy_job_within(full, &|copy_context| free(&self.shared.driver, copy_context).ok());
-        // Devices were asked in their contexts.
+        // The queries entered contexts of the devices.
         self.reenter();
         job
     }
 }
 
 impl Device {
-    /// Whether there is less room than the session's memory takes, and what changes of that is known by hashes.
+    /// Returns whether the device has less room than the session's memory takes, and a kernel to hash it.
     fn is_full(&self) -> bool {
         self.held > self.free && self.copy_context.kernel.is_some()
     }
 
-    /// Takes as much memory as a snapshot may want; bytes.
+    /// Allocates as much memory as a snapshot may need; returns the bytes.
     fn take_spare(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> u64 {
-        // Beside the contents, room to hash them; there may be more chunks than whole ones.
+        // Beside the contents, memory for their hashes; there may be more chunks than whole ones.
         let chunks = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
         let hash_buffer = self.free.min(self.held + hash_buffer_bytes(chunks));
         let spare =
@@ -115,7 +115,7 @@ impl Device {
         size
     }
 
-    /// Takes memory to hash what can be seen; its address.
+    /// Allocates memory for the hashes of the mapped views; returns its address.
     fn allocate_hash_buffer(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> Option<u64> {
         let chunks: usize = self.views.iter().map(Area::chunks).sum();
         let needed_bytes = Some(hash_buffer_bytes(chunks)).filter(|bytes| *bytes > 0)?;
@@ -125,7 +125,7 @@ impl Device {
         at
     }
 
-    /// Every chunk that can be seen, with its hash.
+    /// Returns every chunk of the mapped views, with its hash.
     fn hash_views(
         &self,
         driver: &Arc<Driver>,
@@ -143,7 +143,8 @@ impl Device {
 }
 
 impl PrecopyJob {
-    /// Maps the session's memory on full devices at addresses of ours. What cannot be mapped waits for the snapshot.
+    /// Maps the session's memory on full devices at addresses of the worker. Memory that cannot be mapped waits for the
+    /// snapshot.
     fn map_views(&mut self, session: &Session) {
         if !self.devices.iter().any(Device::is_full) {
             return;
@@ -176,7 +177,7 @@ impl PrecopyJob {
         self.precopy.lock().used.push(view);
     }
 
-    /// Brings what stays as it is on a device to the image; bytes that the image has then.
+    /// Writes stable chunks of a device to the image; returns the bytes written.
     fn copy_stable(&self, device: &Device, hash_buffer: u64, sink: &dyn Sink) -> Result<u64, SnapshotError> {
         let began = Instant::now();
         let first_look = device.hash_views(&self.driver, hash_buffer)?;
@@ -218,7 +219,7 @@ impl katydid_session_core::Precopy for PrecopyJob {
     fn run(&mut self, sink: &dyn Sink) -> Result<u64, Failure> {
         let mut changed_bytes = 0;
         for device in &self.devices {
-            // What a device refuses here it refuses, or not, when the program is paused.
+            // A device that refuses here may refuse, or not, when the program is paused.
             let spare = device.take_spare(&self.driver, &self.precopy);
             let hash_buffer = device.allocate_hash_buffer(&self.driver, &self.precopy);
             let brought = match hash_buffer.map_or(Ok(0), |hash_buffer| self.copy_stable(device, hash_buffer, sink)) {

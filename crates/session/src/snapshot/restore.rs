@@ -1,8 +1,8 @@
-//! Contents put back into a session that was rebuilt.
+//! Restores contents into a rebuilt session.
 //!
-//! The same search that found the areas for the image finds them again; each must be there with the same length, and each
-//! of the rebuilt session's must be in the image. Variables are compared address by address before a byte is written. One
-//! that lies elsewhere is filled there if nothing holds its old address (`moved.rs`).
+//! The search that found the areas for the image finds them again. Each must be there with the same length, and each area of
+//! the rebuilt session must be in the image. Addresses of variables are compared before any byte is written. A variable that
+//! has moved is filled at its new place if nothing holds its old address (`moved.rs`).
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -28,12 +28,12 @@ use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
 use crate::state::Session;
 
-/// Which part of the contents is wanted.
+/// The part of the contents to restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
-    /// What lies on devices; before the program has come back.
+    /// Contents on devices; before the program has come back.
     Device,
-    /// Host pages that are the worker's alone; once they are registered.
+    /// Host pages that are only the worker's; once they are registered.
     Host,
 }
 
@@ -43,7 +43,7 @@ impl Share {
     }
 }
 
-/// What a restore reads.
+/// The input of a restore.
 #[derive(Clone, Copy)]
 pub(super) struct RestoreSource<'a> {
     pub(super) part: &'a SessionPart,
@@ -53,7 +53,7 @@ pub(super) struct RestoreSource<'a> {
 }
 
 impl Session {
-    /// Finds out whether the variables of all code are where they may be, of a session that has no contents.
+    /// Checks whether the variables of all code are at valid places, in a session without contents.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Session {
         self.load_code(&records, &mut areas, image, options)
     }
 
-    /// Compares the places of variables with those in the image, and has the areas name those that they have now.
+    /// Compares the places of variables with those in the image, and sets the areas to their current places.
     fn load_code(
         &mut self,
         records: &Records,
@@ -106,7 +106,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The first thing that does not go together, or cannot be read. What was written then is of no use.
+    /// The first mismatch, or an unreadable image. Contents written until then are invalid.
     pub(super) fn put_back(
         &mut self,
         share: Share,
@@ -161,16 +161,16 @@ impl Session {
     }
 }
 
-/// A chunk's place, and its name.
+/// The place of a chunk, and its name.
 type NamedLoad<'a> = (ChunkLoad<'a>, ChunkId);
 
-/// What is zeros in device memory at addresses in a row, and everything else.
+/// Splits off chunks of zeros in contiguous device memory.
 fn split<'a>(loads: &[NamedLoad<'a>]) -> (Vec<NamedLoad<'a>>, Vec<NamedLoad<'a>>) {
     let mut zeros = Zeros::default();
     loads.iter().partition(|(load, name)| load.area.address(load.offset).is_some() && zeros.has(name, load.length))
 }
 
-/// Makes chunks zeros. A software device's new memory is that, and takes no room as long as no thread writes to it.
+/// Clears chunks. A software device's new memory is zero, and takes no memory as long as no thread writes to it.
 fn clear(driver: &Driver, blank: &[NamedLoad<'_>]) -> Result<(), SnapshotError> {
     let filled = refused("clear device memory");
     for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
@@ -206,7 +206,7 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
     Ok(())
 }
 
-/// Variables that lie elsewhere than in the image.
+/// Returns variables that have moved since the image.
 fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<Vec<DisplacedVariable>, SnapshotError> {
     let current_records: HashMap<u64, _> = areas.records.code.iter().map(|record| (record.object, record)).collect();
     let images: HashMap<u64, _> = code_of(session).into_iter().map(|it| (it.object, it.named.image)).collect();
@@ -214,7 +214,7 @@ fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<V
     for saved in &records.code {
         let record = current_records.get(&saved.object);
         let displaced_variables = displaced(saved, record.map_or(&[][..], |record| &record.variables))?;
-        // What cannot be read is taken to.
+        // An unreadable image counts as using pointers.
         let by_pointer = || images.get(&saved.object).is_none_or(|it| it.image().calls_by_pointer().unwrap_or(true));
         let runs = (saved.runs.as_deref(), record.and_then(|record| record.runs.as_deref()));
         same_functions(&saved.code, runs, by_pointer)?;
@@ -231,7 +231,7 @@ fn compare_code(session: &Session, records: &Records, areas: &Areas) -> Result<V
     Ok(all)
 }
 
-/// Each chunk of each region with the area that it belongs to.
+/// Returns each chunk of each region with its area.
 fn matched<'a>(
     share: Share,
     regions: impl Iterator<Item = &'a Region>,

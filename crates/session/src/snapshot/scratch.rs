@@ -1,7 +1,7 @@
-//! Device memory of the worker's own, for the time of a snapshot.
+//! Device memory of the worker itself, for the time of a snapshot.
 //!
-//! Where a driver puts the variables of a module depends on what it has allocated before; so nothing here comes from
-//! its allocator: addresses are reserved far from those of the program, and backed as the arenas are.
+//! The place of a module's variables depends on earlier allocations of the driver. So nothing here comes from its allocator:
+//! addresses are reserved far from those of the program, and backed like the arenas.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,22 +14,22 @@ use katydid_driver::Driver;
 use crate::device::ask::ask;
 use crate::memory::device_block::{access, create};
 
-/// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
+/// Where addresses are requested: between the last place of the pinned arena and that of managed memory.
 const SCRATCH_ADDRESS_HINT: u64 = 0x4800_0000_0000;
-/// Addresses are reserved in whole pieces of this, see `handlers/memory/virtual_memory.rs`.
+/// Addresses are reserved in multiples of this, see `handlers/memory/virtual_memory.rs`.
 const RESERVE_STEP_BYTES: u64 = 32 << 20;
-/// Memory comes in whole granules.
+/// Memory is allocated in multiples of this.
 pub(super) const SCRATCH_GRANULE_BYTES: u64 = 2 << 20;
-/// Largest block that is asked for at once: a device that has room, but not in one piece, gives smaller ones.
+/// Largest block, in bytes, that is requested at once: a device whose free memory is in pieces has smaller ones.
 const MAX_SCRATCH_BLOCK_BYTES: u64 = 4 << 30;
 
-/// Memory at addresses in a row, given back with the value.
+/// Memory at contiguous addresses, released with the value.
 pub(crate) struct Scratch {
     driver: Arc<Driver>,
     start: u64,
     /// Length of the reserved address range, in bytes.
     reserved: u64,
-    /// Lengths of what is mapped, one after the other from the start.
+    /// Lengths of the mapped blocks, one after the other from the start.
     blocks: Vec<u64>,
 }
 
@@ -48,11 +48,11 @@ impl Scratch {
         Ok(Self { driver: Arc::clone(driver), start, reserved, blocks: Vec::new() })
     }
 
-    /// As much memory of `device` as there is, `size` bytes at most.
+    /// Allocates as much memory of `device` as there is, `size` bytes at most.
     ///
     /// # Errors
     ///
-    /// There is none at all.
+    /// There is no memory at all.
     pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
         let mut scratch = Self::reserve(driver, size)?;
         let size = size.next_multiple_of(SCRATCH_GRANULE_BYTES);
@@ -69,7 +69,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// A block of the program's, seen through addresses of ours; `device` may read and write it here.
+    /// Maps a block of the program at addresses of the worker, where `device` may read and write it.
     pub(super) fn view(
         driver: &Arc<Driver>,
         device: i32,
@@ -81,7 +81,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Maps memory behind what is there, and gives its handle back if it is ours.
+    /// Maps memory after the mapped blocks, and releases its handle if the caller made that.
     fn append(
         &mut self,
         device: i32,
@@ -90,7 +90,7 @@ impl Scratch {
         is_ours: bool,
     ) -> Result<(), CUresult> {
         let (address, length) = (self.start + self.size(), size as usize);
-        // SAFETY: inside our reservation, where nothing is mapped yet.
+        // SAFETY: inside this reservation, where nothing is mapped yet.
         let mapped = unsafe { self.driver.cuMemMap(address, length, 0, memory, 0) };
         if is_ours {
             // SAFETY: made by the caller; a mapping keeps the memory alive from here on.
@@ -118,7 +118,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let mut address = self.start;
         for size in &self.blocks {
-            // SAFETY: mapped by `append`; the code that used it has waited for the GPU. What fails goes with the process.
+            // SAFETY: mapped by `append`; the code that used it has waited for the GPU. On failure it ends with the process.
             let _ = unsafe { self.driver.cuMemUnmap(address, *size as usize) };
             address += size;
         }

@@ -1,10 +1,10 @@
-//! A whole session in an image, and out of it: its journal, the code that is loaded, the contents of its memory.
+//! A whole session, saved to an image and restored: its journal, its loaded code, the contents of its memory.
 //!
 //! | in the image | what |
 //! |---|---|
-//! | state `NAME.journal` | how what is alive was made (`journal.rs`) |
+//! | state `NAME.journal` | how live objects were made (`journal.rs`) |
 //! | regions of kind `code` | images of modules and libraries, by their numbers in the journal |
-//! | state `NAME.contents` | variables and where they lie, heaps |
+//! | state `NAME.contents` | variables with their addresses, heaps |
 //! | all other regions | contents (`areas.rs`) |
 
 use std::collections::BTreeMap;
@@ -28,12 +28,12 @@ use super::restore::{RestoreSource, Share};
 use crate::journal::SavedState;
 use crate::state::Session;
 
-/// Largest image of code that is read back: as large as one may come.
+/// Largest image of code that is read back, as large as an upload may be.
 const MAX_IMAGE_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
 
-/// A session as it was at one moment; [`SessionSnapshot::write`] brings it to the image.
+/// A session as it was at one moment; [`SessionSnapshot::write`] writes it to the image.
 pub struct SessionSnapshot {
-    /// What the image says of the session, without its contents.
+    /// The image's description of the session, without its contents.
     part: SessionPart,
     saved: SavedState,
     captured: CapturedContents,
@@ -44,7 +44,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What cannot be kept. The session is as it was.
+    /// What cannot be saved. The session is unchanged.
     pub fn snapshot(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl Session {
         Ok(SessionSnapshot { part: self.part(name), saved, captured })
     }
 
-    /// What people want to know of it, and what the worker that rebuilds it must.
+    /// Returns the description of the session for users, and for the worker that rebuilds it.
     fn part(&self, name: &str) -> SessionPart {
         let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
         let arenas = self.device.map().arenas().iter().map(arena).collect();
@@ -76,12 +76,12 @@ impl Session {
         }
     }
 
-    /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.
-    /// [`Session::restore_host`] does the rest. A rehearsal ends before contents, and no thread can go on with it.
+    /// Restores the session of an image in this new one: everything on devices. [`Session::restore_host`] does the rest. A
+    /// rehearsal ends before contents, and its session cannot be used.
     ///
     /// # Errors
     ///
-    /// Why it cannot be that; it is then of no use.
+    /// Why it cannot be restored; the session cannot be used then.
     pub fn restore(
         &mut self,
         part: &SessionPart,
@@ -113,7 +113,7 @@ impl Session {
         Ok(self.open_exporter_socket()?)
     }
 
-    /// The rest, once the program's host memory is there.
+    /// Restores the rest, once the program's host memory is there.
     ///
     /// # Errors
     ///
@@ -142,17 +142,17 @@ fn arena(range: &ArenaRange) -> Arena {
     Arena { kind: kind.to_owned(), gpu: None, base: range.base, bytes: range.length }
 }
 
-/// The journal of a session in an image: what its worker must know before it makes the session.
+/// Returns the journal of a session in an image, which its worker needs before it makes the session.
 ///
 /// # Errors
 ///
-/// It is not there, or damaged.
+/// It is missing, or damaged.
 pub fn journal_of(part: &SessionPart, source: &dyn ImageSource) -> Result<Vec<u8>, SnapshotError> {
     let missing = || SnapshotError::Damaged { what: "the journal", reason: "it is not there".to_owned() };
     read_journal(part, source)?.ok_or_else(missing)
 }
 
-/// The image with a number of the journal's; none that the part does not have.
+/// Returns the image of code with a number of the journal; an error if the part does not have it.
 fn code_of(part: &SessionPart, source: &dyn ImageSource, number: u32) -> Result<Vec<u8>, SnapshotError> {
     let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
     let is_it = |region: &&Region| region.kind == CODE_KIND && region.object == Some(number.into());
@@ -170,7 +170,7 @@ fn code_of(part: &SessionPart, source: &dyn ImageSource, number: u32) -> Result<
     Ok(flat)
 }
 
-/// Puts the code into the image; what it has already costs a hash.
+/// Writes code to the image; for code that the image has already this only costs a hash.
 fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Region, SnapshotError> {
     let flat = image.image().encode();
     let chunks = flat.chunks(CHUNK_BYTES as usize).map(|chunk| sink.put(chunk)).collect::<Result<Vec<ChunkId>, _>>()?;
@@ -187,12 +187,12 @@ fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Regi
 }
 
 impl SessionSnapshot {
-    /// Brings everything to the image; for a thread of its own, while the program goes on. What comes back is to be
-    /// completed with what the worker knows: driver, devices, arenas.
+    /// Writes everything to the image; for a separate thread, while the program goes on. The worker has to complete the
+    /// result: driver, devices, arenas.
     ///
     /// # Errors
     ///
-    /// Whatever is in the way; the image is then without this session.
+    /// Any failure; the image is then without this session.
     pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<SessionPart, SnapshotError> {
         let mut part = std::mem::take(&mut self.part);
         let contents = self.captured.write(&part.name, sink)?;

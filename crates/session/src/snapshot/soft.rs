@@ -1,4 +1,4 @@
-//! Heaps of device code on softcuda, through what it shows beside the driver API (`softcuda/src/process/checkpoint_api.rs`).
+//! Heaps of device code on softcuda, through its functions beside the driver API (`softcuda/src/process/checkpoint_api.rs`).
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 
@@ -11,7 +11,7 @@ type VisitHeap = unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, us
 type Heaps = unsafe extern "C" fn(CUcontext, Option<VisitHeap>, *mut c_void) -> CUresult;
 type MakeHeap = unsafe extern "C" fn(CUcontext, *const u8, usize) -> CUresult;
 
-/// A heap: its tables, and where its memory lies in this process.
+/// A heap: its tables, and the address of its memory in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Heap {
     pub(super) allocator_state: Vec<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Heap {
     pub(super) size: u64,
 }
 
-/// The heaps of a context.
+/// Returns the heaps of a context.
 pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CUresult> {
     unsafe extern "C" fn keep(
         all: *mut c_void,
@@ -28,7 +28,7 @@ pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CU
         memory: *mut u8,
         length: usize,
     ) -> CUresult {
-        // SAFETY: `heaps` passes its list, and the tables are lent for the call.
+        // SAFETY: `heaps` passes its list, and the tables are readable for the call.
         let (all, allocator_state) =
             unsafe { (&mut *all.cast::<Vec<Heap>>(), std::slice::from_raw_parts(allocator_state, size)) };
         let address = memory.expose_provenance() as u64;
@@ -44,8 +44,8 @@ pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CU
     Ok(all)
 }
 
-/// How many bytes of device memory from `address` on, `size` at most, are zeroes because no thread has written to them. 0
-/// for what was written to, and for any other driver.
+/// Returns how many bytes of device memory from `address` on, at most `size`, are zeros because no thread has written to
+/// them. 0 for written memory, and for any other driver.
 pub(super) fn untouched(driver: &Driver, address: u64, size: u64) -> u64 {
     let Some(symbol) = driver.private(c"katydid_softcuda_untouched") else { return 0 };
     // SAFETY: as above.

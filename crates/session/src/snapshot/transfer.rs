@@ -1,12 +1,12 @@
-//! Bytes on their way between devices and an image: several threads, each with two chunks of registered memory.
+//! Transfers bytes between devices and an image: by several threads, each with two chunks of registered memory.
 //!
-//! While one chunk is on the link, the thread hashes and writes the other, or reads it. So no thread waits for the link as
-//! long as the processors have work. The memory of all threads is bounded: [`CHUNKS_PER_THREAD`] times [`MAX_TRANSFER_THREADS`]
-//! chunks.
+//! While one chunk is on the link, the thread hashes and writes the other, or reads it. So no thread waits for the link
+//! while the processors have work. The memory of all threads is bounded: [`CHUNKS_PER_THREAD`] times
+//! [`MAX_TRANSFER_THREADS`] chunks.
 //!
-//! Registered memory stays registered for the next snapshot. A driver that unregisters it waits for every stream and lets
-//! no thread in meanwhile. A program would hang if its stream waited for a host function that waits for the program's next
-//! call.
+//! Registered memory stays registered for the next snapshot. A driver that unregisters it waits for every stream and blocks
+//! every other thread meanwhile. A program would hang if its stream waited for a host function that waits for the program's
+//! next call.
 
 #![expect(unsafe_code, reason = "calls the driver, and lends registered memory to the image")]
 
@@ -35,29 +35,30 @@ pub(super) struct ChunkLoad<'a> {
     pub(super) length: u64,
 }
 
-/// What the threads work with.
+/// The shared data of the threads.
 pub(super) struct Transfer<'a> {
     pub(super) driver: &'a Arc<Driver>,
     pub(super) copy_contexts: &'a [CopyContext],
     /// The worker's own streams, one entry for each context.
     pub(super) streams: &'a [CopyStreams],
     pub(super) progress: &'a Progress,
-    /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
+    /// Provides registered memory, and gets it back. Without it, the memory is freed at the end, when the GPU should be at
+    /// rest.
     pub(super) precopy: Option<&'a PrecopyState>,
 }
 
 impl Transfer<'_> {
-    /// Puts every chunk into an image; the names, in the order of the loads.
+    /// Writes every chunk to an image; returns the names, in the order of the loads.
     ///
     /// # Errors
     ///
-    /// The first one that any thread meets.
+    /// The first error of any thread.
     pub(super) fn out(&self, loads: &[ChunkLoad<'_>], sink: &dyn Sink) -> Result<Vec<ChunkId>, SnapshotError> {
         self.each_out(loads, &|bytes| Ok(sink.put(bytes)?))
     }
 
-    /// Puts chunks that the program may write to meanwhile into an image: each name comes with the hash of what was copied.
-    /// Nothing where there is no hash.
+    /// Writes chunks that the program may change meanwhile to an image: each name comes with the hash of the copy. Writes
+    /// nothing without a hash kernel.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl Transfer<'_> {
         Ok(self.each_out(loads, &named)?.into_iter().collect())
     }
 
-    /// Copies every chunk, and gives what `keep` makes of each.
+    /// Copies every chunk, and returns the results of `keep`.
     fn each_out<T: Send>(&self, loads: &[ChunkLoad<'_>], keep: &ChunkSink<'_, T>) -> Result<Vec<T>, SnapshotError> {
         let outputs: Vec<Mutex<Option<T>>> = loads.iter().map(|_| Mutex::new(None)).collect();
         let begin = |half: &mut PinnedChunk<'_>, index: usize| half.carry(&loads[index], Direction::Out);
@@ -84,7 +85,7 @@ impl Transfer<'_> {
         outputs.into_iter().map(|slot| output(slot).ok_or(SnapshotError::Cancelled)).collect()
     }
 
-    /// Brings every chunk back from an image.
+    /// Reads every chunk back from an image.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl Transfer<'_> {
         self.each(&plain, &begin, &|half, _| half.wait())
     }
 
-    /// Threads call `begin` for every load, and `end` when they have begun the next one.
+    /// Runs `begin` in threads for every load, and `end` after the thread has begun its next one.
     fn each(&self, loads: &[ChunkLoad<'_>], begin: &ThreadStep<'_>, end: &ThreadStep<'_>) -> Result<(), SnapshotError> {
         let Some(first) = loads.first() else { return Ok(()) };
         let count = threads().min(loads.len());
@@ -138,7 +139,7 @@ impl Transfer<'_> {
         };
         let run = |number| {
             if let Err(error) = run(number) {
-                // No thread needs begin what the others will not end.
+                // Other threads need not begin more loads after a failure.
                 next.store(loads.len(), Ordering::Relaxed);
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
@@ -158,8 +159,8 @@ impl Transfer<'_> {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Memory of `count` chunks: idle memory, or new one. It has one of few sizes, so that what is never given back is no
-    /// more than two of the largest.
+    /// Returns memory of `count` chunks: idle memory, or new one. It has one of few sizes, so that memory that is never
+    /// freed is at most twice the largest.
     fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
         match self.precopy.and_then(|precopy| precopy.take_buffers(count)) {
             Some(ready) => Ok(ready),
@@ -177,24 +178,24 @@ fn enter(driver: &Driver, context: CUcontext) -> Result<(), SnapshotError> {
     unsafe { driver.cuCtxSetCurrent(context) }.ok().map_err(refused("enter a context"))
 }
 
-/// What becomes of the bytes of a chunk.
+/// Handles the bytes of a chunk.
 type ChunkSink<'a, T> = dyn Fn(&[u8]) -> Result<T, SnapshotError> + Sync + 'a;
 
-/// What a thread does with the load of a number.
+/// A step of a thread with a load, by its number.
 type ThreadStep<'a> = dyn Fn(&mut PinnedChunk<'_>, usize) -> Result<(), SnapshotError> + Sync + 'a;
 
-/// A chunk of registered memory, and what is copied to it or from it.
+/// A chunk of registered memory, and the copy to or from it.
 struct PinnedChunk<'a> {
     transfer: &'a Transfer<'a>,
     number: usize,
     /// Address of the chunk.
     buffer: u64,
-    /// The context and the stream of a copy that has not been waited for.
+    /// Context and stream of a copy that has not been waited for.
     under_way: Option<(CUcontext, CUstream)>,
 }
 
 impl PinnedChunk<'_> {
-    /// The worker's own stream where there are some; elsewhere the thread's default one, as nothing else runs there.
+    /// Returns the worker's own stream, or else the thread's default one, since nothing else runs there.
     fn stream(&self, context: CUcontext) -> CUstream {
         let own_streams = self.transfer.streams.iter().find(|streams| streams.context == context);
         own_streams.map_or(CU_STREAM_PER_THREAD, |streams| streams.of(self.number))
@@ -207,33 +208,33 @@ impl PinnedChunk<'_> {
         let range = (load.offset, load.length);
         enter(driver, context)?;
         let stream = self.stream(context);
-        // What lies in this process is copied at once.
+        // Memory of this process is copied at once.
         let is_here = matches!(load.area.location, AreaLocation::Host(_) | AreaLocation::Heap(_));
         self.under_way = (!is_here).then_some((context, stream));
-        // SAFETY: the area lives as long as the load; a chunk fits the buffer, which is this thread's alone; both are
-        // left alone until `wait`.
+        // SAFETY: the area lives as long as the load; a chunk fits the buffer, which only this thread uses; both are left
+        // alone until `wait`.
         let copied = unsafe { load.area.carry(driver, stream, range, WorkerMemory::Host(self.buffer), direction) };
         copied.map_err(refused("copy contents of memory"))
     }
 
-    /// Waits until the buffer is the thread's again.
+    /// Waits until the thread may use the buffer again.
     fn wait(&mut self) -> Result<(), SnapshotError> {
         let Some((context, stream)) = self.under_way.take() else { return Ok(()) };
         let driver = self.transfer.driver;
         enter(driver, context)?;
-        // SAFETY: takes a handle of the driver's.
+        // SAFETY: takes a driver handle.
         unsafe { driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy contents of memory"))
     }
 
-    /// What was copied to the buffer.
+    /// Returns the bytes copied to the buffer.
     fn bytes(&mut self, length: u64) -> Result<&[u8], SnapshotError> {
         self.wait()?;
         let start = std::ptr::with_exposed_provenance::<u8>(self.buffer as usize);
-        // SAFETY: a chunk of the mapping, initialised by the system, used by this thread alone; no copy is under way.
+        // SAFETY: a chunk of the mapping, initialized by the system, used by this thread alone; no copy is running.
         Ok(unsafe { std::slice::from_raw_parts(start, length.min(CHUNK_BYTES) as usize) })
     }
 
-    /// The buffer, to be filled.
+    /// Returns the buffer, to be filled.
     fn bytes_mut(&mut self, length: u64) -> Result<&mut [u8], SnapshotError> {
         self.wait()?;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.buffer as usize);
@@ -243,7 +244,7 @@ impl PinnedChunk<'_> {
 }
 
 impl Drop for PinnedChunk<'_> {
-    /// After a failure a copy may still be under way, and the buffer is about to go.
+    /// After a failure a copy may still be running, and the buffer is about to be freed.
     fn drop(&mut self) {
         // A driver that cannot even wait copies no more.
         let _ = self.wait();

@@ -1,4 +1,4 @@
-//! Chunks of zeros, known by their names: memory that no thread has used yet has many of them.
+//! Chunks of zeros, recognized by their names: memory that no thread has used yet has many of them.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use katydid_image::{ChunkId, Sink};
 
 use super::error::SnapshotError;
 
-/// Names of chunks of zeros, by their lengths: each is hashed once.
+/// Names of chunks of zeros, by length: each is hashed once.
 #[derive(Debug, Default)]
 pub(super) struct Zeros {
     names: HashMap<u64, ChunkId>,
 }
 
 impl Zeros {
-    /// Has `length` zeros kept, and gives their name.
+    /// Stores `length` zeros, and returns their name.
     ///
     /// # Errors
     ///
-    /// What is wrong with the image.
+    /// An error of the image.
     pub(super) fn put(&mut self, length: u64, sink: &dyn Sink) -> Result<ChunkId, SnapshotError> {
         if let Some(name) = self.names.get(&length) {
             return Ok(*name);
@@ -27,7 +27,7 @@ impl Zeros {
         Ok(name)
     }
 
-    /// Whether a chunk of this name and length is all zeros.
+    /// Returns whether a chunk of this name and length is all zeros.
     pub(super) fn has(&mut self, name: &ChunkId, length: u64) -> bool {
         self.names.entry(length).or_insert_with(|| ChunkId::of(&vec![0; length as usize])) == name
     }

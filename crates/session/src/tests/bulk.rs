@@ -10,28 +10,28 @@ use katydid_wire::message::{cuEventCreate, cuEventRecord, kdContextRelease, kdCo
 use super::fake::{calls, fail_next};
 use super::stage::{DEVICE, Stage};
 
-/// Enough for a copy out to be worth a buffer.
+/// A copy out of this size takes a buffer.
 const BULK_BYTES: u32 = 200_000;
 
-/// What a driver is asked for when a buffer is used for the first time.
+/// The driver call that registers a buffer at its first use.
 fn registered(buffers: &Buffers, number: usize) -> String {
     format!("register {:#x} {:#x}", buffers.pointer(number).addr(), katydid_transport::BUFFER_BYTES)
 }
 
-/// The GPU comes to the end of what was to be done with a buffer.
+/// Plays the GPU that finishes its work with a buffer.
 fn pass(buffers: &Buffers, number: usize) {
     let word = buffers.word(number);
     #[expect(unsafe_code, reason = "plays the GPU")]
-    // SAFETY: a word of buffers that are alive; every code uses it as an atomic.
+    // SAFETY: the word belongs to live buffers; all code uses it as an atomic.
     unsafe { AtomicU32::from_ptr(word) }.store(0, Ordering::Release);
 }
 
-/// All buffers that another thread would be given.
+/// Takes all buffers that are free.
 fn take_all(buffers: &Arc<Buffers>) -> Vec<Buffer> {
     std::iter::from_fn(|| buffers.try_take()).collect()
 }
 
-/// Whether this one is among them.
+/// Whether buffer `number` is free.
 fn is_free(buffers: &Arc<Buffers>, number: usize) -> bool {
     take_all(buffers).iter().any(|buffer| buffer.number() == number)
 }
@@ -51,7 +51,7 @@ fn received_buffer_is_copied_in_place_and_held_until_the_gpu_read_it() {
     drop(buffer);
     assert!(!is_free(&buffers, number), "the GPU reads it still");
     pass(&buffers, number);
-    // The same one again, which is registered now.
+    // The same buffer again, now registered.
     let mut buffer = take_all(&buffers).into_iter().find(|buffer| buffer.number() == number).unwrap();
     stage.enqueue_from(&mut buffer, &message);
     assert_eq!(calls(), copied);
@@ -63,7 +63,7 @@ fn a_buffer_that_the_driver_does_not_register_is_free_when_the_copy_was_asked_fo
     let buffers = stage.lend_buffers();
     let mut buffer = buffers.try_take().unwrap();
     let number = buffer.number();
-    // The words, first of all; the buffer then.
+    // The words first, then the buffer.
     stage.session.buffered.as_mut().unwrap().register(&super::fake::driver(), 1, number + 1);
     calls();
     fail_next(CUresult::ERROR_OUT_OF_MEMORY);
@@ -83,7 +83,7 @@ fn much_is_copied_out_by_the_main_loop_into_a_buffer_and_sent_from_there() {
     let called = calls();
     assert_eq!(called.iter().filter(|call| **call == format!("out {source:#x} {BULK_BYTES} 0x0")).count(), 1);
     assert!(called.last().unwrap().starts_with("record "), "{called:?}");
-    // Nothing is left of it.
+    // The copy gives its buffer back.
     while take_all(&buffers).len() != BUFFER_COUNT {
         std::thread::yield_now();
     }
@@ -101,7 +101,7 @@ fn a_copy_out_that_fails_has_no_data_and_little_takes_no_buffer() {
     let failed = stage.call(&kdCopyOut { source: DEVICE, size: BULK_BYTES, stream: 0 });
     assert_eq!((failed.status, failed.payload.len()), (CUresult::ERROR_ILLEGAL_ADDRESS.0, 0));
     calls();
-    // The thread that waits for the stream finds it at its end.
+    // The thread that waits for the stream finds its work complete.
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 0 });
     calls();

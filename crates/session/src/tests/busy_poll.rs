@@ -1,4 +1,4 @@
-//! Waits that the main loop looks at before it gives them away.
+//! Waits that the main loop polls before it hands them to an executor.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::calls::busy_poll::note_schedule_flags;
 use crate::calls::executor::{ExecutorTask, Executors};
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
-/// A session that looks, with an event.
+/// A session that polls, with an event.
 fn stage() -> Stage {
     let mut stage = Stage::new();
     stage.session.main_loop.busy_poll.is_enabled = true;
     stage.session.main_loop.busy_poll.is_on = true;
-    // One that yields ends the look beside other work.
+    // A main loop that yields stops polling when other threads need the processor.
     stage.session.main_loop.busy_poll.yields = false;
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     fake::calls();
@@ -33,7 +33,7 @@ fn finish_wait(stage: &mut Stage, has_news: impl FnMut() -> bool) {
     main_loop.busy_poll.poll_pending_wait(shared, &mut main_loop.executors, has_news).unwrap();
 }
 
-/// Sends a wait for the event, finishes it, and tells the number of looks and whether the main loop made the call.
+/// Sends a wait for the event and finishes it. Returns the number of polls, and whether the main loop made the call.
 fn wait(stage: &mut Stage, pending: (u32, CUresult), has_news: impl FnMut() -> bool) -> (usize, bool) {
     PENDING.set(pending);
     let waiting = stage.begin(&cuEventSynchronize { hEvent: 1 });
@@ -53,14 +53,14 @@ fn a_link_with_news_ends_the_look() {
     assert_eq!(wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || true), (1, false));
 }
 
-/// How long the look takes is not looked at: only that it ends.
+/// Checks only that polling ends, not after how long.
 #[test]
 fn a_wait_that_is_not_soon_over_goes_to_an_executor() {
     let (looks, here) = wait(&mut stage(), (u32::MAX, CUresult::SUCCESS), || false);
     assert!(looks > 0 && !here);
 }
 
-/// The program receives the answer of the call itself, which may differ from the query's.
+/// The program receives the result of the call itself, which may differ from the query's.
 #[test]
 fn failed_query_leaves_the_error_to_the_call() {
     assert_eq!(wait(&mut stage(), (0, CUresult::ERROR_ILLEGAL_ADDRESS), || false), (1, false));
@@ -85,7 +85,7 @@ fn a_frame_of_another_loop_is_not_looked_at() {
     assert_eq!(wait(&mut stage, (0, CUresult::SUCCESS), || false), (0, false));
 }
 
-/// What an executor is about to give a stream would have to be waited for as well.
+/// The wait also covers work that an executor is about to give a stream.
 #[test]
 fn nothing_is_looked_at_while_an_executor_is_at_work() {
     let mut stage = stage();
@@ -104,7 +104,7 @@ fn all_streams_of_a_context_are_looked_at_while_they_are_few() {
         let waiting = stage.begin(&cuCtxSynchronize {});
         finish_wait(&mut stage, || false);
         stage.wait(waiting);
-        // The new one, those before it, and the legacy stream.
+        // The new stream, the earlier ones, and the legacy stream.
         assert_eq!(fake::calls().len(), id as usize - 1);
     }
     stage.enqueue(&cuStreamCreate { phStream: 10, Flags: 1 });
@@ -114,8 +114,8 @@ fn all_streams_of_a_context_are_looked_at_while_they_are_few() {
     assert_eq!(fake::calls(), Vec::<String>::new());
 }
 
-/// A stream that was seen idle is not asked again. The look ends by the clock, too: a thread that was not let run has looked
-/// once only.
+/// A stream that was seen idle is not queried again. Polling also ends by the clock: a thread that was not scheduled has
+/// polled only once.
 #[test]
 fn a_stream_that_is_busy_holds_the_look_up() {
     let once = || {
@@ -133,11 +133,11 @@ fn a_stream_that_is_busy_holds_the_look_up() {
         stage.wait(waiting);
         (news, fake::calls().len())
     };
-    // On a busy machine another thread often comes between.
+    // On a busy machine another thread often runs in between.
     assert!((0..10_000).any(|_| once() == (1, 3)));
 }
 
-/// Waking it again and again adds nothing to the queue.
+/// Waking it repeatedly adds nothing to the queue.
 #[test]
 fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
     let stage = stage();
@@ -150,7 +150,7 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
             counted.fetch_add(1, Ordering::Relaxed);
         }));
         executors.run(shared, 7, Cuda::NO_CONTEXT, task).unwrap();
-        // An honest program waits for its answer.
+        // An honest program waits for its reply.
         while shared.calls.in_flight() > 0 {
             executors.wake(shared, 7).unwrap();
             thread::yield_now();
@@ -181,6 +181,6 @@ fn the_main_loop_stays_awake_no_longer_than_an_executor_has_a_call() {
         }
         false
     });
-    // On a single processor no thread looks twice.
+    // On a single processor no thread polls twice.
     assert_eq!(looks, if processors() > 1 { 3 } else { 1 });
 }

@@ -1,6 +1,7 @@
-//! Contents of a session's memory: kept in an image, and put back into a session that was rebuilt.
+//! Contents of a session's memory: stored in an image and put back into a rebuilt session.
 //!
-//! On softcuda, or where `KATYDID_TEST_DRIVER` says. Both sessions live in this process, one after the other.
+//! The tests run on softcuda, or on the driver that `KATYDID_TEST_DRIVER` names. Both sessions live in this process, one
+//! after the other.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,8 +31,8 @@ use crate::memory::host_memory::HostMemory;
 use crate::snapshot::{CopyContext, SnapshotError};
 use crate::{device_memory, gather};
 
-/// `bump` counts in a variable that no thread outside can name, keeps the count in memory of the device's heap, and leaves
-/// the address of that in `out[0]`; `look` follows the address and tells count, variable and constant from byte 16 on.
+/// `bump` counts in a variable without a visible name, stores the count on the device's heap, and its address in `out[0]`.
+/// `look` follows the address and writes count, variable and constant from byte 16 on.
 const CODE: &[u8] = b".version 7.0
 .target sm_75
 .address_size 64
@@ -54,12 +55,12 @@ const CODE: &[u8] = b".version 7.0
 ";
 
 const PINNED: u64 = 0x3100_0000_0000;
-/// Where the program maps a block of its own.
+/// Where the program maps its own block.
 const OWN: u64 = 0x5100_0000_0000;
-/// Addresses of the device arena; they stay reserved for the process.
+/// Size of the device arena, whose addresses stay reserved for the process.
 const LENGTH: u64 = 1 << 40;
 
-/// The driver, and what sessions on it are made of.
+/// The driver that sessions run on.
 struct TestDriver {
     driver: Arc<Driver>,
     _turn: soft::DriverLock,
@@ -73,7 +74,7 @@ impl TestDriver {
         Self { driver, _turn: turn }
     }
 
-    /// A session in which nothing has happened; `seed` gives it a hash kernel.
+    /// A new session; `seed` gives it a hash kernel.
     fn stage(&self, seed: Option<u64>) -> Stage {
         let facts = gather::devices(&self.driver).unwrap();
         let arena = Reservation::at(PINNED, 16 << 20).unwrap();
@@ -126,7 +127,7 @@ impl Stage {
         });
     }
 
-    /// Makes something of every kind, with contents.
+    /// Makes an object of every kind, with contents.
     fn furnish(&mut self) {
         self.retain(1);
         for piece in 0..2 {
@@ -150,7 +151,7 @@ impl Stage {
         self.enqueue(&kdHostPush { address: PINNED + 5000, data: b"pinned" });
     }
 
-    /// An array with three slices, and two levels of a mipmap.
+    /// Makes an array with three slices, and a mipmap with two levels.
     fn textures(&mut self) {
         let float = 0x20;
         let array = kdArrayCreate { array: 1, width: 50, height: 20, depth: 3, format: float, channels: 1, flags: 0 };
@@ -185,7 +186,7 @@ impl Stage {
         self.enqueue(&kdRowsIn { array: 3, stream: 1, x: 0, y: 0, z: 0, pitch: 0, width: 128, height: 4, data: &data });
     }
 
-    /// A block that is mapped in two halves, of which only the first may be touched.
+    /// Makes a block that is mapped in two halves, and writes to both.
     fn block(&mut self) {
         let mut properties = [0; 32];
         for (at, word) in [(0, 1_u32), (8, 1)] {
@@ -208,7 +209,7 @@ impl Stage {
         assert_eq!(self.call(&kdMemorySetAccess { address, size: GRANULE_BYTES, grants: &grants }).status, 0);
     }
 
-    /// Everything is as [`Stage::furnish`] and `changes` later runs have left it.
+    /// Checks that everything is as [`Stage::furnish`] and, in all, `runs` calls of `bump` left it.
     #[track_caller]
     fn check(&mut self, runs: u32) {
         let from = GRANULE_BYTES - 100_000;
@@ -232,7 +233,7 @@ impl Stage {
         assert_eq!(self.reply(&kdHostPull { ranges: &ranges::encode(&[(PINNED + 5000, 6)]) }).data, b"pinned");
     }
 
-    /// Ends everything, so that this process can have another session.
+    /// Releases everything, so that this process can have another session.
     fn clear(mut self) {
         for address in [OWN, OWN + 4 * GRANULE_BYTES] {
             assert_eq!(self.call(&kdMemoryUnmap { address, size: GRANULE_BYTES }).status, 0);
@@ -244,20 +245,20 @@ impl Stage {
         assert_eq!(self.call(&kdContextReset { context: 1, device: 0 }).status, 0);
     }
 
-    /// What a snapshot has used goes only when it is written and the GPU at rest.
+    /// Gives back a snapshot's memory. It is released only once the snapshot is written and the GPU is at rest.
     fn give_back(&mut self, snapshot: impl Sized) {
         assert!(!self.session.release_snapshot(), "a snapshot is under way");
         drop(snapshot);
         self.release_snapshot();
     }
 
-    /// [`Checkpointable::release_snapshot`], asked until the GPU is at rest.
+    /// Repeats [`Checkpointable::release_snapshot`] until the GPU is at rest.
     fn release_snapshot(&mut self) {
         until("the GPU is at rest", || self.session.release_snapshot());
         assert_eq!(self.session.snapshots.held_bytes(), 0);
     }
 
-    /// [`Session::make_way`], asked until the GPU is at rest.
+    /// Repeats [`Session::make_way`] until the GPU is at rest.
     fn make_way(&mut self) -> Result<bool, CUresult> {
         let mut outcome = Err(CUresult::ERROR_NOT_READY);
         until("the GPU is at rest", || {
@@ -267,7 +268,7 @@ impl Stage {
         outcome
     }
 
-    /// A checkpoint, with the bytes that its program might have changed.
+    /// Takes a checkpoint. Returns the bytes that may have changed, and those added to the image.
     fn keep(&mut self, image: &Image, full: bool) -> Result<(u64, u64), SnapshotError> {
         let writer = image.begin(Options::default())?;
         let progress = Arc::new(Progress::default());
@@ -282,8 +283,8 @@ impl Stage {
     }
 }
 
-/// A checkpoint of a crowded device after a precopy; `meanwhile` is what the program does before it is paused.
-/// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
+/// Takes a checkpoint after a precopy with `free` bytes left on the device; `meanwhile` is what the program does before it
+/// is paused. Returns the bytes that the precopy left to the snapshot, then those of [`Stage::keep`].
 fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
     let writer = image.begin(Options::default()).unwrap();
     let mut ahead = stage.session.precopy_job_within(false, &|_| Some(free)).unwrap();
@@ -311,7 +312,7 @@ fn restore(house: &TestDriver, seed: Option<u64>, reader: &CheckpointReader) -> 
     Ok(stage)
 }
 
-/// An empty image in a folder of its own, and a session with something of every kind.
+/// An empty image in its own folder, and a session with an object of every kind.
 fn furnished(house: &TestDriver, seed: Option<u64>) -> (TempDir, Image, Stage) {
     let folder = TempDir::new().unwrap();
     let image = Image::create_or_open(folder.path().join("image")).unwrap();
@@ -320,7 +321,7 @@ fn furnished(house: &TestDriver, seed: Option<u64>) -> (TempDir, Image, Stage) {
     (folder, image, stage)
 }
 
-/// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
+/// Prepares a snapshot on a device with memory for all copies: the precopy sends nothing to the image.
 fn with_copy_memory(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
     let mut ahead = stage.session.precopy_job_within(false, &|_| Some(u64::MAX)).unwrap();
     assert_eq!(ahead.run(writer).unwrap(), 0);
@@ -334,13 +335,13 @@ fn precopied_chunks_are_copied_again_only_if_changed() {
     let (_folder, image, mut first) = furnished(&house, SEED);
     let other = noise(1, GRANULE_BYTES as usize + 12_345);
     let undisturbed = keep_ahead(&mut first, &image, 0, |_| {});
-    // Two chunks of what was brought are written to, one of them with what it had before.
+    // The program writes to two copied chunks, and restores the contents of one.
     let changing = keep_ahead(&mut first, &image, 0, |stage| {
         stage.run(1, DEVICE + 5 * GRANULE_BYTES);
         stage.write(DEVICE, &noise(2, 1000));
         stage.write(DEVICE, &other[..1000]);
     });
-    // Arena and block are there already: what is left is a heap of 8 MiB and little else.
+    // Arena and block are copied already: the rest is a heap of 8 MiB and little else.
     assert!(undisturbed.1 < 5 * GRANULE_BYTES, "{} bytes were looked at again", undisturbed.1);
     assert_eq!(changing.1 - undisturbed.1, GRANULE_BYTES);
     assert!(changing.2 < undisturbed.2, "{} bytes were written, {} before", changing.2, undisturbed.2);
@@ -368,7 +369,7 @@ fn a_snapshot_needs_no_memory_of_a_device_that_has_none_left() {
     second.clear();
 }
 
-/// Between two looks the GPU is at rest, and what the next one reads is still there.
+/// The GPU is at rest between two reads of a precopy, and the memory of the next read is kept.
 #[test]
 fn precopy_holds_the_memory_that_it_reads() {
     let house = TestDriver::new();
@@ -408,7 +409,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     let writer = image.begin(Options::default()).unwrap();
     drop(with_copy_memory(&mut stage, &writer));
     let held = stage.session.snapshots.held_bytes();
-    // A stream waits for what another one writes.
+    // One stream waits for a write of another.
     let word = DEVICE + 6 * GRANULE_BYTES;
     stage.enqueue(&cuStreamCreate { phStream: 30, Flags: 1 });
     stage.enqueue(&cuStreamCreate { phStream: 31, Flags: 1 });
@@ -417,7 +418,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
         assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
         assert_eq!(stage.session.snapshots.held_bytes(), held);
     }
-    // The frame is executed: no thread is blocked for the memory.
+    // The frame is executed: no thread blocks for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
     assert_eq!((stage.make_way(), stage.session.snapshots.held_bytes()), (Ok(true), 0));
     assert_eq!(stage.session.make_way(), Ok(false));

@@ -1,6 +1,6 @@
-//! The driver of these tests: functions that note their calls and touch nothing.
+//! The driver of these tests: its functions record their calls and have no other effect.
 //!
-//! Calls of the main loop are noted per thread, so that tests do not see each other's.
+//! Calls of the main loop are recorded per thread, so that tests do not see each other's.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -19,24 +19,24 @@ use katydid_cuda_sys::{
 use katydid_driver::Driver;
 
 thread_local! {
-    /// What the calling thread asked of the driver.
+    /// Driver calls of this thread.
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    /// The code that the next noted call of this thread answers.
+    /// The result of this thread's next recorded call.
     static NEXT_CODE: RefCell<CUresult> = const { RefCell::new(CUresult::SUCCESS) };
     /// The last number that this thread's driver gave to a surface.
     pub(super) static NUMBER: Cell<u64> = const { Cell::new(0) };
-    /// Where this thread's driver puts variables of modules, if it chooses.
+    /// Where this thread's driver places variables of modules, if it chooses.
     pub(super) static ADDRESS_STOCK: RefCell<Option<AddressStock>> = const { RefCell::new(None) };
 }
 
-/// Blocks of addresses, of which the lowest is given first. A module has one for other things, then one for its variables.
+/// Blocks of addresses, handed out from the lowest. A module takes one for other things, then one for its variables.
 #[derive(Debug, Default)]
 pub(super) struct AddressStock {
-    /// Numbers of the blocks in use, from the lowest address.
+    /// Numbers of the blocks in use, counted from the lowest address.
     pub(super) in_use: BTreeSet<u64>,
-    /// By the module's handle.
+    /// The blocks of each module, by its handle.
     pub(super) modules: BTreeMap<u64, [u64; 2]>,
-    /// Streams that there are, and that there were at once: each further one takes a block for good.
+    /// Streams alive, and the most that were alive at once: each further one takes a block for good.
     pub(super) streams: Option<(u64, u64)>,
 }
 
@@ -75,24 +75,24 @@ impl AddressStock {
     }
 }
 
-/// What the stock says, if there is one.
+/// Calls `ask` on the stock, if there is one.
 fn of_stock<T>(ask: impl FnOnce(&mut AddressStock) -> T) -> Option<T> {
     ADDRESS_STOCK.with_borrow_mut(|stock| stock.as_mut().map(ask))
 }
 
-/// Handles are numbers in order.
+/// The next handle: handles are consecutive numbers.
 static HANDLES: AtomicUsize = AtomicUsize::new(0x1000);
-/// Streams in which an event was recorded: those that are synchronised wait for it. Handles are never used twice.
+/// Streams in which an event was recorded; synchronising a stream waits for that. Handles are never reused.
 static RECORDED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// Raised when the program has run a host function; waited for by a call whose queue is full.
+/// Set once the program has run a host function; a call with a full queue waits for it.
 pub(super) static RAN: AtomicU32 = AtomicU32::new(0);
 
-/// What this thread asked since the last time.
+/// Returns this thread's calls since the last time.
 pub(super) fn calls() -> Vec<String> {
     CALLS.take()
 }
 
-/// Lets the next call of this thread fail.
+/// Makes the next call of this thread fail.
 pub(super) fn fail_next(code: CUresult) {
     NEXT_CODE.set(code);
 }
@@ -138,7 +138,7 @@ extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
     note(format!("destroy {:#x}", stream.address()))
 }
 
-/// Waits for an event of the stream, as one waits for the GPU.
+/// Waits until an event was recorded in the stream, as a caller waits for the GPU.
 extern "C" fn stream_synchronize(stream: CUstream) -> CUresult {
     while !RECORDED.lock().unwrap().contains(&stream.address()) {
         std::thread::yield_now();
@@ -156,7 +156,7 @@ extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult {
 }
 
 thread_local! {
-    /// How often a query of this thread finds its event pending, and what it finds after that.
+    /// How many queries of this thread find the event pending, and the result after that.
     pub(super) static PENDING: Cell<(u32, CUresult)> = const { Cell::new((0, CUresult::SUCCESS)) };
 }
 
@@ -179,7 +179,7 @@ extern "C" fn event_create(out: *mut CUevent, _flags: u32) -> CUresult {
     make(out, CUevent, "event")
 }
 
-/// No event of these tests has a time.
+/// Events of these tests have no times.
 extern "C" fn elapsed(_: *mut f32, _: CUevent, _: CUevent) -> CUresult {
     CUresult::ERROR_INVALID_HANDLE
 }
@@ -208,7 +208,7 @@ extern "C" fn get_limit(out: *mut usize, _limit: u32) -> CUresult {
     CUresult::SUCCESS
 }
 
-/// Addresses of variables: what the next call tells.
+/// Address that the next query of a variable returns.
 pub(super) static VARIABLE_ADDRESS: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
 
 extern "C" fn module_global(at: *mut u64, size: *mut usize, module: CUmodule, _name: *const c_char) -> CUresult {
@@ -219,7 +219,7 @@ extern "C" fn module_global(at: *mut u64, size: *mut usize, module: CUmodule, _n
     CUresult::SUCCESS
 }
 
-/// Numbers of textures and surfaces, counted by each thread's driver.
+/// Numbers textures and surfaces, per thread.
 extern "C" fn surface_create(out: *mut u64, _: *const c_void) -> CUresult {
     let number = NUMBER.replace(NUMBER.get() + 1) + 1;
     // SAFETY: sessions pass a local.
@@ -272,12 +272,12 @@ extern "C" fn get_function(out: *mut CUfunction, _module: CUmodule, name: *const
     make(out, CUfunction, &format!("function {name}"))
 }
 
-/// The packed parameters of an `extra` list.
+/// Returns the packed parameters of an `extra` list.
 fn params(extra: *mut *mut c_void) -> Vec<u8> {
     if extra.is_null() {
         return Vec::new();
     }
-    // SAFETY: the list is pointer marker, pointer, size marker, place of the size, end.
+    // SAFETY: the list is pointer marker, pointer, size marker, address of the size, end.
     unsafe {
         let size = extra.add(3).read().cast::<usize>().read();
         std::slice::from_raw_parts(extra.add(1).read().cast::<u8>(), size).to_vec()
@@ -307,7 +307,7 @@ extern "C" fn launch_ex(
     _: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CUresult {
-    // SAFETY: sessions pass a configuration with as many attributes as it says.
+    // SAFETY: sessions pass a configuration with as many attributes as it states.
     let attributes: &[CUlaunchAttribute] =
         unsafe { std::slice::from_raw_parts((*config).attrs, (*config).numAttrs as usize) };
     let attributes: Vec<_> = attributes.iter().map(|attribute| (attribute.id, attribute.value[0])).collect();
@@ -318,7 +318,7 @@ extern "C" fn copy_in(to: u64, _from: *const c_void, size: usize, stream: CUstre
     note(format!("in {to:#x} {size} {:#x}", stream.address()))
 }
 
-/// Writes what a device would hold, byte by byte its number there.
+/// Writes what a device would hold: each byte is the low byte of its address.
 extern "C" fn copy_out(to: *mut c_void, from: u64, size: usize, stream: CUstream) -> CUresult {
     let status = note(format!("out {from:#x} {size} {:#x}", stream.address()));
     if status == CUresult::SUCCESS {
@@ -329,7 +329,7 @@ extern "C" fn copy_out(to: *mut c_void, from: u64, size: usize, stream: CUstream
     status
 }
 
-/// Writes nothing: the stream has not come so far.
+/// Writes nothing: the stream has not come that far.
 extern "C" fn write_value(_stream: CUstream, at: u64, value: u32, _flags: u32) -> CUresult {
     note(format!("write {at:#x} {value}"))
 }
@@ -382,12 +382,12 @@ extern "C" fn host_unregister(at: *mut c_void) -> CUresult {
     note(format!("unregister {:#x}", at.addr()))
 }
 
-/// Runs the function on a thread of its own, as a driver does.
+/// Runs the function on its own thread, as a driver does.
 extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult {
     let data = data.expose_provenance();
     std::thread::spawn(move || {
         if let Some(function) = function {
-            // SAFETY: the session gave function and data for this.
+            // SAFETY: the session passed function and data for this call.
             unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
         }
         RAN.store(1, Ordering::Release);
@@ -395,7 +395,7 @@ extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_
     CUresult::SUCCESS
 }
 
-/// Blocks until the stream's host function was run, as a launch does when the queue is full.
+/// Blocks until the stream's host function has run, as a launch does when the queue is full.
 extern "C" fn full_queue() -> CUresult {
     while RAN.load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
@@ -458,7 +458,7 @@ extern "C" fn nothing() -> CUresult {
     CUresult::SUCCESS
 }
 
-/// The table of all this.
+/// The table of these functions.
 pub(super) fn driver() -> Driver {
     let find = |name: &CStr| -> *mut c_void {
         match name.to_bytes() {
@@ -527,6 +527,6 @@ pub(super) fn driver() -> Driver {
             _ => std::ptr::null_mut(),
         }
     };
-    // SAFETY: each function above has the signature of the one it stands for; all are static.
+    // SAFETY: each function above has the signature of its counterpart; all are static.
     unsafe { Driver::from_functions(find) }
 }

@@ -1,4 +1,4 @@
-//! Executable graphs: how long the driver is lent what it reads while they run.
+//! Executable graphs: how long the memory that the driver reads stays alive while they run.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::calls::fault::Fault;
 use super::fake::{PENDING, calls, fail_next};
 use super::stage::Stage;
 
-/// Context 1 with executable graph 1, of one function of the program, and context 2 with stream 3.
+/// Context 1 with executable graph 1, whose step is a host function, and context 2 with stream 3.
 fn new_stage() -> Stage {
     let mut stage = Stage::new();
     stage.retain(2);
@@ -22,7 +22,7 @@ fn new_stage() -> Stage {
     stage
 }
 
-/// An executable graph of one step.
+/// Instantiates an executable graph of one step.
 fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
     let step = StepFacts { dependencies: Vec::new(), is_enabled: true, work, inner: Vec::new() };
     let bytes = GraphFacts { steps: vec![step] }.encode();
@@ -30,12 +30,12 @@ fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
     stage.reply(&kdGraphInstantiate { exec, graph: exec, flags: 0 });
 }
 
-/// The driver has the address of something that is kept besides what the session has itself.
+/// Whether something whose address the driver holds keeps the session's shared state alive.
 fn is_lent(stage: &Stage) -> bool {
     Arc::strong_count(&stage.session.shared) > 1
 }
 
-/// What was asked, without the numbers of handles.
+/// The names of the driver calls, without handles.
 fn calls_asked() -> Vec<String> {
     calls().iter().map(|call| call.split(' ').next().unwrap().to_owned()).collect()
 }

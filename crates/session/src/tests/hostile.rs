@@ -1,5 +1,5 @@
-//! Frames that no honest program sends: each ends the session with one line that names what was wrong, or comes to a
-//! code; none of them panics.
+//! Frames that no honest program sends: each ends the session with one line that names the fault, or returns a code. None of
+//! them panics.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use katydid_wire::message::{
 use super::fake::RAN;
 use super::stage::Stage;
 
-/// Opcodes of this build.
+/// All opcodes of this build.
 fn opcodes() -> impl Iterator<Item = u16> {
     (1..u16::MAX).take_while(|opcode| message_name(*opcode).is_some())
 }
@@ -80,7 +80,7 @@ fn random_payloads_never_panic() {
     stage.load();
     for round in 0..60_000_u64 {
         let opcode = (random() % 120) as u16;
-        // Waiting for an upcall, or for the GPU of these tests, would not end.
+        // A wait for an upcall, or for the GPU of these tests, would never end.
         if message_name(opcode)
             .is_some_and(|name| name.contains("Synchronize") || name.contains("PersistingL2") || name == "kdUpcallNext")
         {

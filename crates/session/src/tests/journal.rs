@@ -1,4 +1,4 @@
-//! What the journal keeps, and that a replay makes it again: against the driver of these tests, which notes its calls.
+//! What the journal keeps, and that a replay recreates it. The driver of these tests records its calls.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -21,14 +21,14 @@ use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE_ADDRESS, calls};
 use super::stage::{DEVICE, GRANULE_BYTES, Stage};
 use crate::journal::{ObjectKind, RebuildError, SavedState, SessionRequirements, messages_of};
 
-/// Saved state of a stage.
+/// Returns the saved state of a stage.
 fn save(stage: &mut Stage) -> SavedState {
     let saved = stage.session.journal().unwrap();
     calls();
     saved
 }
 
-/// Rebuilds into a new session, whose driver counts from the start.
+/// Rebuilds into a new session, whose driver counts from zero.
 fn try_rebuild(saved: &SavedState) -> Result<Stage, RebuildError> {
     fake::NUMBER.set(0);
     let mut stage = Stage::bare();
@@ -43,13 +43,13 @@ fn rebuild(saved: &SavedState) -> Stage {
     try_rebuild(saved).unwrap()
 }
 
-/// What a call says without its handles, which are numbers in order.
+/// Returns calls without their handles, which are consecutive numbers.
 fn plain(calls: &[String]) -> Vec<String> {
     let handle = |word: &str| word.starts_with("0x") && word.len() < 10;
     calls.iter().map(|call| call.split(' ').filter(|word| !handle(word)).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The calls of a session that was rebuilt, without the streams of ours that its first context begins with.
+/// Returns the calls of a rebuilt session, without the session's own streams, with which its first context begins.
 fn of_program(calls: &[String]) -> Vec<String> {
     let mut calls = plain(calls);
     assert_eq!(calls.drain(2..10).collect::<Vec<_>>(), ["stream 1"; 8]);
@@ -79,7 +79,7 @@ fn live_objects_are_replayed_in_order_and_no_others() {
     let saved = save(&mut stage);
     assert_eq!(saved.images.len(), 1);
     let mut again = rebuild(&saved);
-    // There were two streams when the module came.
+    // Two streams were alive when the module was loaded.
     let expected = ["retain", "current", "stream 1", "stream 1", "destroy", "create", "map 0x200000200000", "access 1"];
     assert_eq!(of_program(&calls()), [&expected[..], &["module", "function saxpy", "limit 2 2"]].concat());
     assert!(save(&mut again).state == saved.state);
@@ -89,7 +89,7 @@ fn live_objects_are_replayed_in_order_and_no_others() {
 
 #[test]
 fn a_journal_is_as_small_after_a_million_objects_as_before() {
-    // Two objects a round; the sweep has ten million of them.
+    // Two objects a round; the sweep makes ten million.
     let is_sweep = std::env::var("KATYDID_CHECKPOINT_SWEEP").is_ok_and(|value| value == "1");
     let rounds = if is_sweep { 5_000_000 } else { 500_000 };
     let mut stage = Stage::new();
@@ -108,7 +108,7 @@ fn a_journal_is_as_small_after_a_million_objects_as_before() {
         }
     }
     let after = save(&mut stage);
-    // The number of frames executed is as wide as before: only its digits changed.
+    // The count of executed frames has a fixed width: only its digits changed.
     assert_eq!((after.state.len(), after.images.len()), (before, 0));
 }
 
@@ -147,7 +147,7 @@ fn a_module_that_was_there_when_a_younger_one_was_loaded_is_loaded_and_unloaded_
     load(&mut stage, 1, b".version 8.0\n");
     load(&mut stage, 2, b".version 8.1\n");
     stage.enqueue(&cuModuleUnload { hmod: 1 });
-    // Of this one nothing is left that any thread stands behind.
+    // No live object was made while this module was loaded.
     load(&mut stage, 3, b".version 8.2\n");
     stage.enqueue(&cuModuleUnload { hmod: 3 });
     let saved = save(&mut stage);
@@ -181,7 +181,7 @@ fn variables_lie_where_they_did_when_streams_are_gone_that_came_before() {
     end(&mut stage, &[4, 5, 8, 9]);
     assert!(second > first + AddressStock::BLOCK * 2);
     let saved = save(&mut stage);
-    // A session that was restored knows it as well.
+    // A restored session knows it as well.
     for _ in 0..2 {
         fresh();
         let mut stage = try_rebuild(&saved).unwrap();
@@ -278,7 +278,7 @@ fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host()
     let elsewhere = ranges::encode(&[(BASE + (64 << 20) + 8, 4), (BASE + (128 << 20) + 8, 4)]);
     assert_eq!(stage.reply(&kdHostPull { ranges: &elsewhere }).data, b"samesame");
     drop(stage);
-    // The driver has counted further than it had for the program.
+    // The driver's numbers run ahead of those that the program received.
     let refused = rehearse(7).1.unwrap_err();
     assert!(matches!(refused, RebuildError::Moved { .. }), "{refused}");
 }
@@ -286,7 +286,7 @@ fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host()
 #[test]
 fn a_rehearsal_makes_what_names_memory_and_events_of_other_sessions() {
     const AT: u64 = 0x5000_0000_0000;
-    /// Of the driver's handle of an event.
+    /// Size of the driver's handle of an event.
     const HANDLE_BYTES: u64 = 64;
     fake::NUMBER.set(0);
     let exporter = Exporter::open(0).unwrap();
@@ -322,7 +322,7 @@ fn a_rehearsal_makes_what_names_memory_and_events_of_other_sessions() {
     for (at, size) in [(AT, GRANULE_BYTES), (address, 2 * GRANULE_BYTES)] {
         assert!(driver_calls.contains(&format!("map {at:#x} {size:#x}")), "{driver_calls:?}");
     }
-    // What follows what was imported is compared.
+    // Objects made after the imported ones are compared.
     let refused = rehearse(7).unwrap_err();
     assert!(matches!(refused, RebuildError::Moved { .. }), "{refused}");
 }
@@ -340,7 +340,7 @@ fn the_last_value_of_each_attribute_is_set_again_also_where_it_was_copied() {
     set(&mut stage, 3, 1, 2);
     set(&mut stage, 3, 3, 3);
     set(&mut stage, 4, 8, 4);
-    // A default stream has attributes of its own in each context, and the second of them in each thread.
+    // A default stream has its own attributes in each context, the per-thread one in each thread.
     set(&mut stage, 1, 1, 5);
     set(&mut stage, 2, 1, 6);
     stage.reply(&cuStreamCopyAttributes { dst: 4, src: 3 });
@@ -381,7 +381,7 @@ fn unfinished_uploads_and_links_are_saved() {
     assert_eq!(again.session.linked, stage.session.linked);
 }
 
-/// A state with something of most kinds.
+/// A state with objects of most kinds.
 fn rich() -> SavedState {
     let mut stage = Stage::new();
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
@@ -417,7 +417,8 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     assert!(matches!(missing, RebuildError::Image { number: 0 }), "{missing}");
 }
 
-/// Cuts and changed bytes: each is a session or an error, never a panic, and never more memory than there is input.
+/// Truncated states and changed bytes: each yields a session or an error, never a panic, and never takes more memory than
+/// the input.
 #[test]
 fn no_change_of_a_state_makes_a_replay_panic() {
     let saved = rich();

@@ -112,7 +112,7 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
         }
         assert_eq!(stage.call(&load).status, 0);
     }
-    // Nothing is known where there is no store, or of another length; a name that is none is refused.
+    // Nothing is known without a store, or of another length. A hash of the wrong size is refused.
     let mut stage = Stage::new();
     assert_eq!(stage.call(&recall).payload, [0; 4]);
     stage.session.use_store(store.clone());
@@ -121,7 +121,7 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
     assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);
 }
 
-/// A load that is refused before it takes what came in pieces leaves nothing of it to the thread's next one.
+/// A load that is refused before it takes its uploaded pieces leaves none of them to the thread's next load.
 #[test]
 fn a_refused_load_leaves_nothing_of_its_image() {
     let mut stage = Stage::new();

@@ -238,7 +238,7 @@ fn variables_of_a_librarys_module_go_with_the_library() {
     }
     stage.enqueue(&cuLibraryUnload { library: 1 });
     assert_eq!(variables.map(|(_, address)| stage.session.shared.blocks.holds(address, 64)), [false, true]);
-    // The id may be that of another module by now.
+    // The id may belong to another module by now.
     stage.enqueue(&cuLibraryUnload { library: 1 });
     assert!(stage.session.tables.modules.get(5).is_err() && stage.session.tables.modules.get(6).is_ok());
 }

@@ -1,4 +1,5 @@
-//! What counts against a session's limit of device memory beside its blocks: 64 granules, of which all are used up.
+//! What counts against a session's limit of device memory beside its blocks. The limit is 64 granules, all of which the
+//! tests use up.
 
 use katydid_cuda_sys::{CUresult, limit};
 use katydid_wire::codec::Message;
@@ -17,7 +18,7 @@ impl Stage {
         self.session.shared.usage.memory()
     }
 
-    /// Loads code with a variable of `bytes`.
+    /// Loads code with a variable of `bytes` bytes.
     fn load_variable<M: Message>(&mut self, bytes: u64, message: &M) -> u32 {
         let text = format!(".version 8.0\n.global .b8 x[{bytes}];");
         let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
@@ -70,7 +71,7 @@ fn managed_memory_goes_with_its_context_or_by_itself() {
     assert_eq!(stage.call(&kdManagedCreate { address: 0x1000, size: 1 }).status, CUresult::ERROR_INVALID_VALUE.0);
     stage.enqueue(&kdManagedDestroy { address: 0x2000 });
     assert_eq!(stage.held_bytes(), 30 * GRANULE_BYTES);
-    // Of no context.
+    // This block belongs to no context.
     stage.context = 0;
     stage.reply(&kdManagedCreate { address: 0x2000, size: GRANULE_BYTES });
     stage.context = 1;
@@ -81,7 +82,7 @@ fn managed_memory_goes_with_its_context_or_by_itself() {
 #[test]
 fn a_limit_counts_as_the_driver_has_it_and_stays_when_it_is_refused() {
     let mut stage = Stage::new();
-    // The driver of these tests has 7 bytes of each, whatever it is set to.
+    // The driver of these tests reports 7 bytes for each limit, whatever was set.
     stage.reply(&kdContextSetLimit { limit: limit::MALLOC_HEAP_SIZE, value: 4096 });
     assert_eq!(stage.held_bytes(), 7);
     stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
@@ -104,7 +105,7 @@ fn small_arrays_of_a_context_count_with_the_whole_pieces_that_they_share() {
     assert_eq!(stage.held_bytes(), GRANULE_BYTES);
     stage.reply(&kdDeviceGrow { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });
     stage.reply(&texel(2));
-    // One that has no room beside them.
+    // This array does not fit beside them.
     let large = kdArrayCreate { array: 3, width: 1025, height: 1024, depth: 0, format: 1, channels: 1, flags: 0 };
     assert_eq!((stage.call(&large).status, stage.held_bytes()), (OUT_OF_MEMORY, 64 * GRANULE_BYTES));
     stage.reply(&kdDeviceShrink { device: 0, address: DEVICE, size: 63 * GRANULE_BYTES });

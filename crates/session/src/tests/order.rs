@@ -11,7 +11,7 @@ use super::stage::Stage;
 
 const INVALID_HANDLE: u32 = CUresult::ERROR_INVALID_HANDLE.0;
 
-/// The number at the end of the only call noted.
+/// Returns the handle at the end of the only recorded call.
 fn handle_made() -> String {
     let calls = calls();
     assert_eq!(calls.len(), 1, "{calls:?}");

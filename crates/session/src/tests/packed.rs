@@ -1,4 +1,4 @@
-//! Copies whose bytes travel packed: what the driver is asked for, and what peers say that is not true.
+//! Copies whose bytes travel packed: the driver calls, and false claims of peers.
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::compression::{CompressionMode, CompressionPolicy, Pace, unpack};
@@ -59,7 +59,7 @@ fn copies_outside_of_what_the_program_may_name_are_refused() {
 #[test]
 fn bytes_come_packed_where_the_link_is_slow_and_as_they_are_where_it_is_only_measured() {
     let mut stage = Stage::new();
-    // The thread that waits for the stream finds it at its end.
+    // The thread that waits for the stream finds its work complete.
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 0 });
     let expected: Vec<u8> = (0..SIZE).map(|at| at as u8).collect();

@@ -1,8 +1,8 @@
-//! A session on a driver that runs code, saved, and rebuilt in another process: what the program does from there on must
-//! be answered as if nothing had happened.
+//! A session on a driver that runs code, saved, and rebuilt in another process. The program must then receive the same
+//! answers as if nothing had happened.
 //!
-//! Each half runs in a process of its own, as a worker does: this test binary started again, without address
-//! randomisation. `KATYDID_TEST_DRIVER` names another driver than softcuda.
+//! Each half runs in its own process, as a worker does: this test binary started again, without address randomisation.
+//! `KATYDID_TEST_DRIVER` names a driver other than softcuda.
 
 #![expect(unsafe_code, reason = "starts a process without address randomisation")]
 
@@ -28,10 +28,10 @@ use crate::device::gather;
 use crate::journal::SessionRequirements;
 use crate::memory::device_memory::reserve;
 
-/// Tells a process its half, and the folder that the two share.
+/// Tells a process its half, and the folder that both share.
 const PROCESS_ROLE: &str = "KATYDID_TEST_HALF";
 const FOLDER_VARIABLE: &str = "KATYDID_TEST_FOLDER";
-/// Virtual memory of the program's own making.
+/// Address of the program's own virtual memory.
 const RESERVED_ADDRESS: u64 = 0x6000_0000_0000;
 
 /// `values[i] = values[i] * factor + offset`, where `offset` is a variable; and a texel's bits.
@@ -70,7 +70,7 @@ const CODE: &str = r"
 }
 ";
 
-/// In a process of one half, that half; among the tests, nothing.
+/// Runs the half that the environment names; as an ordinary test, it does nothing.
 #[test]
 fn half() {
     let Ok(half) = env::var(PROCESS_ROLE) else { return };
@@ -116,7 +116,7 @@ fn stage(arenas: &[ArenaRange]) -> Stage {
     Stage::on(driver, facts, map, None)
 }
 
-/// The program up to the checkpoint, and its answers behind it.
+/// Runs the program up to the checkpoint. Returns its answers after it.
 fn first_worker(folder: &Path) -> String {
     let mut stage = stage(&[ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }]);
     let known = begin(&mut stage);
@@ -130,14 +130,14 @@ fn first_worker(folder: &Path) -> String {
     go_on(&mut stage, known)
 }
 
-/// The program behind a restore.
+/// Runs the program after a restore. Returns its answers.
 fn after(folder: &Path) -> String {
     let state = fs::read(folder.join("state")).unwrap();
     let mut stage = stage(&SessionRequirements::read(&state).unwrap().arenas);
     let mut image = |number: u32| fs::read(folder.join(format!("image-{number}"))).ok();
     stage.session.rebuild(&state, &mut image).unwrap();
     stage.session.reattach().unwrap();
-    // What the journal holds now is what it held then.
+    // The journal holds the same now as then.
     let again = stage.session.journal().unwrap();
     assert_eq!(records(&again.state), records(&state));
     let known = fs::read_to_string(folder.join("known")).unwrap();
@@ -145,14 +145,14 @@ fn after(folder: &Path) -> String {
     go_on(&mut stage, known.try_into().unwrap())
 }
 
-/// The graphs that take their room before they are made, or without being made.
+/// Returns the executable graphs whose memory is taken before they are made, or without making them.
 fn sketched(state: &[u8]) -> Vec<u32> {
     let state = crate::journal::read_state(state).unwrap();
     let sketches = state.first.iter().filter(|record| record.step == ReplayStep::Sketch);
     sketches.map(|record| kdGraphInstantiate::decode(&record.payload).unwrap().exec).collect()
 }
 
-/// What is replayed, without times, which a driver's `f32` blurs.
+/// Returns the records to replay, without times, which a driver's `f32` makes imprecise.
 fn records(state: &[u8]) -> String {
     let state = crate::journal::read_state(state).unwrap();
     format!("{:#?}", (state.first, state.second))
@@ -194,13 +194,13 @@ fn instantiate(stage: &mut Stage, exec: u32) {
 }
 
 fn texture(stage: &mut Stage) -> u64 {
-    // Point sampling, clamped, integers as they are.
+    // Point sampling, clamped, integers unconverted.
     let sampler = [1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let arguments = TextureArguments { kind: 0, array: 1, sampler, ..TextureArguments::default() };
     stage.reply(&kdTextureCreate { arguments: &arguments.encode() }).texture
 }
 
-/// Makes something of every kind, and ends some of it; numbers that the program knows of it.
+/// Makes objects of every kind, and ends some. Returns the numbers that the program knows.
 fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.retain(1);
     stage.reply(&kdContextCreate { context: 2, device: 0, flags: 0 });
@@ -216,7 +216,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     for event in 1..=4 {
         stage.enqueue(&cuEventCreate { phEvent: event, Flags: 0 });
     }
-    // A module that leaves room when a younger one is there.
+    // This module leaves a gap once a younger one is loaded.
     module(stage, 1);
     stage.reply(&kdModuleGlobal { module: 1, name: b"offset" });
     module(stage, 2);
@@ -239,7 +239,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     let live_texture = texture(stage);
     stage.enqueue(&cuTexObjectDestroy { texObject: gone });
     memory(stage);
-    // Graphs whose room a younger module found taken, one that ended before there was any, and one that stays and changes.
+    // A younger module found the memory of some graphs taken, one graph ended before that, and one stays and changes.
     instantiate(stage, 2);
     module(stage, 3);
     instantiate(stage, 3);
@@ -263,7 +263,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     [variable, of_library, live_texture, handle]
 }
 
-/// A kernel of a library, in a context that ends: what is set is the device's, and stays.
+/// Sets an attribute of a library's kernel in a context that ends: it belongs to the device, and stays.
 fn tune(stage: &mut Stage) {
     let of_kernel = kdFunctionSetAttribute { function: 0, kernel: 1, device: 0, attribute: 8, value: 2048 };
     stage.reply(&kdContextCreate { context: 4, device: 0, flags: 0 });
@@ -276,7 +276,7 @@ fn tune(stage: &mut Stage) {
     assert_eq!(FunctionFacts::decode(&facts).unwrap().attributes[8].value, 2048);
 }
 
-/// Virtual memory: a block whose handle is given up, mapped and readable.
+/// Makes virtual memory: a block, mapped and readable, whose handle is released.
 fn memory(stage: &mut Stage) {
     let properties = [1, 0, 1, 0, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
     stage.reply(&kdAddressReserve { address: RESERVED_ADDRESS, size: 16 * GRANULE_BYTES });
@@ -309,7 +309,7 @@ fn start(stage: &mut Stage, (function, kernel): (u32, u32), stream: u32, params:
     });
 }
 
-/// What the program does then, and every answer that it gets. Contents of memory are not the journal's: it writes what it
+/// Continues the program and returns every answer. The journal keeps no contents of memory: the program writes what it
 /// reads.
 fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]) -> String {
     stage.context = 1;

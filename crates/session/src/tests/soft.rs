@@ -1,6 +1,6 @@
-//! A driver that computes: softcuda, or what `KATYDID_TEST_DRIVER` names (`auto`: a GPU's).
+//! A driver that executes code: softcuda, or what `KATYDID_TEST_DRIVER` names (`auto`: a GPU's).
 //!
-//! It is one for the whole process, so the thread that uses it takes its turn.
+//! The process has one such driver, so a thread locks it for its use.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -17,7 +17,7 @@ use crate::memory::device_block;
 
 static DRIVER_LOCK: Mutex<()> = Mutex::new(());
 
-/// A turn with the driver. What it leaves behind ends with it: the next one finds every address as the first one did.
+/// Exclusive use of the driver. Dropping it resets the context: the next user finds all addresses as the first one did.
 pub(crate) struct DriverLock {
     driver: Arc<Driver>,
     _turn: MutexGuard<'static, ()>,
@@ -25,24 +25,24 @@ pub(crate) struct DriverLock {
 
 impl Drop for DriverLock {
     fn drop(&mut self) {
-        // SAFETY: takes a number; no test holds anything of the context any more.
+        // SAFETY: takes a number; no test still holds anything of the context.
         let _ = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(0) };
     }
 }
 
-/// The driver with the primary context of its first device current on this thread, and the turn.
+/// Locks the driver, with the primary context of its first device current on this thread.
 pub(crate) fn driver() -> (Arc<Driver>, DriverLock) {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
     let turn = DRIVER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Arc::clone(DRIVER.get_or_init(|| Arc::new(Driver::new(open(&choice(), None).unwrap()))));
-    // What a test before this one has left goes with its context.
-    // SAFETY: takes a number; the code that used the context has given its turn back.
+    // The reset ends whatever an earlier test has left.
+    // SAFETY: takes a number; the code that used the context has released the lock.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
     retain(&driver);
     (Arc::clone(&driver), DriverLock { driver, _turn: turn })
 }
 
-/// The primary context of the first device, active and current on this thread.
+/// Retains the primary context of the first device, and makes it current on this thread.
 pub(crate) fn retain(driver: &Driver) -> CUcontext {
     // SAFETY: the output is a local.
     let context: CUcontext = ask(|out| unsafe { driver.cuDevicePrimaryCtxRetain(out, 0) }).unwrap();
@@ -51,7 +51,7 @@ pub(crate) fn retain(driver: &Driver) -> CUcontext {
     context
 }
 
-/// All memory that the first device has left, as long as this lives.
+/// Holds all memory that the first device has left.
 pub(super) struct ExhaustedMemory {
     driver: Arc<Driver>,
     blocks: Vec<CUmemGenericAllocationHandle>,

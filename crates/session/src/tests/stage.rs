@@ -1,4 +1,4 @@
-//! Puts a session on the stage: a program's frames in, replies out.
+//! A session under test: a program's frames in, replies out.
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -37,7 +37,7 @@ pub(super) struct Sent {
     pub(super) payload: Vec<u8>,
 }
 
-/// Replies, for the thread that waits.
+/// Replies so far, for the thread that waits.
 #[derive(Default)]
 struct Replies {
     sent: Mutex<Vec<Sent>>,
@@ -70,21 +70,21 @@ pub(super) struct Stage {
     pub(super) session: Session,
     replies: Arc<Replies>,
     sequence: u64,
-    /// Which of its threads the program sends from.
+    /// The thread that the program sends from.
     pub(super) thread: u32,
     /// Wire id of the thread's current context.
     pub(super) context: u32,
 }
 
 impl Stage {
-    /// A session with one device, 64 granules at most, and no context.
+    /// A session with one device, at most 64 granules, and no context.
     pub(super) fn bare() -> Self {
         let arenas = [ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }];
         Self::with(&arenas, None)
     }
 
-    /// A session with one device and with pinned memory at a place of the system's choice. If it is shared, the program has
-    /// made half of it.
+    /// A session with one device, and with pinned memory at an address of the system's choice. If it is shared, the program
+    /// has made half of it.
     pub(super) fn with_host_memory(base: u64, length: u64, is_shared: bool) -> Self {
         let arenas = [
             ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 },
@@ -109,12 +109,12 @@ impl Stage {
         Self::of(driver, facts, map, host, None)
     }
 
-    /// A session on a driver.
+    /// A session on the given driver.
     pub(super) fn on(driver: Driver, facts: Facts, map: AddressMap, host: Option<HostMemory>) -> Self {
         Self::of(Arc::new(driver), facts, map, host, None)
     }
 
-    /// A session with everything given.
+    /// A session with all parts given.
     pub(super) fn of(
         driver: Arc<Driver>,
         facts: Facts,
@@ -138,7 +138,7 @@ impl Stage {
         Self { session: Session::with_replier(setup, replier, None), replies, sequence: 0, thread: 1, context: 0 }
     }
 
-    /// A session with context 1, and nothing noted of how it came.
+    /// A session with context 1, and no recorded calls.
     pub(super) fn new() -> Self {
         let mut stage = Self::bare();
         stage.retain(1);
@@ -152,7 +152,7 @@ impl Stage {
         self.context = id;
     }
 
-    /// Loads a module as id 1 and finds a function of it as id 1.
+    /// Loads module 1, and finds its function 1.
     pub(super) fn load(&mut self) {
         let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
         self.enqueue(&kdUpload { total: image.len() as u64, data: &image });
@@ -162,14 +162,14 @@ impl Stage {
         fake::calls();
     }
 
-    /// Gives the session memory for bulk, as a link that shares none does.
+    /// Gives the session buffers for bulk data, as a link without shared memory does.
     pub(super) fn lend_buffers(&mut self) -> Arc<Buffers> {
         let buffers = Buffers::new().unwrap();
         self.session.use_buffers(Some(&buffers));
         buffers
     }
 
-    /// Sends a message, whose payload came into `buffer`.
+    /// Sends a message whose payload arrived in `buffer`.
     pub(super) fn enqueue_from<M: Message>(&mut self, buffer: &mut Buffer, message: &M) {
         let mut payload = Vec::new();
         message.encode(&mut payload);
@@ -181,19 +181,19 @@ impl Stage {
         self.session.payload_buffer = None;
     }
 
-    /// A frame's head, and the next number.
+    /// Makes a frame's head with the next sequence number.
     fn head(&mut self, opcode: u16, wants_reply: bool) -> FrameHead {
         self.sequence += 1;
         FrameHead { opcode, wants_reply, thread: self.thread, context: self.context, sequence: self.sequence }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(super) fn send(&mut self, opcode: u16, wants_reply: bool, payload: &[u8]) -> Result<u64, SessionError> {
         let head = self.head(opcode, wants_reply);
         self.session.execute(&head, payload).map(|()| head.sequence)
     }
 
-    /// Sends a message, and says how the session took it.
+    /// Sends a message. Returns its number, or why the session ended.
     pub(super) fn try_send<M: Message>(&mut self, message: &M, wants_reply: bool) -> Result<u64, SessionError> {
         let mut payload = Vec::new();
         message.encode(&mut payload);
@@ -201,12 +201,12 @@ impl Stage {
         self.send(M::OPCODE, wants_reply, &payload)
     }
 
-    /// Sends an honest message that no thread waits for.
+    /// Sends an honest message without a reply.
     pub(super) fn enqueue<M: Message>(&mut self, message: &M) {
         self.try_send(message, false).unwrap();
     }
 
-    /// Sends an honest call, without waiting.
+    /// Sends an honest call without waiting.
     pub(super) fn begin<M: Message>(&mut self, message: &M) -> u64 {
         self.try_send(message, true).unwrap()
     }
@@ -216,18 +216,18 @@ impl Stage {
         self.replies.wait(sequence)
     }
 
-    /// Whether the reply is there.
+    /// Whether the reply was sent.
     pub(super) fn is_answered(&self, sequence: u64) -> bool {
         self.replies.sent.lock().unwrap().iter().any(|reply| reply.sequence == sequence)
     }
 
-    /// Sends an honest call and waits.
+    /// Sends an honest call and waits for its reply.
     pub(super) fn call<M: Message>(&mut self, message: &M) -> Sent {
         let sequence = self.begin(message);
         self.wait(sequence)
     }
 
-    /// The reply of a call that succeeds.
+    /// Returns the reply of a call that succeeds.
     pub(super) fn reply<M: Message>(&mut self, message: &M) -> M::Reply {
         let sent = self.call(message);
         assert_eq!(sent.status, 0, "{}", M::NAME);
@@ -235,7 +235,7 @@ impl Stage {
     }
 }
 
-/// A frame of a script, and the reply that the program waits for before it sends it.
+/// A frame of a script, and the number of the reply that the program awaits before it sends the frame.
 pub(super) type Line = (FrameHead, Vec<u8>, Option<u64>);
 
 /// A link whose program follows a script, then closes.
@@ -267,7 +267,7 @@ impl WorkerLink for Script {
 }
 
 impl Stage {
-    /// A line of a script.
+    /// Makes a line of a script.
     pub(super) fn line<M: Message>(&mut self, message: &M, wants_reply: bool, after: Option<u64>) -> Line {
         let mut payload = Vec::new();
         message.encode(&mut payload);

@@ -21,7 +21,7 @@ fn a_waiting_thread_holds_up_no_other() {
     stage.thread = 2;
     stage.call(&kdFacts {});
     assert!(!stage.is_answered(waiting));
-    // What the first thread waits for comes through the same queue.
+    // The event that ends the first thread's wait comes through the same queue.
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 1 });
     assert_eq!(stage.wait(waiting).status, 0);
@@ -34,8 +34,8 @@ fn a_thread_that_does_not_wait_ends_the_session() {
     assert!(matches!(outcome, Some(SessionError::Impatient { thread: 1 })), "{outcome:?}");
 }
 
-/// The launch after the host function finds the driver's queue full, and behind it is what the program asks for the function's
-/// sake, a variable and a block that it has mapped, and its acknowledgement.
+/// The launch after the host function finds the driver's queue full. Behind it come the frames that the function needs:
+/// reads of a variable and of a mapped block, and its acknowledgement.
 #[test]
 fn frames_that_a_host_function_needs_pass_a_blocked_call() {
     RAN.store(0, Ordering::Release);
@@ -55,7 +55,7 @@ fn frames_that_a_host_function_needs_pass_a_blocked_call() {
         lines.push(stage.line(&kdHostPull { ranges: &ranges::encode(&[(address, 64)]) }, true, answered));
     }
     let answered = lines.last().map(|line| line.0.sequence);
-    // Never answered: the script ends before anything else is due.
+    // Never answered: the script ends before.
     lines.push(stage.line(&kdUpcallNext { done: 7 }, true, answered));
     stage.thread = 1;
     lines.push(stage.line(&kdFacts {}, true, None));

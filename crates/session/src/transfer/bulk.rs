@@ -1,8 +1,8 @@
-//! Copies between the GPU and the buffers of a link that shares no memory.
+//! Copies between the GPU and the buffers of a link without shared memory.
 //!
-//! A driver takes a copy to memory that it has registered in without waiting for it. So the main loop does that, in the
-//! order of the frames; the executors wait each for the end of its own part and send it, while the GPU copies the next ones.
-//! The thread that gives a driver the address of a payload does so within [`Session::read_payload`].
+//! A driver accepts a copy to registered memory without waiting for it. So the main loop starts copies, in the order of the
+//! frames. Each executor waits for the end of its own part and sends it, while the GPU copies the next ones.
+//! [`Session::read_payload`] surrounds every call that gives a driver the address of a payload.
 
 #![expect(unsafe_code, reason = "has the driver write to buffers")]
 
@@ -19,17 +19,17 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
 
-/// Least bytes for which a buffer is worth it: below, a driver is as fast with memory of its own.
+/// Fewest bytes for which a buffer is worth it: below, a driver is as fast with its own memory.
 const MIN_BULK_BUFFER_BYTES: usize = 128 << 10;
 
-/// The reply to `kdCopyOut`, sent from the memory that the driver has copied to.
+/// The reply to `kdCopyOut`, sent from the memory of the copy.
 pub(crate) enum CopiedOut {
     Buffer(Buffer),
     Memory(kdCopyOutReply),
 }
 
 impl CopiedOut {
-    /// The reply to a copy that failed.
+    /// Returns the reply to a failed copy.
     pub(crate) fn nothing() -> Self {
         Self::Memory(kdCopyOutReply { data: Vec::new() })
     }
@@ -37,7 +37,7 @@ impl CopiedOut {
 
 impl Reply for CopiedOut {
     fn encode(&self, out: &mut Vec<u8>) {
-        // Less than a frame, since that is all that can be asked for.
+        // Less than a frame: no request asks for more.
         out.extend_from_slice(&(self.tail().len() as u32).to_le_bytes());
     }
 
@@ -60,16 +60,15 @@ impl Reply for CopiedOut {
     }
 }
 
-/// The end of a copy to memory of the worker's that the driver has taken in.
+/// The end of a started copy to memory of the worker.
 pub(crate) struct CopyEnd {
     stream: CUstream,
-    /// Recorded behind the copy; none if the driver would not, or no thread wanted it.
+    /// Recorded after the copy; none if the driver refuses, or it is not needed.
     end: Option<CUevent>,
 }
 
 impl CopyEnd {
-    /// The end of the copy that was given to `stream` last. `is_marked`: more may come behind it that is not to be waited
-    /// for.
+    /// Returns the end of the last copy in `stream`. `is_marked`: later copies may follow, which this one does not wait for.
     pub(crate) fn of_last(driver: &Driver, stream: CUstream, is_marked: bool) -> Self {
         Self { stream, end: is_marked.then(|| record(driver, stream)).flatten() }
     }
@@ -87,19 +86,19 @@ impl CopyEnd {
     }
 }
 
-/// A copy to a buffer that the driver has taken in.
+/// A started copy to a buffer.
 pub(crate) struct PendingCopy {
     buffer: Buffer,
     ending: CopyEnd,
 }
 
 impl PendingCopy {
-    /// Waits for the copy, and for nothing that comes behind it.
+    /// Waits for the copy, but not for later ones.
     pub(crate) fn wait(self, driver: &Driver) -> (CUresult, CopiedOut) {
         match self.ending.wait(driver) {
             CUresult::SUCCESS => (CUresult::SUCCESS, CopiedOut::Buffer(self.buffer)),
             failed => {
-                // No thread knows whether the driver still copies, so no thread is given that buffer again.
+                // The driver may still be copying, so the buffer is never used again.
                 mem::forget(self.buffer);
                 (failed, CopiedOut::nothing())
             }
@@ -108,9 +107,9 @@ impl PendingCopy {
 }
 
 impl Session {
-    /// Has `copy` give the driver a copy out of the payload of the current frame, in the order of `stream`. A payload in a
-    /// buffer of the link, which the driver reads when it comes to that, stays there until the GPU says that it was read;
-    /// other memory the driver has read when it returns.
+    /// Runs `copy`, which has the driver copy the payload of the current frame, in stream order. A payload in a buffer of
+    /// the link, which the driver reads later, stays there until the GPU has read it; from other memory the driver has read
+    /// it when it returns.
     pub(crate) fn read_payload(&mut self, stream: CUstream, copy: impl FnOnce(&Driver) -> CUresult) -> CUresult {
         let driver = Arc::clone(&self.shared.driver);
         let Some((area, number)) = self.buffered.as_mut().zip(self.payload_buffer) else { return copy(&driver) };
@@ -121,12 +120,12 @@ impl Session {
         copied.ok().and(released).err().unwrap_or(CUresult::SUCCESS)
     }
 
-    /// Begins a large copy of device memory to a buffer of the link; none if there is none that the driver has registered,
-    /// so that it would make the main loop wait.
+    /// Begins a large copy of device memory to a buffer of the link; none without a free buffer that the driver has
+    /// registered, since the copy would block the main loop.
     ///
     /// # Errors
     ///
-    /// What the driver says to the copy.
+    /// The driver's code for the copy.
     pub(crate) fn begin_copy_out(
         &mut self,
         source: u64,
@@ -143,13 +142,13 @@ impl Session {
             return Ok(None);
         }
         let Some(bytes) = buffer.resized(size) else { return Ok(None) };
-        // SAFETY: `size` bytes of a buffer that is no other code's until the copy was waited for.
+        // SAFETY: `size` bytes of a buffer that no other code uses until the copy was waited for.
         unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), source, size, stream) }.ok()?;
         Ok(Some(PendingCopy { buffer, ending: CopyEnd::of_last(&driver, stream, true) }))
     }
 }
 
-/// An event at the end of what `stream` has to do so far; none if the driver refuses.
+/// Records an event after all current work of `stream`; none if the driver refuses.
 fn record(driver: &Driver, stream: CUstream) -> Option<CUevent> {
     // SAFETY: the output is a local that outlives the call.
     let end: CUevent = ask(|out| unsafe { driver.cuEventCreate(out, event_flags::DISABLE_TIMING) }).ok()?;
@@ -162,8 +161,8 @@ fn record(driver: &Driver, stream: CUstream) -> Option<CUevent> {
     Some(end)
 }
 
-/// Ends an event of ours.
+/// Destroys an event of the worker.
 fn destroy(driver: &Driver, event: CUevent) {
-    // SAFETY: no other code has it, and no code uses it again. One whose context is gone is refused.
+    // SAFETY: no other code has it or uses it again. If its context is gone, the driver refuses.
     let _ = unsafe { driver.cuEventDestroy_v2(event) };
 }

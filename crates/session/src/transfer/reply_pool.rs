@@ -1,4 +1,4 @@
-//! Memory for bulk replies that each thread keeps: fresh memory costs a page fault for every 4 KiB, each time anew.
+//! Memory for bulk replies that each thread keeps: fresh memory costs a page fault for every 4 KiB each time.
 
 use std::cell::Cell;
 
@@ -6,14 +6,14 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// `size` bytes, whose contents are those of this thread's earlier replies.
+/// Returns `size` bytes, with contents of this thread's earlier replies.
 pub(crate) fn take(size: usize) -> Vec<u8> {
     let mut bytes = BUFFER.take();
     bytes.resize(size, 0);
     bytes
 }
 
-/// Keeps the memory of a reply that was sent, unless what is kept already is larger.
+/// Keeps the memory of a sent reply, unless the kept memory is larger.
 pub(crate) fn keep(bytes: Vec<u8>) {
     let buffer = BUFFER.take();
     BUFFER.set(if buffer.capacity() > bytes.capacity() { buffer } else { bytes });

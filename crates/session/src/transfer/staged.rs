@@ -1,8 +1,7 @@
-//! Memory in pieces, registered with the driver, so that copies run at full speed, and given back by the GPU itself when it
-//! has read them: the staging area of a link that shares memory, and the buffers for bulk of one that does not.
+//! Memory in pieces, registered with the driver so that copies run at full speed, and released by the GPU itself when it has
+//! read them: the staging area of a link with shared memory, and the bulk buffers of one without.
 //!
-//! Offsets on the wire count bytes from the start of the first piece of the staging area, nothing of which is ever read by
-//! Rust code.
+//! Offsets on the wire count bytes from the start of the first piece of the staging area. Rust code never reads that area.
 
 #![expect(unsafe_code, reason = "hands shared memory to the driver and frees its pieces")]
 
@@ -22,19 +21,19 @@ use crate::calls::fault::{Fault, SessionError};
 enum Release {
     /// The stream writes the busy word.
     Written,
-    /// The driver calls a function that does.
+    /// The driver calls a function that writes it.
     CallResult,
 }
 
-/// A part of the area that is registered on its own: registering costs the driver some 0.4 ms a MiB, which a program
-/// that copies little need not pay.
+/// A separately registered part of the area: registering costs the driver some 0.4 ms a MiB, which a program that copies
+/// little need not pay.
 #[derive(Debug, Clone, Copy)]
 struct StagedPart {
     address: u64,
     length: usize,
-    /// Wire id of the context it is registered in; 0: in none.
+    /// Wire id of the context in which it is registered; 0: in none.
     context: u32,
-    /// The driver would not register it: then it copies through memory of its own. Tried anew in each context.
+    /// Whether the driver refused to register it: then it copies through its own memory. Each context tries again.
     refused: bool,
 }
 
@@ -47,7 +46,7 @@ impl StagedPart {
         self.context != 0
     }
 
-    /// Registers the part in the current context, unless that was done or refused before.
+    /// Registers the part in the current context, unless it is registered or was refused.
     fn register(&mut self, driver: &Driver, context: u32) {
         if self.is_registered() || self.refused {
             return;
@@ -62,7 +61,7 @@ impl StagedPart {
     /// Ends the registration; the next use makes it again.
     fn unregister(&mut self, driver: &Driver) {
         if self.is_registered() {
-            // SAFETY: registered by `register`; nothing is under way in it.
+            // SAFETY: registered by `register`; nothing runs in it.
             let _ = unsafe { driver.cuMemHostUnregister(pointer(self.address)) };
         }
         (self.context, self.refused) = (0, false);
@@ -87,7 +86,7 @@ pub(crate) struct StagingArea {
 }
 
 impl StagingArea {
-    /// Takes down the addresses of what both sides see.
+    /// Takes the addresses of memory that both sides see.
     pub(crate) fn new(staging: &Staging) -> Self {
         let all = || (0..STAGING_PIECES as u32).filter_map(StagingPiece::new);
         let pieces =
@@ -96,7 +95,7 @@ impl StagingArea {
         Self::of(staging.busy_words(), pieces.collect(), busy_words.collect())
     }
 
-    /// Takes down the addresses of what the worker alone sees.
+    /// Takes the addresses of memory that only the worker sees.
     pub(crate) fn of_buffers(buffers: &Buffers) -> Self {
         let pieces = (0..BUFFER_COUNT)
             .map(|number| StagedPart::new(buffers.pointer(number).expose_provenance() as u64, BUFFER_BYTES));
@@ -109,7 +108,7 @@ impl StagingArea {
         Self { busy_page, pieces, busy_words, release: Release::Written }
     }
 
-    /// The address of `size` bytes at `offset`, which must lie in one piece; its number is the second value.
+    /// Returns the address of `size` bytes at `offset`, which must lie in one piece, and the number of the piece.
     ///
     /// # Errors
     ///
@@ -124,32 +123,32 @@ impl StagingArea {
         Ok((self.pieces[piece].address + within, piece))
     }
 
-    /// Registers a piece and the busy words in the current context, where that was not done before. Whether the driver
-    /// has the piece registered now.
+    /// Registers a piece and the busy words in the current context, unless they are. Returns whether the driver has the
+    /// piece registered now.
     pub(crate) fn register(&mut self, driver: &Driver, context: u32, piece: usize) -> bool {
         self.busy_page.register(driver, context);
         self.pieces[piece].register(driver, context);
         self.pieces[piece].is_registered()
     }
 
-    /// The piece is in use from now on, until one of the functions below gives it back.
+    /// Marks a piece as in use, until one of the functions below releases it.
     pub(crate) fn occupy(&self, piece: usize) {
         word(self.busy_words[piece]).store(1, Ordering::Release);
     }
 
-    /// Ends all registrations, while nothing is under way.
+    /// Ends all registrations, while no copy runs.
     pub(crate) fn unregister(&mut self, driver: &Driver) {
         self.busy_page.unregister(driver);
         self.pieces.iter_mut().for_each(|piece| piece.unregister(driver));
     }
 
-    /// A context is gone, and the registrations made in it.
+    /// Forgets the registrations in a context that is gone.
     pub(crate) fn forget_context(&mut self, context: u32) {
         self.busy_page.forget_context(context);
         self.pieces.iter_mut().for_each(|piece| piece.forget_context(context));
     }
 
-    /// Gives `piece` back once `stream` has come this far.
+    /// Releases `piece` when `stream` has done its current work.
     pub(crate) fn release_after(&mut self, driver: &Driver, stream: CUstream, piece: usize) -> Result<(), CUresult> {
         let word = self.busy_words[piece];
         if !self.pieces[piece].is_registered() {
@@ -165,12 +164,12 @@ impl StagingArea {
             }
             self.release = Release::CallResult;
         }
-        // SAFETY: `free_piece` takes the word's address, which stays good as long as the link.
+        // SAFETY: `free_piece` takes the word's address, which is valid as long as the link.
         let status = unsafe { driver.cuLaunchHostFunc(stream, Some(free_piece), pointer(word)) };
         if status == CUresult::SUCCESS { Ok(()) } else { self.release_now(driver, stream, piece) }
     }
 
-    /// The last resort: waits for the stream, then gives the piece back. A stream in error waits for nothing.
+    /// Waits for the stream, then releases the piece: the last resort. A stream in error waits for nothing.
     pub(crate) fn release_now(&self, driver: &Driver, stream: CUstream, piece: usize) -> Result<(), CUresult> {
         // SAFETY: the stream's handle came from the driver.
         let status = unsafe { driver.cuStreamSynchronize(stream) };
@@ -179,7 +178,7 @@ impl StagingArea {
     }
 }
 
-/// Called by the driver when a stream has come to a piece's end.
+/// Called by the driver when a stream has reached the end of a piece.
 extern "C" fn free_piece(word: *mut c_void) {
     free(word.expose_provenance() as u64);
 }
@@ -189,7 +188,7 @@ fn free(address: u64) {
     word(address).store(0, Ordering::Release);
 }
 
-/// The busy word at this address.
+/// Returns the busy word at this address.
 fn word<'a>(address: u64) -> &'a AtomicU32 {
     let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
     // SAFETY: callers have the address of a busy word: aligned, mapped as long as the link, and touched by atomics alone

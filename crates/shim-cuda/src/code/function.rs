@@ -22,14 +22,14 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, function: CUfunction) 
     Ok(())
 }
 
-/// Checked here, so that an impossible value is refused at the call.
+/// Sets an attribute. The value is checked here, so that the call itself refuses an impossible one.
 pub(crate) fn set_attribute(function: CUfunction, id: u32, value: i32) -> Result<(), CUresult> {
     let function = object(function)?;
     function.code.set_attribute(id, value, function.context.device)?;
     enqueue(&kdFunctionSetAttribute { function: function.wire(), kernel: 0, device: 0, attribute: id, value })
 }
 
-/// A preference between cache and shared memory, 0 to 3.
+/// Sets the preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(function: CUfunction, config: u32) -> Result<(), CUresult> {
     let function = object(function)?;
     check_cache_config(config)?;
@@ -51,7 +51,7 @@ pub(crate) unsafe fn module(target: *mut CUmodule, function: CUfunction) -> Resu
     Ok(())
 }
 
-/// The name lives as long as the function.
+/// Returns the function's name, which lives as long as the function.
 ///
 /// # Safety
 ///
@@ -76,7 +76,7 @@ pub(crate) unsafe fn param_info(
     unsafe { object(function)?.code.write_param(index, offset, size) }
 }
 
-/// Code is loaded by the time its facts are here.
+/// Answers that the code is loaded: it is by the time its properties are here.
 ///
 /// # Safety
 ///
@@ -89,7 +89,7 @@ pub(crate) unsafe fn is_loaded(state: *mut u32, function: CUfunction) -> Result<
     Ok(())
 }
 
-/// Only checked: code is loaded by the time its facts are here.
+/// Only checks the handle: code is loaded by the time its properties are here.
 pub(crate) fn load(function: CUfunction) -> Result<(), CUresult> {
     object(function).map(drop)
 }

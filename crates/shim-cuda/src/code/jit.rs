@@ -1,7 +1,7 @@
-//! Options of the just-in-time compiler: numbers travel; logs come back and are written where the program wants them.
+//! Options of the just-in-time compiler: numbers go to the worker; logs come back and are written to the program's buffers.
 //!
-//! The arrays are the driver's: option ids, and values that are numbers or pointers by id. Sizes of logs are read from
-//! and written to the value's slot itself.
+//! The arrays have the driver's form: option ids, and values that are numbers or pointers by id. The size of a log is read
+//! from and written to the slot of its value.
 #![expect(unsafe_code, reason = "reads and writes arrays and buffers of C callers")]
 
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
 struct Log {
     buffer: *mut u8,
     size: u32,
-    /// Position of the slot with the size, which takes the size of what was written.
+    /// Position of the slot with the buffer's size, which receives the size of the log.
     size_slot: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` when they are missing, or too long to be meant.
+    /// `ERROR_INVALID_VALUE` when they are missing, or implausibly long.
     ///
     /// # Safety
     ///
@@ -72,12 +72,12 @@ impl Options {
         }
     }
 
-    /// Bytes of log that the program has room for: information, errors.
+    /// Sizes of the program's log buffers in bytes: information, errors.
     pub(crate) fn log_sizes(&self) -> (u32, u32) {
         (self.info.requested_bits(), self.error.requested_bits())
     }
 
-    /// Puts the logs where the program wants them, and their lengths into the array. Logs come with their NUL.
+    /// Writes the logs, which end with a NUL, to the program's buffers, and their lengths into the array.
     ///
     /// # Safety
     ///
@@ -88,8 +88,8 @@ impl Options {
             unsafe { self.write_log(log, text) };
         }
         if let Some(index) = self.wall_time {
-            // SAFETY: the slot is inside the array by the contract. The time is a float in the slot's low half; the
-            // compiler's is not known here, and zero is what a driver that found the code in its cache answers.
+            // SAFETY: the slot is inside the array by the contract. The time is a float in the slot's low half. The
+            // compiler's time is not known here; zero is what a driver answers that found the code in its cache.
             unsafe { self.values.add(index).write_unaligned(ptr::null_mut()) };
         }
     }
@@ -100,7 +100,7 @@ impl Options {
     unsafe fn write_log(&self, log: Log, text: &[u8]) {
         let length = text.len().min(log.requested_bits() as usize);
         if let Some(end) = length.checked_sub(1) {
-            // SAFETY: the buffer has `wanted` bytes by the contract, and `length` is at most that.
+            // SAFETY: the buffer has as many bytes as its size says by the contract, and `length` is at most that.
             unsafe {
                 log.buffer.copy_from_nonoverlapping(text.as_ptr(), end);
                 log.buffer.add(end).write(0);

@@ -1,4 +1,4 @@
-//! Kernels of libraries: the same in every context, and launchable as they are.
+//! Kernels of libraries: the same in every context, and launchable without a lookup.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::c_char;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn attribute(target: *mut i32, id: u32, kernel: CUkernel, ordi
     Ok(())
 }
 
-/// Checked here, so that an impossible value is refused at the call.
+/// Sets an attribute. The value is checked here, so that the call itself refuses an impossible one.
 pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
     let position = device(ordinal)?.position as i32;
@@ -56,7 +56,7 @@ pub(crate) fn set_attribute(id: u32, value: i32, kernel: CUkernel, ordinal: CUde
     enqueue(&kdFunctionSetAttribute { function: 0, kernel: kernel.wire(), device: position, attribute: id, value })
 }
 
-/// A preference between cache and shared memory, 0 to 3.
+/// Sets the preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     let kernel = object(kernel)?;
     let position = device(ordinal)?.position as i32;
@@ -64,7 +64,7 @@ pub(crate) fn set_cache_config(kernel: CUkernel, config: u32, ordinal: CUdevice)
     enqueue(&kdFunctionSetCacheConfig { function: 0, kernel: kernel.wire(), device: position, config })
 }
 
-/// The name lives as long as the library.
+/// Returns the kernel's name, which lives as long as the library.
 ///
 /// # Safety
 ///

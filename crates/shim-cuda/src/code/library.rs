@@ -20,7 +20,8 @@ use crate::ffi::handle::object;
 use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 
-/// The driver's own library options are about the image's memory, which the worker copies: they change nothing.
+/// Loads a library from memory. The library options only concern the image's memory, which the worker copies: they change
+/// nothing.
 ///
 /// # Safety
 ///
@@ -75,7 +76,7 @@ pub(crate) unsafe fn load_file(
     }
 }
 
-/// Ends the library and all that was found in it.
+/// Unloads the library with everything that was found in it.
 pub(crate) fn unload(handle: CUlibrary) -> Result<(), CUresult> {
     let (functions, modules) = (FUNCTIONS.get()?, MODULES.get()?);
     let library = LIBRARIES.get()?.remove(handle.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
@@ -112,7 +113,7 @@ fn kernel_names(library: &Library) -> Result<Vec<String>, CUresult> {
 
 /// # Safety
 ///
-/// `target` is null or has `room` entries.
+/// `target` is null or has `capacity` entries.
 pub(crate) unsafe fn enumerate_kernels(
     target: *mut CUkernel,
     capacity: u32,
@@ -124,7 +125,7 @@ pub(crate) unsafe fn enumerate_kernels(
     }
     for (index, name) in kernel_names(&library)?.iter().take(capacity as usize).enumerate() {
         let kernel = lookup::kernel_named(&library, name.as_bytes())?.handle();
-        // SAFETY: below `room`, so inside the array by the contract.
+        // SAFETY: below `capacity`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(kernel) };
     }
     Ok(())
@@ -140,7 +141,7 @@ pub(crate) unsafe fn module(target: *mut CUmodule, library: CUlibrary) -> Result
     Ok(())
 }
 
-/// Finds a variable in the current context; `managed` asks for one in memory that both sides use.
+/// Finds a variable in the current context; `managed` asks for one in managed memory.
 ///
 /// # Safety
 ///
@@ -198,7 +199,7 @@ pub(crate) unsafe fn managed(
     unsafe { find(address, size, library, name, true) }
 }
 
-/// No image that the shim loads has unified functions, so none is ever found; the code is the driver's for that.
+/// Finds no function: no image that the shim loads has unified functions. The code is the one that the driver answers.
 pub(crate) fn unified_function(
     _target: *mut *mut c_void,
     library: CUlibrary,

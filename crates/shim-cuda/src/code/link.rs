@@ -1,8 +1,8 @@
-//! The linker: inputs are kept here, and linked by the worker's driver.
+//! The linker: the shim keeps the inputs, and the worker's driver links them.
 //!
-//! Whenever an input is added, the worker links all there are so far without completing it, so that every refusal comes
-//! with the call it belongs to, in the driver's own words. Completing does the same to the end and brings the image
-//! back. So the worker keeps nothing between calls.
+//! With each input, the worker links all inputs so far without completing the image. So each refusal comes from the call
+//! that it belongs to, in the driver's own words. Completing links them to the end and fetches the image. So the worker
+//! keeps nothing between calls.
 #![expect(unsafe_code, reason = "reads inputs and writes logs of C callers")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -24,7 +24,7 @@ use crate::process::session::shim;
 
 /// Bytes of inputs in one frame, and of an image in one reply.
 const LINK_FRAME_BYTES: usize = 1 << 20;
-/// Largest input that is believed.
+/// Largest input that is accepted, in bytes.
 const MAX_LINK_INPUT_BYTES: usize = 1 << 30;
 
 /// One linking in progress.
@@ -33,7 +33,7 @@ pub(crate) struct Link {
     state: Mutex<LinkerState>,
 }
 
-/// One input as it came.
+/// One input as the program gave it.
 struct Input {
     kind: u32,
     name: Vec<u8>,
@@ -51,7 +51,7 @@ struct LinkerState {
 // SAFETY: the pointers in the options are the program's, which keeps them valid for whichever thread it links on.
 unsafe impl Send for LinkerState {}
 
-/// Linkings in progress: none travels.
+/// Linkings in progress, which have no wire id.
 pub(crate) static LINKS: HandleTable<Link> = HandleTable::new();
 
 impl Handle for CUlinkState {
@@ -73,7 +73,7 @@ impl Link {
 }
 
 impl LinkerState {
-    /// Has the worker link all inputs, to the end if `complete`; the logs are written. Returns the size of the image.
+    /// Has the worker link all inputs, to the end if `complete`, and writes the logs. Returns the image's size in bytes.
     fn link(&self, complete: bool) -> Result<u64, CUresult> {
         let (context, session) = (stack::wire()?, &shim()?.session);
         let flat = self.flat();
@@ -94,7 +94,7 @@ impl LinkerState {
         reply.map(|reply| reply.size)
     }
 
-    /// All inputs in one piece: their number, then kind, lengths, name and data of each.
+    /// Encodes all inputs in one piece: their number, then kind, lengths, name and data of each.
     fn flat(&self) -> Vec<u8> {
         let mut flat = (self.inputs.len() as u32).to_le_bytes().to_vec();
         for input in &self.inputs {
@@ -118,7 +118,7 @@ impl LinkerState {
         })
     }
 
-    /// Makes the image and fetches it.
+    /// Links the image and fetches it.
     fn complete(&mut self) -> Result<&[u8], CUresult> {
         self.progress.check_incomplete()?;
         let size = self.link(true).inspect_err(|code| self.progress.fail(*code))?;
@@ -137,7 +137,7 @@ impl LinkerState {
     }
 }
 
-/// Log buffers must stay until the linking is destroyed.
+/// Begins a linking. Log buffers must stay until the linking is destroyed.
 ///
 /// # Safety
 ///
@@ -154,7 +154,7 @@ pub(crate) unsafe fn create(
     // SAFETY: handed on.
     let options = unsafe { Options::read(count, ids, values) }?;
     let state = LinkerState { options, inputs: Vec::new(), progress: LinkProgress::default(), image: None };
-    // Options that the driver does not take are refused here, as it would.
+    // Options that the driver refuses are refused here, as the driver does.
     state.link(false)?;
     let make = |slot| Link { slot, state: Mutex::new(state) };
     let link = LINKS.get()?.insert(make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -162,7 +162,7 @@ pub(crate) unsafe fn create(
     Ok(())
 }
 
-/// Options of a single input change nothing.
+/// Adds an input from memory. Options of a single input change nothing.
 ///
 /// # Safety
 ///
@@ -187,7 +187,7 @@ pub(crate) unsafe fn add_data(
     link.state().add(Input { kind, name, data })
 }
 
-/// The file is read here.
+/// Adds an input from a file, which is read here.
 ///
 /// # Safety
 ///
@@ -203,12 +203,12 @@ pub(crate) unsafe fn add_file(
     let link = object(state)?;
     // SAFETY: handed on.
     let data = unsafe { module_image::read_file(path) }?;
-    // SAFETY: not null, which reading has found out, so a C string by the contract.
+    // SAFETY: `read_file` refuses null, so this is a C string by the contract.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes().to_vec();
     link.state().add(Input { kind, name, data })
 }
 
-/// The image stays until the linking is destroyed.
+/// Completes the linking. The image stays until the linking is destroyed.
 ///
 /// # Safety
 ///
@@ -225,7 +225,7 @@ pub(crate) unsafe fn complete(state: CUlinkState, target: *mut *mut c_void, size
     Ok(())
 }
 
-/// The image goes with it.
+/// Destroys the linking with its image.
 pub(crate) fn destroy(state: CUlinkState) -> Result<(), CUresult> {
     LINKS.get()?.remove(state.0.addr()).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

@@ -15,12 +15,12 @@ use crate::ffi::handle::object;
 use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 
-/// The current context's device, or the first one.
+/// Returns the current context's device, or the first one.
 pub(super) fn any_device() -> u32 {
     stack::active().map_or(0, |context| context.device)
 }
 
-/// The kernel of a name: the same handle every time.
+/// Returns the kernel of a name: the same handle every time.
 pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>, CUresult> {
     let mut kernels = library.kernels.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kernel) = kernels.get(name) {
@@ -43,12 +43,12 @@ pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>
     Ok(kernel)
 }
 
-/// The library of a kernel.
+/// Returns the library of a kernel.
 fn library_of(kernel: &Kernel) -> Result<Arc<Library>, CUresult> {
     LIBRARIES.get()?.get(kernel.library).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// What a library is in a context: the same module every time.
+/// Returns the library's module in a context: the same module every time.
 pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Result<Arc<Module>, CUresult> {
     let mut modules = library.modules.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, module)) = modules.iter().find(|(other, _)| *other == context.slot.handle) {
@@ -64,7 +64,7 @@ pub(crate) fn module_in(library: &Arc<Library>, context: &Arc<Context>) -> Resul
     Ok(module)
 }
 
-/// What a kernel is in a context: the same function every time.
+/// Returns the kernel's function in a context: the same function every time.
 pub(crate) fn function_in(kernel: &Arc<Kernel>, context: &Arc<Context>) -> Result<Arc<Function>, CUresult> {
     let mut functions = kernel.functions.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, function)) = functions.iter().find(|(other, _)| *other == context.slot.handle) {
@@ -81,7 +81,7 @@ pub(crate) fn function_in(kernel: &Arc<Kernel>, context: &Arc<Context>) -> Resul
     Ok(function)
 }
 
-/// The function of a name: the same handle every time.
+/// Returns the function of a name: the same handle every time.
 pub(super) fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Function>, CUresult> {
     if let Some(library) = &module.library {
         return function_in(&kernel_named(library, name)?, &module.context);
@@ -105,12 +105,12 @@ pub(super) fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Fu
     Ok(function)
 }
 
-/// The kernel that a function's handle is, as programs may pass one where a function is meant.
+/// Returns the kernel behind a function's handle: programs may pass a kernel in place of a function.
 pub(crate) fn kernel_of_function(function: CUfunction) -> Result<Arc<Kernel>, CUresult> {
     object(CUkernel(function.0))
 }
 
-/// The handle of the module that a function is of.
+/// Returns the handle of a function's module.
 pub(super) fn module_of(function: &Function) -> Result<usize, CUresult> {
     if let Some(module) = function.module.get() {
         return Ok(*module);

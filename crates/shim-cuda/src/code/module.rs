@@ -33,7 +33,7 @@ pub(crate) unsafe fn load(pointer: *const c_void, options: &[JitOption]) -> Resu
     unsafe { load_logged(pointer, options, (0, 0), |_, _| ()) }
 }
 
-/// As [`load`]; `logs` gets what the compiler said, whether it succeeded or not.
+/// As [`load`]; `logs` gets the compiler's logs, whether it succeeded or not.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ unsafe fn load_logged(
 ) -> Result<Arc<Module>, CUresult> {
     let context = stack::active()?.owner();
     let (session, modules, options) = (&shim()?.session, MODULES.get()?, encode_options(options));
-    // What the compiler said last.
+    // The compiler's last reply.
     let last_reply = RefCell::new(None);
     let loaded = in_need(context.device, UNKNOWN_IDLE_BYTES, || {
         // SAFETY: handed on.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn load_data_ex(
     Ok(())
 }
 
-/// Ends the module and all that was found in it. One that is a library goes with the library only.
+/// Unloads the module with everything that was found in it. A library's module ends only with the library.
 pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     if object(handle)?.library.is_some() {
         return Err(CUresult::ERROR_NOT_PERMITTED);
@@ -126,7 +126,8 @@ pub(crate) fn unload(handle: CUmodule) -> Result<(), CUresult> {
     shim()?.session.enqueue(module.context.wire(), &cuModuleUnload { hmod: module.wire() })
 }
 
-/// Lazy unless the environment says otherwise: the worker's driver decides, the program gets the answer that it expects.
+/// Answers lazy unless the environment says otherwise. The worker's driver decides; the program gets the answer that it
+/// expects.
 ///
 /// # Safety
 ///
@@ -158,7 +159,7 @@ fn function_names(module: &Module) -> Result<Vec<String>, CUresult> {
     decode_names(&reply.names).map_err(|_| session.broken("kdModuleFunctionNames"))
 }
 
-/// All functions of a module with their names, in the driver's order.
+/// Returns all functions of a module with their names, in the driver's order.
 pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CUresult> {
     let module = object(module)?;
     let function_of = |name: &String| {
@@ -170,7 +171,7 @@ pub(crate) fn functions_of(module: CUmodule) -> Result<Vec<(usize, CString)>, CU
 
 /// # Safety
 ///
-/// `target` is null or has `room` entries.
+/// `target` is null or has `capacity` entries.
 pub(crate) unsafe fn enumerate_functions(
     target: *mut CUfunction,
     capacity: u32,
@@ -182,13 +183,13 @@ pub(crate) unsafe fn enumerate_functions(
     }
     for (index, name) in function_names(&module)?.iter().take(capacity as usize).enumerate() {
         let function = lookup::function_named(&module, name.as_bytes())?.handle();
-        // SAFETY: below `room`, so inside the array by the contract.
+        // SAFETY: below `capacity`, so inside the array by the contract.
         unsafe { target.add(index).write_unaligned(function) };
     }
     Ok(())
 }
 
-/// The form whose addresses have 32 bits: a module has none in today's contexts, but must be one.
+/// Answers the form with 32-bit addresses: no variable has one in today's contexts, but the module must exist.
 pub(crate) fn narrow_global(
     _address: *mut u32,
     _size: *mut u32,

@@ -1,6 +1,6 @@
-//! Sends module images: from the program's bare pointer, or its file, in pieces to the worker; what none of the program's
-//! devices can use stays here. A server that has it from an earlier program gets its hash alone, which is kept for images in
-//! files, so that the next program does not even read them.
+//! Sends module images to the worker in pieces, from the program's bare pointer or file. Code that none of the program's
+//! devices can use stays here. If the server has the image from an earlier program, only its hash is sent. Hashes of images
+//! in files are cached, so that the next program does not even read them.
 #![expect(unsafe_code, reason = "images come as bare pointers")]
 
 use std::env;
@@ -24,14 +24,14 @@ use crate::process::session::shim;
 
 /// Bytes of an image in one frame.
 const IMAGE_FRAME_BYTES: usize = 1 << 20;
-/// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
+/// Smallest image that is asked for before it is sent, in bytes: sending a smaller one takes no longer than the question.
 const MIN_ASKED_IMAGE_BYTES: u64 = 64 << 10;
 
 /// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_IMAGE` for what is none; `ERROR_INVALID_VALUE` for null.
+/// `ERROR_INVALID_IMAGE` for bytes that are no image; `ERROR_INVALID_VALUE` for null.
 ///
 /// # Safety
 ///
@@ -45,7 +45,7 @@ pub(crate) unsafe fn send(context: u32, pointer: *const c_void) -> Result<(), CU
     send_image(context, &image)
 }
 
-/// What a driver answers for bytes that are no image.
+/// Returns the driver's code for bytes that are no image.
 fn code(error: &ModuleImageError) -> CUresult {
     match error {
         ModuleImageError::Null => CUresult::ERROR_INVALID_VALUE,
@@ -57,7 +57,7 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let session = &shim()?.session;
     let devices = architectures(session)?;
     system_atomics::note_code(image, &devices);
-    // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
+    // Sending over shared memory is faster than hashing, unless one hash serves all later programs.
     let lookup = look_up(image, &devices);
     let may_ask = lookup.is_some() || session.staging().is_none();
     let cached_hash = lookup.as_ref().and_then(Lookup::hash);
@@ -85,11 +85,11 @@ fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// What was kept of an image that lies in a file; none for others, and for those that are hashed as fast.
+/// Looks up the cached hash of an image that lies in a file; none for other images, and for those that are hashed as fast.
 fn look_up(image: &ModuleImage<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
     static HASHES: OnceLock<Option<HashCache>> = OnceLock::new();
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
-    // All of a text has been read already, to find its end.
+    // Finding the end of a PTX text has read all of it already.
     if length < katydid_hash_cache::worth_asking() || image.kind() == ModuleImageKind::Ptx {
         return None;
     }
@@ -104,7 +104,8 @@ fn look_up(image: &ModuleImage<'_>, devices: &[u32]) -> Option<Lookup<'static>> 
     hashes.ask(addresses.collect(), about.collect())
 }
 
-/// What the program's devices are, such as 90; nothing where another worker's devices may differ from those that the program knows.
+/// Architectures of the program's devices, such as 90; empty where another worker's devices may differ from those that the
+/// program knows.
 fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
     if session.moves() > 0 {
         return Ok(Vec::new());
@@ -115,14 +116,15 @@ fn architectures(session: &Session<CUresult>) -> Result<Vec<u32>, CUresult> {
     Ok(device::all()?.iter().map(|device| u32::try_from(version(device)).unwrap_or(0)).collect())
 }
 
-/// Whether the server has the image from a program before: then the worker takes it for sent.
+/// Returns whether the server has the image from an earlier program. If so, the worker treats it as sent.
 fn is_there(context: u32, image: &ImageHash) -> Result<bool, CUresult> {
     let message = kdModuleLookup { total: image.length, hash: &image.hash };
-    // The program's own call reports an earlier call's failure; otherwise what the worker has found would be left over.
+    // The program's own call reports an earlier call's failure; otherwise the image that the worker found would be left
+    // over.
     Ok(shim()?.session.ask(context, &message)?.known != 0)
 }
 
-/// The name of what is sent.
+/// Hashes everything that is sent: the name of the image.
 fn hash(selection: &Selection<'_>, table: &[u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(table);
@@ -132,7 +134,7 @@ fn hash(selection: &Selection<'_>, table: &[u8]) -> [u8; 32] {
     hasher.finalize().into()
 }
 
-/// The bytes of an image file, with the NUL that a text needs.
+/// Returns the bytes of an image file, with the NUL that a text needs.
 ///
 /// # Errors
 ///

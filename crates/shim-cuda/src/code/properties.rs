@@ -1,7 +1,7 @@
 //! Properties of a function or kernel: parameters, attributes, occupancy.
 //!
-//! It comes with the reply that makes the handle. Attributes that the program sets are checked against it and kept
-//! in it, with the bounds that driver 580 was seen to keep.
+//! They come with the reply that makes the handle. Attributes that the program sets are checked against them and stored in
+//! them, within the bounds that driver 580 was seen to keep.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::collections::HashMap;
@@ -23,19 +23,19 @@ pub(crate) type OccupancyQuery = (i32, u64, u32);
 /// Device code and its properties.
 pub(crate) struct Code {
     pub(crate) layout: ParamLayout,
-    /// Answers, each in one word ([`packed`]): launches read them, and take no lock for it.
+    /// Answers of the driver, each in one word ([`packed`]), so that launches read them without a lock.
     attributes: Box<[AtomicU64]>,
-    /// Blocks a multiprocessor takes, for what was asked before; emptied when an attribute changes.
+    /// Blocks per multiprocessor for earlier queries; emptied when an attribute changes.
     occupancy: Mutex<HashMap<OccupancyQuery, i32>>,
 }
 
-/// An answer as one word.
+/// Packs an answer into one word.
 fn packed(answer: DriverAnswer<i32>) -> u64 {
     u64::from(answer.code) << 32 | u64::from(answer.value.cast_unsigned())
 }
 
 impl Code {
-    /// From the bytes of a reply. None when they make no sense.
+    /// Decodes the bytes of a reply; none for malformed ones.
     pub(crate) fn decode(facts: &[u8]) -> Option<Self> {
         let facts = FunctionFacts::decode(facts).ok()?;
         let params = facts.parameters.iter().map(|param| Param { offset: param.offset, size: param.size });
@@ -44,27 +44,27 @@ impl Code {
         Some(Self { layout, attributes, occupancy: Mutex::default() })
     }
 
-    /// A copy with attributes of its own.
+    /// Returns a copy with attributes of its own.
     pub(crate) fn copy(&self) -> Self {
         let attributes = self.attributes.iter().map(|answer| AtomicU64::new(answer.load(Ordering::Relaxed))).collect();
         Self { layout: self.layout.clone(), attributes, occupancy: Mutex::default() }
     }
 
-    /// As the driver answers it.
+    /// Returns an attribute as the driver answers it.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for one that does not exist.
+    /// `ERROR_INVALID_VALUE` for an attribute that does not exist.
     pub(crate) fn attribute(&self, id: u32) -> Result<i32, CUresult> {
         let word = self.attributes.get(id as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?.load(Ordering::Relaxed);
         CUresult((word >> 32) as u32).ok().map(|()| (word as u32).cast_signed())
     }
 
-    /// Checks a value and keeps it.
+    /// Checks a value and stores it.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for an attribute that cannot be set, or not to this.
+    /// `ERROR_INVALID_VALUE` for an attribute that cannot be set, or not to this value.
     pub(crate) fn set_attribute(&self, id: u32, value: i32, device: u32) -> Result<(), CUresult> {
         let optin = device::all()?[device as usize].value(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
         self.check(id, value, optin)?;
@@ -87,7 +87,7 @@ impl Code {
         }
     }
 
-    /// Notes a value that was checked.
+    /// Stores a value that was checked.
     pub(crate) fn keep(&self, id: u32, value: i32) {
         if let Some(answer) = self.attributes.get(id as usize) {
             answer.store(packed(DriverAnswer { code: 0, value }), Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Code {
         self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The blocks of a shape that a multiprocessor takes; `ask` is called for a shape that is new.
+    /// Returns the blocks of a shape that fit on a multiprocessor; calls `ask` for a new shape.
     pub(crate) fn occupancy(
         &self,
         shape: OccupancyQuery,

@@ -1,7 +1,7 @@
 //! The records of code: libraries and modules, kernels and functions, which refer to each other.
 //!
-//! A library is a module in each context, and a kernel of it a function. A record holds all that can be asked about it, so
-//! that a launch looks nothing up.
+//! A library has a module in each context, and each of its kernels a function. A record holds all that programs can ask
+//! about its object, so that a launch looks nothing up.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -19,7 +19,7 @@ use crate::ffi::arguments::handle;
 use crate::ffi::handle::{Handle, HandleTable, OwningContext, Wire, object};
 use crate::process::session::shim;
 
-/// Libraries that are loaded.
+/// Loaded libraries.
 pub(crate) static LIBRARIES: HandleTable<Library> = HandleTable::new();
 
 impl Handle for CUlibrary {
@@ -114,7 +114,7 @@ pub(crate) struct Library {
     pub(crate) slot: SlabSlot,
     /// Kernels that the program has asked for so far, by name.
     pub(super) kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
-    /// What it is in each context, by the context's handle.
+    /// Its module in each context, by the context's handle.
     pub(super) modules: Mutex<Vec<(usize, Arc<Module>)>>,
 }
 
@@ -124,7 +124,7 @@ impl Library {
         self.slot.index + 1
     }
 
-    /// Forgets what it was in a context that ended.
+    /// Forgets its module in a context that ended.
     pub(crate) fn forget(&self, context: &Context) {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != context.slot.handle);
         for kernel in self.kernels.lock().unwrap_or_else(PoisonError::into_inner).values() {
@@ -137,14 +137,14 @@ impl Library {
 pub(crate) struct Module {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
-    /// The library that this module is, when it is one.
+    /// The library that the module belongs to, if any.
     pub(super) library: Option<Arc<Library>>,
     /// Functions that the program has asked for so far, by name.
     pub(super) functions: Mutex<HashMap<Vec<u8>, Arc<Function>>>,
 }
 
 impl Module {
-    /// A library as a module of a context, or a module of its own.
+    /// Makes the record of a library's module in a context, or of a module of its own.
     pub(crate) fn new(slot: SlabSlot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
         Self { slot, context, library, functions: Mutex::default() }
     }
@@ -159,7 +159,7 @@ impl Module {
         CUmodule(handle(self.slot.handle))
     }
 
-    /// Whether this module is a library in some context.
+    /// Returns whether this is the module of the library with that handle.
     pub(crate) fn is_library(&self, handle: usize) -> bool {
         self.library.as_ref().is_some_and(|library| library.slot.handle == handle)
     }
@@ -168,29 +168,29 @@ impl Module {
 /// A kernel of a library, the same in every context.
 pub(crate) struct Kernel {
     pub(crate) slot: SlabSlot,
-    /// The handle of the library that it is in.
+    /// Handle of its library.
     pub(crate) library: usize,
     pub(super) name: CString,
-    /// Known from the first moment on at which there is a context to ask in.
+    /// Known from the first query in a context on.
     code: OnceLock<Code>,
-    /// What is known for each device, once something was set for one of them.
+    /// Properties for each device, once the program set one of them for a device.
     tuned: OnceLock<Box<[Code]>>,
-    /// What it is in each context, by the context's handle.
+    /// Its function in each context, by the context's handle.
     pub(super) functions: Mutex<Vec<(usize, Arc<Function>)>>,
 }
 
 impl Kernel {
-    /// A kernel of its library, with its code where the worker could describe that.
+    /// Makes the record of a library's kernel, with its code if the worker could describe it.
     pub(crate) fn new(slot: SlabSlot, library: usize, name: CString, code: Option<Code>) -> Self {
         let code = code.map_or_else(OnceLock::new, OnceLock::from);
         Self { slot, library, name, code, tuned: OnceLock::new(), functions: Mutex::default() }
     }
 
-    /// What is known of it.
+    /// Returns its properties.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_CONTEXT` when it was found without a context and there is none now, either.
+    /// `ERROR_INVALID_CONTEXT` when it was found without a context and there is none now either.
     pub(crate) fn code(&self) -> Result<&Code, CUresult> {
         if let Some(code) = self.code.get() {
             return Ok(code);
@@ -201,7 +201,7 @@ impl Kernel {
         Ok(self.code.get_or_init(|| code))
     }
 
-    /// What is known of it on a device: attributes that were set for another one do not count there.
+    /// Returns its properties on a device: attributes that were set for another device do not count there.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Kernel {
         }
     }
 
-    /// What is known of it on a device, to be changed.
+    /// Returns its properties on a device, for a change.
     pub(super) fn tuned_on(&self, device: u32) -> Result<&Code, CUresult> {
         let (code, devices) = (self.code()?, device::all()?);
         let codes = self.tuned.get_or_init(|| devices.iter().map(|_| code.copy()).collect());
@@ -231,18 +231,18 @@ impl Kernel {
         CUkernel(handle(self.slot.handle))
     }
 
-    /// As the image calls it.
+    /// Its name in the image.
     pub(crate) fn name(&self) -> &CStr {
         &self.name
     }
 
-    /// Forgets what it was in a context that ended.
+    /// Forgets its function in a context that ended.
     pub(crate) fn forget(&self, context: &Context) {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         functions.retain(|(other, _)| *other != context.slot.handle);
     }
 
-    /// A changed attribute holds for the kernel's functions on the device too.
+    /// Applies a changed attribute to the kernel's functions on the device too.
     pub(super) fn keep_on(&self, device: u32, id: u32, value: i32) {
         let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let of_device = functions.iter().filter(|(_, function)| function.context.device == device);
@@ -255,28 +255,28 @@ pub(crate) struct Function {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     pub(super) name: CString,
-    /// The module's handle; of a kernel's function it is found when first asked for.
+    /// The module's handle; for a kernel's function it is found at the first query.
     pub(super) module: OnceLock<usize>,
-    /// The kernel that this is in its context.
+    /// The kernel that the function belongs to, if any.
     pub(super) kernel: Option<Arc<Kernel>>,
     pub(crate) code: Code,
-    /// What was set on it for launches of the old style.
+    /// State that the program set on it for legacy launches.
     pub(crate) old: Mutex<OldLaunch>,
 }
 
 impl Function {
-    /// A function that a module gave.
+    /// Makes the record of a module's function.
     pub(crate) fn of_module(slot: SlabSlot, context: Arc<Context>, name: CString, module: usize, code: Code) -> Self {
         Self { slot, context, name, module: OnceLock::from(module), kernel: None, code, old: Mutex::default() }
     }
 
-    /// What a kernel is in a context.
+    /// Makes the record of a kernel's function in a context.
     pub(crate) fn of_kernel(slot: SlabSlot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
         let name = kernel.name().to_owned();
         Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code, old: Mutex::default() }
     }
 
-    /// Its name, as its module has it.
+    /// Its name in the module.
     pub(crate) fn name(&self) -> &CStr {
         &self.name
     }
@@ -291,7 +291,7 @@ impl Function {
         CUfunction(handle(self.slot.handle))
     }
 
-    /// Whether it is what a kernel of this library is in its context.
+    /// Returns whether it is the function of one of this library's kernels.
     pub(crate) fn is_of_library(&self, library: usize) -> bool {
         self.kernel.as_ref().is_some_and(|kernel| kernel.library == library)
     }

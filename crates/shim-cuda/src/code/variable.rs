@@ -1,8 +1,8 @@
 //! Variables of modules, and those in managed memory (`__managed__`), which the program uses at the GPU's address.
 //!
-//! The worker's driver chooses where a managed variable lies. The program gets pages of its own there; before a launch
-//! what the program changed is sent, after a synchronisation what the GPU changed comes back, as [`crate::memory::pinned`] does
-//! for managed blocks on a stream link. The rule: memory that the program has at the address is never replaced.
+//! The worker's driver chooses the address of a managed variable. The shim maps pages for the program there. Before a launch
+//! it sends what the program changed; after a synchronization it fetches what the GPU changed, as [`crate::memory::pinned`]
+//! does for managed blocks on a stream link. Memory that the program has at the address is never replaced.
 #![expect(unsafe_code, reason = "maps memory at addresses that the worker names")]
 
 use std::collections::BTreeSet;
@@ -20,14 +20,14 @@ use crate::memory::registration::PAGE_BYTES;
 use crate::memory::{pinned, pinned_sync, system_atomics};
 use crate::process::session::shim;
 
-/// Pages that were mapped for them, by address.
+/// Pages that were mapped for managed variables, by address.
 static VARIABLE_PAGES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn pages() -> MutexGuard<'static, BTreeSet<u64>> {
     VARIABLE_PAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A variable as the worker tells of it.
+/// A variable as the worker describes it.
 pub(crate) struct Variable {
     pub(crate) address: u64,
     /// Size of the variable, in bytes.
@@ -36,7 +36,7 @@ pub(crate) struct Variable {
 }
 
 impl Variable {
-    /// Enters it into the map of addresses, where it may be already.
+    /// Enters it into the address map, which may have it already.
     pub(crate) fn note(&self, owner: usize, context: &Context) -> Result<(), CUresult> {
         let shim = shim()?;
         if !self.is_managed {
@@ -65,7 +65,7 @@ impl Variable {
         Ok(())
     }
 
-    /// Maps the pages of the variable that are not mapped for another one.
+    /// Maps those pages of the variable that are not mapped for another one.
     fn map(&self, pages: &mut BTreeSet<u64>) -> Result<(), CUresult> {
         let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
         let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(address_in_use)?;
@@ -77,7 +77,7 @@ impl Variable {
     }
 }
 
-/// What of `range`, whole pages, is not in `pages`.
+/// Returns those parts of `range`, whole pages, that are not in `pages`.
 fn missing(pages: &BTreeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
     let (mut gaps, mut at) = (Vec::new(), range.start);
     for page in pages.range(range.clone()) {
@@ -99,7 +99,7 @@ fn map(range: &Range<u64>) -> Result<(), CUresult> {
     // SAFETY: a mapping that replaces none takes memory from no owner.
     match unsafe { mmap_anonymous(start, size, access, flags) } {
         Ok(mapped) if mapped == start => Ok(()),
-        // A kernel that does not know the flag takes the address for advice.
+        // A kernel without the flag takes the address for a hint.
         Ok(elsewhere) => {
             // SAFETY: made just now, and not handed out.
             let _ = unsafe { munmap(elsewhere, size) };
@@ -109,12 +109,12 @@ fn map(range: &Range<u64>) -> Result<(), CUresult> {
     }
 }
 
-/// The program has memory of its own at the address.
+/// Refuses the call: the program has memory of its own at the address.
 fn address_in_use() -> CUresult {
     refuse(Function::cuLibraryGetManaged, "has met a managed variable at an address that this program has in use")
 }
 
-/// The variables of a module or library go with it.
+/// Forgets the variables of a module or library.
 pub(crate) fn forget_all(owner: usize) -> Result<(), CUresult> {
     for region in shim()?.regions.remove_all(|region| region.is_variable_of(owner)) {
         if let Some(pinned) = pinned::get().filter(|_| region.is_managed()) {
@@ -125,7 +125,7 @@ pub(crate) fn forget_all(owner: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// A region has left the map of addresses: if it was a managed variable, its pages go but those that others need.
+/// Unmaps the pages of a managed variable whose region left the address map, except those that other variables need.
 pub(crate) fn forget(region: &Region) {
     if !matches!(region.kind, RegionKind::Shared { .. }) {
         return;
@@ -138,7 +138,7 @@ pub(crate) fn forget(region: &Region) {
         let lies_in = |other: &Region| other.start < page + PAGE_BYTES && page < other.start + other.size;
         let is_needed = |other: &Region| matches!(other.kind, RegionKind::Shared { .. }) && lies_in(other);
         if shim.regions.matching(is_needed).is_empty() && pages.remove(&page) {
-            // SAFETY: mapped by us, and no variable lies in it any more.
+            // SAFETY: the shim mapped it, and no variable lies in it any more.
             let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE_BYTES as usize) };
         }
     }

@@ -1,8 +1,8 @@
-//! Which of a device's capabilities a program may count on here.
+//! Restricts the device attributes that announce unsupported features.
 //!
-//! A careful program asks for an attribute before it uses a feature. For features whose functions are refused the
-//! answer is "no", whatever the device could do; so the program takes its other way, and works. The list shrinks as
-//! functions are built.
+//! A careful program asks for an attribute before it uses a feature. For features whose functions are refused the answer is
+//! "no", whatever the device can do, so that the program takes its other way and works. The list shrinks as functions are
+//! built.
 
 use katydid_wire::facts::{DeviceFacts, DriverAnswer};
 
@@ -34,18 +34,19 @@ const REFUSED_ATTRIBUTES: [usize; 24] = [
     146, // host memory shared as dma-buf
 ];
 
-/// Handles of memory pools, and of virtual memory: descriptors, of both or of neither.
+/// File descriptors as handles of memory pools, and of virtual memory: the device has both or neither.
 const POOL_HANDLES_ATTRIBUTE: usize = 119;
 const DESCRIPTORS_ATTRIBUTE: usize = 103;
 
-/// Atomic operations of host and device on one address of host memory: only where both sides of the link see the same pages,
-/// and the device's reach them.
+/// Atomic operations of host and device on one address of host memory. They need pages that both sides of the link and the
+/// device see.
 const HOST_ATOMICS_ATTRIBUTE: usize = 86;
-/// Managed memory from both sides at once. Managed memory is host memory here: where atomic operations of the two are not
-/// atomic with each other there, a program must not use it so, as it may natively, where pages move to the processor that needs them.
+/// Concurrent access to managed memory. Managed memory is host memory here. Where atomic operations of host and device on it
+/// are not atomic with each other, a program must not use it so. Natively it may: pages move to the processor that needs
+/// them.
 const CONCURRENT_MANAGED_ATTRIBUTE: usize = 89;
 
-/// Says no for what is refused. Errors stay: an older driver does not know the newer ids.
+/// Answers no for refused features. Errors stay: an older driver does not know the newer ids.
 pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
     let has_atomics =
         shares_memory && facts.attribute(HOST_ATOMICS_ATTRIBUTE as i32).is_some_and(|answer| answer.value != 0);

@@ -1,4 +1,4 @@
-//! Waiting for the work of contexts, without a look at the tables of memory.
+//! Waits for the work of contexts, without the tables of memory.
 
 use std::sync::atomic::Ordering;
 
@@ -10,12 +10,12 @@ use crate::context::record::{CONTEXTS, Context};
 use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 
-/// Waits for everything that a context was given, unless nothing was sent since the last time.
+/// Waits for all work of a context, unless nothing was sent since the last wait.
 pub(super) fn wait(context: &Context) -> Result<(), CUresult> {
     wait_by(context, |shim| shim.session.call(context.wire(), &cuCtxSynchronize {}).map(drop))
 }
 
-/// Waits for everything that a context was given, by `synchronize`, unless nothing was sent since the last time.
+/// Waits for all work of a context through `synchronize`, unless nothing was sent since the last wait.
 fn wait_by(context: &Context, synchronize: impl FnOnce(&Shim) -> Result<(), CUresult>) -> Result<(), CUresult> {
     let shim = shim()?;
     let sent = shim.session.enqueued();
@@ -29,14 +29,15 @@ fn wait_by(context: &Context, synchronize: impl FnOnce(&Shim) -> Result<(), CUre
     Ok(())
 }
 
-/// The count of messages that every active context of a device has passed; none without an active one.
+/// Returns the count of messages that every active context of a device has completed; none without an active one.
 pub(super) fn completed_on(device: u32) -> Result<Option<u64>, CUresult> {
     let contexts = CONTEXTS.get()?.live();
     let active = contexts.iter().filter(|context| context.device == device && context.is_active());
     Ok(active.map(|context| context.completed.load(Ordering::Acquire)).min())
 }
 
-/// Waits for all contexts of a device, and touches no book of its memory: allocations call this. Returns the count of messages that is behind it then.
+/// Waits for all contexts of a device, without a lock on its memory: allocations call this. Returns the count of messages
+/// completed then.
 pub(crate) fn synchronize_device(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {
@@ -46,8 +47,8 @@ pub(crate) fn synchronize_device(device: u32) -> Result<u64, CUresult> {
     Ok(completed_on(device)?.unwrap_or(u64::MAX))
 }
 
-/// Waits for all contexts of a device for what the library does by itself, and returns the count of messages behind it
-/// then. A call of the program's own reports the failure of an earlier call.
+/// Waits for all contexts of a device on the shim's own behalf, and returns the count of messages completed then. A failure
+/// of an earlier call is left for a call of the program.
 pub(crate) fn synchronize_quietly(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {
@@ -57,7 +58,7 @@ pub(crate) fn synchronize_quietly(device: u32) -> Result<u64, CUresult> {
     Ok(completed_on(device)?.unwrap_or(u64::MAX))
 }
 
-/// Waits for all contexts of all devices; returns the count of messages that is behind them then.
+/// Waits for all contexts of all devices; returns the count of messages completed then.
 pub(crate) fn synchronize_all() -> Result<u64, CUresult> {
     let mut epoch = u64::MAX;
     for device in 0..device::all()?.len() {

@@ -11,7 +11,7 @@ use crate::ffi::handle::object;
 use crate::graph::model;
 use crate::process::session::shim;
 
-/// Everything that the context's streams hold now; the event must be the context's own.
+/// Records everything that the context's streams hold now; the event must belong to the context.
 pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     let (context, event) = (object(context)?, object(event)?);
     context.check_active()?;
@@ -23,7 +23,7 @@ pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult>
     shim()?.session.enqueue(context.wire(), &cuCtxRecordEvent { hCtx: context.wire(), hEvent: event.wire() })
 }
 
-/// What the context's streams get from now on waits for the event.
+/// Makes all later work of the context's streams wait for the event.
 pub(crate) fn wait(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     let (context, handle) = (object(context)?, event);
     let event = object(event)?;

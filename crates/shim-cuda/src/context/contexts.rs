@@ -1,7 +1,7 @@
-//! Contexts as programs ask for them: the worker is asked when one begins, ends, or must be waited for.
+//! Contexts as programs manage them: the worker is asked when one begins, ends, or must be waited for.
 //!
-//! A primary context has its handle from the start and may be made current before the program has retained it; calls that need
-//! the GPU then answer 709, as NVIDIA's driver does. What a context held is forgotten with it.
+//! A primary context has its handle from the start, and a program may make it current before it retains it. Calls that need
+//! the GPU then answer 709, as NVIDIA's driver does. The end of a context forgets everything that it held.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::PoisonError;
@@ -30,14 +30,14 @@ use crate::process::session::shim;
 
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const CTX_MAP_HOST: u32 = 8;
-/// Checks the flags of a context: of the ways in which the processor waits at most one may be asked for.
+/// Checks the flags of a context: at most one way for the processor to wait may be set.
 fn check_flags(flags: u32) -> Result<(), CUresult> {
     check_context_flags(flags)?;
     let scheduling = flags & primary::CTX_SCHED_MASK;
     if scheduling.count_ones() > 1 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-/// The same handle every time; the first retain begins the context.
+/// Retains the primary context: the same handle every time. The first retain begins it.
 ///
 /// # Safety
 ///
@@ -51,7 +51,7 @@ pub(crate) unsafe fn primary_retain(target: *mut CUcontext, ordinal: CUdevice) -
     Ok(())
 }
 
-/// The last release ends the context; one too many is an error.
+/// Releases the primary context. The last release ends it; one too many is an error.
 pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ pub(crate) fn primary_release(ordinal: CUdevice) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Ends the context and everything in it; its retainers have yet to release it.
+/// Ends the context and everything in it; those who retained it have yet to release it.
 pub(crate) fn primary_reset(ordinal: CUdevice) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     context.flags.store(0, Ordering::Relaxed);
@@ -86,7 +86,8 @@ pub(crate) unsafe fn primary_state(ordinal: CUdevice, flags: *mut u32, active: *
     Ok(())
 }
 
-/// The flags of the next beginning. They only say how the processor waits, so they are not sent to an active context.
+/// Sets the flags for the context's next start. They only say how the processor waits, so they are not sent to an active
+/// context.
 pub(crate) fn primary_set_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUresult> {
     let context = &device::device(ordinal)?.primary;
     check_flags(flags)?;
@@ -94,7 +95,7 @@ pub(crate) fn primary_set_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUr
     if context.is_active() { primary::heed(flags) } else { Ok(()) }
 }
 
-/// As before CUDA 11: an active context keeps the flags that it has.
+/// Sets the flags as before CUDA 11: an active context keeps its flags.
 pub(crate) fn primary_set_first_flags(ordinal: CUdevice, flags: u32) -> Result<(), CUresult> {
     check_flags(flags)?;
     if device::device(ordinal)?.primary.is_active() {
@@ -103,7 +104,7 @@ pub(crate) fn primary_set_first_flags(ordinal: CUdevice, flags: u32) -> Result<(
     primary_set_flags(ordinal, flags)
 }
 
-/// A context of the program's own, current at once.
+/// Creates a context, which is current at once.
 ///
 /// # Safety
 ///
@@ -113,7 +114,7 @@ pub(crate) unsafe fn create(target: *mut CUcontext, flags: u32, ordinal: CUdevic
     unsafe { create_as(target, flags, ordinal, API_VERSION) }
 }
 
-/// As CUDA 2 made them, but with device pointers as wide as everywhere.
+/// Creates a context as CUDA 2 did, but with device pointers of full width.
 ///
 /// # Safety
 ///
@@ -123,7 +124,7 @@ pub(crate) unsafe fn create_first(target: *mut CUcontext, flags: u32, ordinal: C
     unsafe { create_as(target, flags, ordinal, FIRST_API_VERSION) }
 }
 
-/// Makes a context that answers `api_version`.
+/// Creates a context that reports `api_version`.
 ///
 /// # Safety
 ///
@@ -147,7 +148,7 @@ unsafe fn create_as(target: *mut CUcontext, flags: u32, ordinal: CUdevice, api_v
     primary::heed(flags)
 }
 
-/// With execution affinity, which is refused when any is asked for.
+/// Creates a context with execution affinities, of which any is refused.
 ///
 /// # Safety
 ///
@@ -166,7 +167,7 @@ pub(crate) unsafe fn create_v3(
     unsafe { create(target, flags, ordinal) }
 }
 
-/// With parameters, which are refused when they ask for anything.
+/// Creates a context with parameters, which are refused if they ask for anything.
 ///
 /// # Safety
 ///
@@ -186,7 +187,8 @@ pub(crate) unsafe fn create_v4(
     unsafe { create(target, flags, ordinal) }
 }
 
-/// Ends a context of the program's own. On the calling thread it is no longer current; on others it stays, ended.
+/// Ends a context that the program created. On the calling thread it is no longer current; on others it stays current, but
+/// ended.
 pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
     if handle.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -203,7 +205,7 @@ pub(crate) fn destroy(handle: CUcontext) -> Result<(), CUresult> {
     ended
 }
 
-/// One more user of the current context.
+/// Adds a user to the current context.
 ///
 /// # Safety
 ///
@@ -218,7 +220,7 @@ pub(crate) unsafe fn attach(target: *mut CUcontext, flags: u32) -> Result<(), CU
     Ok(())
 }
 
-/// One user less of the current context; the last, who created it, ends it.
+/// Removes a user from the current context. The last one is its creator, which ends it.
 pub(crate) fn detach(handle: CUcontext) -> Result<(), CUresult> {
     let context = stack::active()?;
     if context.handle() != handle {
@@ -231,7 +233,7 @@ pub(crate) fn detach(handle: CUcontext) -> Result<(), CUresult> {
     destroy(handle)
 }
 
-/// `cuCtxSetCurrent`; null takes the top away.
+/// Answers `cuCtxSetCurrent`; null removes the top of the stack.
 pub(crate) fn set_current(handle: CUcontext) -> Result<(), CUresult> {
     stack::set(if handle.is_null() { None } else { Some(object(handle)?) });
     Ok(())
@@ -297,7 +299,7 @@ pub(crate) unsafe fn flags(target: *mut u32) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// `cuCtxSetFlags`: kept here; they only say how the processor waits.
+/// Answers `cuCtxSetFlags`: the shim keeps the flags, which only say how the processor waits.
 pub(crate) fn set_flags(flags: u32) -> Result<(), CUresult> {
     let context = stack::active()?;
     check_flags(flags)?;
@@ -321,7 +323,7 @@ pub(crate) fn synchronize() -> Result<(), CUresult> {
     synchronize::synchronize(&*stack::active()?)
 }
 
-/// `cuCtxSynchronize` of any context.
+/// Answers `cuCtxSynchronize` for any context.
 pub(crate) fn synchronize_of(handle: CUcontext) -> Result<(), CUresult> {
     let context = stack::or_current(handle.0.addr())?;
     context.check_active()?;
@@ -329,7 +331,7 @@ pub(crate) fn synchronize_of(handle: CUcontext) -> Result<(), CUresult> {
     synchronize::synchronize(&context)
 }
 
-/// Sets a limit; the worker says what became of the value.
+/// Sets a limit; the worker answers the resulting value.
 pub(crate) fn set_limit(limit: u32, value: usize) -> Result<(), CUresult> {
     model::forbid()?;
     let context = stack::active()?;
@@ -368,7 +370,7 @@ pub(crate) unsafe fn cache_config(target: *mut u32) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// A preference between cache and shared memory, 0 to 3.
+/// Sets the preference between cache and shared memory, 0 to 3.
 pub(crate) fn set_cache_config(config: u32) -> Result<(), CUresult> {
     let context = stack::active()?;
     check_cache_config(config)?;

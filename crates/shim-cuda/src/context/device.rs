@@ -1,4 +1,4 @@
-//! Devices: facts that came with the connection, answered without a word to the worker.
+//! Devices: properties that came with the connection, answered without a message to the worker.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::c_char;
@@ -18,9 +18,9 @@ use crate::context::record::Context;
 use crate::ffi::arguments::{out, text};
 use crate::process::session::shim;
 
-/// The version that this library implements.
+/// The CUDA version that this library implements.
 pub(crate) const DRIVER_VERSION: i32 = rules::DRIVER_VERSION.cast_signed();
-/// A device's memory divided by this may lie in gaps that only some blocks fit in.
+/// This fraction of a device's memory may lie in gaps that only some blocks fit in.
 const FRAGMENTED_MEMORY_DIVISOR: u64 = 128;
 
 /// One device that the program sees.
@@ -30,14 +30,14 @@ pub(crate) struct Device {
     pub(crate) facts: DeviceFacts,
     /// The primary context: its handle exists from the start, active or not.
     pub(crate) primary: Arc<Context>,
-    /// The arena that its memory is handed out from.
+    /// The arena for its memory.
     pub(crate) memory: Arena,
-    /// The worker knows that much of it lies idle.
+    /// Whether the worker knows that much of it is idle.
     pub(crate) is_idle: AtomicBool,
 }
 
 impl Device {
-    /// The device that the program knows as `ordinal` and the worker as `position`.
+    /// Makes the record of a device that is `ordinal` for the program and `position` for the worker.
     pub(crate) fn new(
         ordinal: usize,
         position: usize,
@@ -55,7 +55,7 @@ impl Device {
         Some(Self { position, facts, primary, memory, is_idle: AtomicBool::new(false) })
     }
 
-    /// The value of an attribute that every driver knows; 0 if this one does not.
+    /// Returns an attribute that every driver knows; 0 if this one does not.
     pub(crate) fn value(&self, id: u32) -> i32 {
         self.facts.attribute(id as i32).map_or(0, |answer| answer.value)
     }
@@ -64,12 +64,12 @@ impl Device {
 /// The devices that the program sees, by its ordinals.
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
 
-/// Sets the devices that the program sees, unless they are known.
+/// Sets the devices that the program sees, unless they are set.
 pub(crate) fn fill(devices: Vec<Device>) {
     let _ = DEVICES.set(devices);
 }
 
-/// The devices that the program sees, by its ordinals.
+/// Returns the devices that the program sees, by its ordinals.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub(crate) fn all() -> Result<&'static [Device], CUresult> {
     DEVICES.get().map(Vec::as_slice).ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }
 
-/// The device of an ordinal.
+/// Returns the device of an ordinal.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     all()?.get(index).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
-/// The worker's ordinal of a device.
+/// Returns the worker's ordinal of a device.
 ///
 /// # Errors
 ///
@@ -98,7 +98,7 @@ pub(crate) fn position(ordinal: CUdevice) -> Result<i32, CUresult> {
     device(ordinal).map(|device| device.position as i32)
 }
 
-/// Refuses an ordinal that is none.
+/// Refuses an ordinal without a device.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ fn value_of(answer: DriverAnswer<i32>) -> Result<i32, CUresult> {
     CUresult(answer.code).ok().map(|()| answer.value)
 }
 
-/// The version that this library implements: the same before and after the connection, because runtimes hash it.
+/// Returns the version that this library implements: the same before and after the connection, because runtimes hash it.
 ///
 /// # Safety
 ///
@@ -151,7 +151,7 @@ pub(crate) unsafe fn name(target: *mut c_char, length: i32, ordinal: CUdevice) -
     unsafe { write_text(target, length, &device.facts.name, true) }
 }
 
-/// Writes a C string; one that does not fit is cut, or refused.
+/// Writes a C string. One that does not fit is cut if `cut`, and refused otherwise.
 ///
 /// # Safety
 ///
@@ -162,7 +162,7 @@ unsafe fn write_text(target: *mut c_char, length: i32, text: &str, cut: bool) ->
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let bytes = &text.as_bytes()[..text.len().min(capacity - 1)];
-    // SAFETY: `bytes` and the terminator are at most `room` bytes, which the target holds.
+    // SAFETY: `bytes` and the terminator are at most `capacity` bytes, which the target holds.
     unsafe {
         target.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         target.add(bytes.len()).write(0);
@@ -204,7 +204,7 @@ pub(crate) unsafe fn compute_capability(major: *mut i32, minor: *mut i32, ordina
     Ok(())
 }
 
-/// The first of all devices that has this PCI address, in the form of [`pci_bus_id`] or with fewer digits.
+/// Returns the first device with this PCI address, in the form of [`pci_bus_id`] or with fewer digits.
 ///
 /// # Safety
 ///
@@ -218,7 +218,7 @@ pub(crate) unsafe fn by_pci_bus_id(target: *mut CUdevice, id: *const c_char) -> 
     Ok(())
 }
 
-/// Domain, bus, device and function out of `[domain:]bus:device[.function]`, all hexadecimal.
+/// Parses domain, bus, device and function of `[domain:]bus:device[.function]`, all hexadecimal.
 fn pci_address(text: &str) -> Option<[u32; 4]> {
     let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
     let (bus_slot, function) = text.split_once('.').unwrap_or((text, "0"));
@@ -280,7 +280,7 @@ pub(crate) unsafe fn total_memory(target: *mut usize, ordinal: CUdevice) -> Resu
     Ok(())
 }
 
-/// The bytes of a device in the 32 bits of CUDA 2: what is more than they hold is all they hold.
+/// Returns a device's memory in the 32 bits of CUDA 2: larger sizes saturate.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! The end of a context, and of all that was made in it.
+//! The end of a context, and of everything that was made in it.
 
 use std::sync::{Arc, PoisonError};
 
@@ -20,8 +20,8 @@ use crate::sync::stream::STREAMS;
 use crate::texture::reference::TEXTURE_REFERENCES;
 use crate::texture::surface_reference::SURFACE_REFERENCES;
 
-/// Ends a context: destructors of what libraries keep with it run first, then everything that was made in it is
-/// forgotten, then `message` tells the worker.
+/// Ends a context: first the destructors of libraries' storage in it run, then everything that was made in it is forgotten,
+/// then `message` tells the worker.
 pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUresult> {
     katydid_export_table::context_gone(context.slot.handle);
     context.set_ended();
@@ -35,7 +35,7 @@ pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUre
     host_backing::register_again()
 }
 
-/// Green contexts of this one end with it.
+/// Ends the green contexts of a primary one.
 fn end_greens(primary: &Context) -> Result<(), CUresult> {
     let of_this = |green: &GreenContext| green.primary.slot == primary.slot;
     for green in CONTEXTS.get()?.live().iter().filter(|context| context.green().is_some_and(of_this)) {

@@ -1,4 +1,4 @@
-//! Queries of a context about its device that a GPU without partitions cannot refuse.
+//! Queries of a context about its device, answered for a GPU without partitions.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::c_void;
@@ -14,17 +14,17 @@ use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::process::session::shim;
 
-/// Who asked for notifications: numbers, ascending, and devices.
+/// Registrations for notifications: numbers, ascending, and devices.
 static GREEN_NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
 
-/// A device of the program.
+/// Checks that the program has such a device.
 fn check(device: CUdevice) -> Result<(), CUresult> {
     let is_device =
         usize::try_from(device).is_ok_and(|ordinal| device::all().is_ok_and(|devices| ordinal < devices.len()));
     if is_device { Ok(()) } else { Err(CUresult::ERROR_INVALID_DEVICE) }
 }
 
-/// Partitions of multiprocessors are a matter of NVIDIA's MPS, which no program has here.
+/// Answers that partitions of multiprocessors are not supported: they need NVIDIA's MPS, which no program has here.
 ///
 /// # Safety
 ///
@@ -37,7 +37,7 @@ pub(crate) unsafe fn affinity_support(supported: *mut i32, _kind: u32, device: C
     Ok(())
 }
 
-/// All multiprocessors of the device.
+/// Returns all multiprocessors of the device.
 ///
 /// # Safety
 ///
@@ -52,7 +52,7 @@ pub(crate) unsafe fn affinity(affinity: *mut CUexecAffinityParam, kind: u32) -> 
     Ok(())
 }
 
-/// No atomics on the host's memory over the bus, as an H200 answers.
+/// Answers that there are no atomics on host memory over the bus, as an H200 does.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub(crate) unsafe fn host_atomics(
     unsafe { no_atomics(capabilities, operations, count) }
 }
 
-/// Atomics between two devices; a device is no peer of itself.
+/// Returns the atomics between two devices; a device is no peer of itself.
 ///
 /// # Safety
 ///
@@ -102,13 +102,13 @@ pub(crate) unsafe fn peer_atomics(
     Ok(())
 }
 
-/// Writes of other devices on the bus are in order here; scopes and targets are checked.
+/// Only checks scope and target: writes of other devices on the bus are in order here.
 pub(crate) fn flush_remote_writes(target: u32, scope: u32) -> Result<(), CUresult> {
     stack::active()?;
     check_flush(target, scope)
 }
 
-/// Notifications of memory that is about to be taken away: that never happens here, so none is ever sent.
+/// Registers for notifications of memory that is about to be taken away. That never happens here, so none is ever sent.
 ///
 /// # Safety
 ///
@@ -132,7 +132,7 @@ pub(crate) unsafe fn register_notification(
     Ok(())
 }
 
-/// Ends what [`register_notification`] began.
+/// Ends a registration of [`register_notification`].
 pub(crate) fn unregister_notification(device: CUdevice, callback: CUasyncCallbackHandle) -> Result<(), CUresult> {
     check(device)?;
     let mut registered = GREEN_NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! Green contexts: parts of a device's multiprocessors, and contexts that are made of them.
+//! Green contexts: contexts that own some of a device's multiprocessors.
 //!
-//! The driver's bytes in a resource have a meaning in its own process only. So the shim's resource says where it comes from (the
-//! device or a green context, and which part of which split), and the worker makes the driver's anew from that; the bytes
-//! that programs may read are the driver's own. A green context and the context that it is turned into have one handle.
-//! What is made while it is current belongs to the primary context, but for streams.
+//! The driver's bytes in a resource are valid only in its own process. So the shim's resource holds its origin (the device
+//! or a green context, and which part of which split), and the worker makes the driver's resource anew from that. The bytes
+//! that programs may read are the driver's own. A green context and the context made from it have one handle. Objects made
+//! while it is current belong to the primary context, except streams.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// Marks a resource as made here.
+/// Marks a resource as the shim's.
 const RESOURCE_MARK: u64 = 0x6e65_6572_672d_646b;
-/// Where a resource holds the mark, and behind it where it comes from.
+/// Offset of the mark in a resource; the origin follows it.
 const RESOURCE_MARK_OFFSET: usize = 8;
 
-/// Where a resource comes from.
+/// The origin of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ResourceOrigin {
     /// The program's ordinal of the device.
@@ -41,7 +41,7 @@ struct ResourceOrigin {
     part: ResourcePart,
 }
 
-/// How something is split; nothing of it counts for what is not.
+/// How a resource is split; all fields are ignored for one that is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct SmSplit {
     groups: u32,
@@ -49,13 +49,13 @@ struct SmSplit {
     least: u32,
 }
 
-/// What a green context is to be made of.
+/// The resources for a green context.
 pub(crate) struct Description {
     slot: SlabSlot,
     parts: Vec<ResourceOrigin>,
 }
 
-/// Descriptions: they have no end, and none travels.
+/// Descriptions, which are never freed and have no wire id.
 pub(crate) static DESCRIPTIONS: HandleTable<Description> = HandleTable::new();
 
 impl Handle for CUdevResourceDesc {
@@ -81,13 +81,13 @@ impl ResourceOrigin {
         Self { green: context.wire(), id: green.id, ..Self::of_device(context.device) }
     }
 
-    /// Both halves of a resource: the shim's, and the bytes from the worker.
+    /// Makes a resource of both halves: the shim's, and the bytes from the worker.
     fn resource(self, bytes: &[u8]) -> Result<CUdevResource, CUresult> {
         let mut resource = CUdevResource::default();
         let Some((kind, visible)) = bytes.split_first_chunk::<4>().filter(|_| bytes.len() == VISIBLE_BYTES) else {
             return Err(shim()?.session.broken("a resource"));
         };
-        // Of nothing there is nothing to be said.
+        // An empty resource has no fields.
         if u32::from_le_bytes(*kind) == RESOURCE_TYPE_SM {
             let SmSplit { groups, flags, least } = self.split;
             let fields = [self.device, self.green, groups, flags, least, self.part.0];
@@ -100,7 +100,7 @@ impl ResourceOrigin {
         Ok(resource)
     }
 
-    /// Where a program's resource comes from.
+    /// Reads the origin from a program's resource.
     fn read(resource: &CUdevResource) -> Result<Self, CUresult> {
         let word = |at: usize| {
             let bytes = resource.0.get(at..).and_then(<[u8]>::first_chunk);
@@ -118,7 +118,7 @@ impl ResourceOrigin {
         origin.check().map(|()| origin)
     }
 
-    /// The device must be there, and the green context alive.
+    /// Checks that the device exists and the green context lives.
     fn check(&self) -> Result<(), CUresult> {
         device::device(self.device as CUdevice).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let Some(index) = self.green.checked_sub(1) else { return Ok(()) };
@@ -132,20 +132,20 @@ impl ResourceOrigin {
         Ok(device::device(self.device as CUdevice)?.position as i32)
     }
 
-    /// What the worker knows of something that is not split.
+    /// Asks the worker for a resource that is not split.
     fn ask(self) -> Result<CUdevResource, CUresult> {
         let message = kdResource { green: self.green, device: self.position()? };
         self.resource(&shim()?.session.call(0, &message)?.part)
     }
 }
 
-/// The context of a green one's handle.
+/// Returns the context of a green context's handle.
 fn resolve(green: CUgreenCtx) -> Result<Arc<Context>, CUresult> {
     let context = object(CUcontext(green.0))?;
     if context.green().is_some() { Ok(context) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }
 
-/// What a context has: a green one its own, another one its device's.
+/// Returns the resource of a context: its own for a green one, otherwise its device's.
 fn of_either(context: &Context) -> Result<CUdevResource, CUresult> {
     context.check_active()?;
     context
@@ -189,11 +189,11 @@ pub(crate) unsafe fn of_green(green: CUgreenCtx, target: *mut CUdevResource, kin
     Ok(())
 }
 
-/// Groups of a resource that is not split already; without a place for them their number alone.
+/// Splits a resource that is not split already into groups; without `result` it only returns their number.
 ///
 /// # Safety
 ///
-/// As [`of_device`]; `result` is null or has room for as many as `count` says, `input` is null or readable.
+/// As [`of_device`]; `result` is null or has as many entries as `count` says, `input` is null or readable.
 pub(crate) unsafe fn split(
     result: *mut CUdevResource,
     count: *mut u32,
@@ -207,7 +207,7 @@ pub(crate) unsafe fn split(
     if input.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, or `out` had refused it; so the caller's count.
+    // SAFETY: `out` has refused null, so this is the caller's count.
     let requested_groups = unsafe { count.read_unaligned() };
     // SAFETY: not null, so readable by the contract.
     let origin = ResourceOrigin::read(&unsafe { input.read_unaligned() })?;
@@ -242,7 +242,7 @@ pub(crate) unsafe fn split(
     Ok(())
 }
 
-/// Parts of one split, or one resource that is not split. A description has no end.
+/// Describes parts of one split, or one resource that is not split. A description is never freed.
 ///
 /// # Safety
 ///
@@ -276,7 +276,7 @@ fn are_of_one_split(parts: &[ResourceOrigin]) -> bool {
     further.iter().all(alike)
 }
 
-/// A context of the parts that are described; not current. The primary context stays at least as long.
+/// Makes a context of the described parts, which is not current. The primary context stays at least as long.
 ///
 /// # Safety
 ///
@@ -315,7 +315,8 @@ pub(crate) unsafe fn create(
     Ok(())
 }
 
-/// A green context of a primary one. `ask` has the worker make it, by the numbers of both, and gives its id and facts.
+/// Makes the record of a green context. `ask` has the worker make it, by the numbers of both contexts, and returns its id
+/// and facts.
 fn make(
     primary: Arc<Context>,
     position: u32,
@@ -336,11 +337,11 @@ fn make(
     Ok(context)
 }
 
-/// Ends it with its streams, and gives the primary context back.
+/// Ends a green context with its streams, and releases the primary context.
 pub(crate) fn destroy(green: CUgreenCtx) -> Result<(), CUresult> {
     let context = resolve(green)?;
     let is_active = context.is_active();
-    // One whose primary context was reset has ended with that.
+    // If the primary context was reset, the green context ended with it.
     let ended = if is_active { ending::end(&context, &kdGreenDestroy { context: context.wire() }) } else { Ok(()) };
     CONTEXTS.get()?.remove(context.slot.handle);
     if is_active {
@@ -359,17 +360,17 @@ pub(crate) unsafe fn context_of_green(target: *mut CUcontext, green: CUgreenCtx)
     Ok(())
 }
 
-/// Everything that its streams hold now.
+/// Records everything that its streams hold now.
 pub(crate) fn record(green: CUgreenCtx, event: CUevent) -> Result<(), CUresult> {
     context_event::record(resolve(green)?.handle(), event)
 }
 
-/// What its streams get from now on waits for the event.
+/// Makes all later work of its streams wait for the event.
 pub(crate) fn wait(green: CUgreenCtx, event: CUevent) -> Result<(), CUresult> {
     context_event::wait(resolve(green)?.handle(), event)
 }
 
-/// Null for a stream of no green context.
+/// Returns a stream's green context; null without one.
 ///
 /// # Safety
 ///
@@ -382,7 +383,7 @@ pub(crate) unsafe fn of_stream(stream: CUstream, target: *mut CUgreenCtx) -> Res
     Ok(())
 }
 
-/// A stream of it, whatever is current; it never waits for default streams.
+/// Makes a stream of the green context, whatever is current; it never waits for default streams.
 ///
 /// # Safety
 ///

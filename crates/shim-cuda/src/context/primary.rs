@@ -1,4 +1,4 @@
-//! Primary contexts: begun when they are first retained.
+//! Primary contexts, which begin when they are first retained.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -10,12 +10,12 @@ use crate::context::device;
 use crate::context::record::Context;
 use crate::process::session::shim;
 
-/// How the processor waits: spin, yield or block.
+/// The flags for how the processor waits: spin, yield or block.
 pub(super) const CTX_SCHED_MASK: u32 = 7;
-/// `CU_CTX_SCHED_BLOCKING_SYNC`: the processor waits asleep.
+/// `CU_CTX_SCHED_BLOCKING_SYNC`: a waiting thread sleeps.
 const CTX_SCHED_BLOCKING_SYNC: u32 = 4;
 
-/// Retains a primary context, which begins it if it is not active; `adds_retain` gets whether it is.
+/// Retains a primary context, and begins it if it is not active. `adds_retain` is told whether it was active.
 pub(super) fn retain(context: &Context, adds_retain: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
     let mut retains = context.retains.lock().unwrap_or_else(PoisonError::into_inner);
     let is_active = context.is_active();
@@ -29,21 +29,21 @@ pub(super) fn retain(context: &Context, adds_retain: impl FnOnce(bool) -> bool) 
     Ok(())
 }
 
-/// The primary context of a device, retained.
+/// Retains the primary context of a device and returns it.
 pub(crate) fn retained(ordinal: CUdevice) -> Result<Arc<Context>, CUresult> {
     let context = &device::device(ordinal)?.primary;
     retain(context, |_| true)?;
     Ok(Arc::clone(context))
 }
 
-/// The first device's primary context, made active if it is not.
+/// Returns the first device's primary context, made active if it is not.
 pub(crate) fn first() -> Result<Arc<Context>, CUresult> {
     let context = &device::device(0)?.primary;
     retain(context, |is_active| !is_active)?;
     Ok(Arc::clone(context))
 }
 
-/// A program of which one context is to wait asleep does so in all of them.
+/// Disables spinning for the whole program if one of its contexts is to wait asleep.
 pub(super) fn heed(flags: u32) -> Result<(), CUresult> {
     if flags & CTX_SCHED_MASK == CTX_SCHED_BLOCKING_SYNC {
         shim()?.session.disable_spin();

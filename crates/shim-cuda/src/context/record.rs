@@ -12,11 +12,11 @@ use crate::ffi::arguments::handle;
 use crate::ffi::handle::{Handle, HandleTable, Wire, object};
 use crate::process::session::shim;
 
-/// The state of a context that was not begun, or has ended.
+/// The state of a context that never began, or has ended.
 const CONTEXT_ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
-/// Contexts that were begun and have not ended.
+/// Number of contexts that have begun and not ended.
 static ACTIVE_CONTEXTS: AtomicUsize = AtomicUsize::new(0);
-/// The id that a driver's first stream, the legacy one, has.
+/// Counts from the id of a driver's first stream, the legacy one.
 static NEXT_STREAM_ID: AtomicU64 = AtomicU64::new(7);
 
 /// All contexts that have a handle.
@@ -50,15 +50,15 @@ pub(crate) struct Context {
     /// The worker's ordinal of its device.
     pub(super) position: u32,
     pub(super) is_primary: bool,
-    /// What `cuCtxGetApiVersion` says of it.
+    /// The answer of `cuCtxGetApiVersion`.
     pub(super) api_version: u32,
-    /// There if it is a green one.
+    /// Set if it is a green context.
     pub(super) green: OnceLock<GreenContext>,
-    /// What a call in it returns before anything else: 0, or why there is no point in trying.
+    /// What a call in it returns before anything else: 0, or the error that ended or ruined it.
     pub(super) state: AtomicU32,
-    /// Flags that it was, or will be, made with.
+    /// Flags that it was made with, or will begin with.
     pub(super) flags: AtomicU32,
-    /// What the worker said when it began, with what was set since; none while it is not active.
+    /// The worker's facts of its start, with later changes; none while it is not active.
     pub(super) facts: RwLock<Option<ContextFacts>>,
     /// How often the primary context is retained.
     pub(super) retains: Mutex<u32>,
@@ -66,31 +66,31 @@ pub(crate) struct Context {
     pub(super) attached: AtomicU32,
     /// All messages up to this count have been executed, as far as this context's work goes.
     pub(super) completed: AtomicU64,
-    /// Ids of its two default streams, the first that it has.
+    /// Ids of its two default streams, its first streams.
     pub(crate) default_streams: [AtomicU64; 2],
 }
 
-/// What makes a context a green one.
+/// The properties of a green context.
 pub(crate) struct GreenContext {
-    /// Owns what is made in it, streams apart.
+    /// Owns what is made in it, except streams.
     pub(crate) primary: Arc<Context>,
     /// A number that no other green context has had.
     pub(crate) id: u64,
 }
 
-/// What most calls need of a context, without a share in it.
+/// The ids of a context that most calls need, without a reference to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextIds {
     /// The number that messages carry.
     pub(crate) wire: u32,
     /// The program's ordinal of its device.
     pub(crate) device: u32,
-    /// That number of the context that owns what is made in this one, streams apart.
+    /// Wire number of the context that owns what is made in this one, except streams.
     pub(crate) owner: u32,
 }
 
 impl Context {
-    /// The primary context of a device, not active.
+    /// Makes the record of a device's primary context, not active.
     pub(crate) fn primary(slot: SlabSlot, device: u32, position: u32) -> Self {
         Self {
             slot,
@@ -118,12 +118,12 @@ impl Context {
         self.slot.index + 1
     }
 
-    /// What makes it a green one, if it is.
+    /// Its properties as a green context, if it is one.
     pub(crate) fn green(&self) -> Option<&GreenContext> {
         self.green.get()
     }
 
-    /// The context that owns what is made in this one, streams apart: a green one's is its primary context.
+    /// Returns the context that owns what is made in this one, except streams: for a green context, its primary one.
     pub(crate) fn owner(self: Arc<Self>) -> Arc<Self> {
         match self.green() {
             Some(green) => Arc::clone(&green.primary),
@@ -131,7 +131,7 @@ impl Context {
         }
     }
 
-    /// What most calls need.
+    /// Returns the ids that most calls need.
     pub(crate) fn ids(&self) -> ContextIds {
         let wire = self.wire();
         ContextIds { wire, device: self.device, owner: self.green().map_or(wire, |green| green.primary.wire()) }
@@ -142,19 +142,21 @@ impl Context {
         CUcontext(handle(self.slot.handle))
     }
 
-    /// Its handle as a green context; null for another one.
+    /// Its handle as a green context; null for another context.
     pub(crate) fn green_handle(&self) -> CUgreenCtx {
         self.green().map_or(CUgreenCtx::NULL, |_| CUgreenCtx(self.handle().0))
     }
 
+    /// Checks that a call in it may proceed.
+    ///
     /// # Errors
     ///
-    /// `ERROR_CONTEXT_IS_DESTROYED` for one that was never begun, or has ended; the error that ruined it.
+    /// `ERROR_CONTEXT_IS_DESTROYED` for one that never began, or has ended; the error that ruined it.
     pub(crate) fn check_active(&self) -> Result<(), CUresult> {
         CUresult(self.state.load(Ordering::Relaxed)).ok()
     }
 
-    /// Whether it was begun and has not ended; it may be ruined.
+    /// Returns whether it has begun and not ended; it may be ruined.
     pub(crate) fn is_active(&self) -> bool {
         self.state.load(Ordering::Relaxed) != CONTEXT_ENDED
     }
@@ -197,12 +199,12 @@ impl Context {
     }
 }
 
-/// Whether there is work of more than one context, which nothing puts in order.
+/// Returns whether more than one context has work, between which there is no order.
 pub(crate) fn are_several() -> bool {
     ACTIVE_CONTEXTS.load(Ordering::Relaxed) > 1
 }
 
-/// An error has ruined a context: from now on its calls return that error.
+/// Marks a context as ruined by an error: its calls return that error from now on.
 pub(crate) fn faulted(wire: u32, code: CUresult) {
     let contexts = CONTEXTS.get().ok();
     let context = contexts.zip(wire.checked_sub(1)).and_then(|(contexts, index)| contexts.get_index(index));
@@ -211,14 +213,14 @@ pub(crate) fn faulted(wire: u32, code: CUresult) {
     }
 }
 
-/// Wire id of a context in which something can be done with a device that the worker knows by this ordinal; 0 without one.
+/// Returns the wire id of an active context on a device that the worker knows by this ordinal; 0 without one.
 pub(crate) fn any_on(position: usize) -> Result<u32, CUresult> {
     let contexts = CONTEXTS.get()?.live();
     let active = contexts.iter().find(|context| context.position as usize == position && context.is_active());
     Ok(active.map_or(0, |context| context.wire()))
 }
 
-/// A number that no stream of the process has had.
+/// Returns a new stream id, unique in the process.
 pub(crate) fn next_stream_id() -> u64 {
     NEXT_STREAM_ID.fetch_add(1, Ordering::Relaxed)
 }

@@ -6,12 +6,12 @@ use katydid_wire::codec::Message;
 use crate::context::stack;
 use crate::process::session::shim;
 
-/// The current context's wire id, or 0: some questions need no context.
+/// Returns the current context's wire id, or 0: some queries need no context.
 pub(crate) fn any_context() -> u32 {
     stack::wire().unwrap_or(0)
 }
 
-/// A structure from the bytes of a reply.
+/// Decodes a structure from the bytes of a reply.
 #[allow(dead_code, reason = "which generated symbols call this depends on the lines of the spec")]
 pub(crate) fn structure<T: Pod>(message: &'static str, bytes: &[u8]) -> Result<T, CUresult> {
     match T::from_bytes(bytes) {

@@ -1,7 +1,7 @@
-//! The calling thread's current context: a stack of its own for every thread, never shared, never asked of the worker.
+//! The calling thread's stack of contexts, which no other thread sees and the worker never learns of.
 //!
-//! The main thread's outlives the thread's other locals: exit handlers and static objects come after those, and call with
-//! the context that was current.
+//! The main thread's stack outlives the thread's other locals: exit handlers and static objects run after those are gone,
+//! and make calls with the context that was current.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -37,12 +37,12 @@ fn look<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
     STACK.try_with(|stack| stack.borrow().current().map(|context| read(context))).ok().flatten()
 }
 
-/// What most calls need of the current context, active or not.
+/// Returns the ids of the current context, active or not.
 pub(crate) fn ids() -> Option<ContextIds> {
     look(Context::ids)
 }
 
-/// The ids of the current context, which must be there and active. Unlike [`active`], this takes no share in the context.
+/// Returns the ids of the current context, which must be there and active. Unlike [`active`], this takes no reference.
 ///
 /// # Errors
 ///
@@ -51,12 +51,12 @@ pub(crate) fn active_ids() -> Result<ContextIds, CUresult> {
     look(|context| context.check_active().map(|()| context.ids())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
-/// The current context, active or not.
+/// Returns the current context, active or not.
 pub(crate) fn get() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow().current().cloned()).ok().flatten()
 }
 
-/// The current context, which must be there.
+/// Returns the current context, which must be there.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub(crate) fn required() -> Result<Arc<Context>, CUresult> {
     get().ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
-/// The current context, which must be there and active.
+/// Returns the current context, which must be there and active.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub(crate) fn active() -> Result<Arc<Context>, CUresult> {
     Ok(context)
 }
 
-/// The context of a handle (0: the current one).
+/// Returns the context of a handle (0: the current one).
 pub(crate) fn or_current(handle: usize) -> Result<Arc<Context>, CUresult> {
     if handle == 0 { required() } else { object(CUcontext(arguments::handle(handle))) }
 }
@@ -85,7 +85,7 @@ fn active_wire(context: &Context) -> Result<u32, CUresult> {
     context.check_active().map(|()| context.wire())
 }
 
-/// Wire id of the current context, which must be there and active: the hot path of everything that is queued.
+/// Returns the wire id of the current context, which must be there and active: the hot path of all queued calls.
 ///
 /// # Errors
 ///
@@ -94,8 +94,8 @@ pub(crate) fn wire() -> Result<u32, CUresult> {
     look(active_wire).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
-/// Wire id of the current context; on a thread that has none, of the context of the object that a call names: the driver
-/// looks at the handle alone.
+/// Returns the wire id of the current context. On a thread without one, returns that of the context of the call's object:
+/// the driver looks at the handle alone.
 ///
 /// # Errors
 ///
@@ -104,7 +104,7 @@ pub(crate) fn wire_or_of(object: &Context) -> Result<u32, CUresult> {
     look(active_wire).unwrap_or_else(|| active_wire(object))
 }
 
-/// Makes a context current in the place of the top, or removes the top.
+/// Makes a context current in place of the top, or removes the top.
 pub(crate) fn set(context: Option<Arc<Context>>) {
     let _ = END.try_with(|_| ());
     let _ = STACK.try_with(|stack| stack.borrow_mut().set(context));
@@ -116,12 +116,12 @@ pub(crate) fn push(context: Arc<Context>) {
     let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
 }
 
-/// Takes the top away.
+/// Removes the top and returns it.
 pub(crate) fn pop() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
 }
 
-/// Does what goes by the current context in another one.
+/// Runs `work` with another context as the current one.
 pub(crate) fn within<T>(context: Arc<Context>, work: impl FnOnce() -> T) -> T {
     struct PushGuard;
     impl Drop for PushGuard {

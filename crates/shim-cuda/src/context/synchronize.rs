@@ -1,4 +1,4 @@
-//! Waiting for the work of a context, after which memory that was freed before is usable again.
+//! Waits for the work of a context, after which memory that was freed before can be used again.
 
 use std::sync::atomic::Ordering;
 
@@ -8,10 +8,10 @@ use crate::context::record::{Context, are_several};
 use crate::context::{completion, device};
 use crate::memory::{pinned, pool};
 
-/// Waits for everything that a context was given; memory freed before is usable then.
+/// Waits for all work of a context; memory freed before can be used then.
 pub(crate) fn synchronize(context: &Context) -> Result<(), CUresult> {
     completion::wait(context)?;
-    // The only one there is speaks for its device.
+    // The only context speaks for its device.
     let epoch = if are_several() {
         completion::completed_on(context.device)?
     } else {

@@ -1,7 +1,7 @@
-//! Copies that are more than a range: an array on a side, or rows with gaps.
+//! Copies that are more than a range: one side is an array, or rows have gaps.
 //!
-//! Between ends that the worker reaches one message is one copy. The program's own memory travels as packed rows
-//! (`packed.rs`). Both sides are checked as a whole before anything moves.
+//! If the worker reaches both ends, one message is one copy. The program's own memory travels as packed rows (`packed.rs`).
+//! Both sides are checked as a whole before anything moves.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::texture::array::Array;
 
 /// One side of a copy, after all checks.
 enum ArrayCopyEnd {
-    /// An array, from a byte, row and slice on.
+    /// An array, and the first byte, row and slice of the copy.
     Array(Arc<Array>, [u64; 3]),
-    /// Rows in memory, at a distance of bytes.
+    /// Rows in memory, at a pitch.
     Memory(Rows),
 }
 
 impl ArrayCopyEnd {
-    /// Finds a side; one that is an array must hold all of the copy.
+    /// Finds a side; an array must hold all of the copy.
     fn find(side: &DescribedSide, extent: CopyExtent) -> Result<Self, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         if side.kind != memory_type::ARRAY {
@@ -40,7 +40,7 @@ impl ArrayCopyEnd {
         if side.is_inside(array.bounds(), extent) { Ok(Self::Array(array, side.first)) } else { Err(wrong) }
     }
 
-    /// As a side of a message: array, address, first indices, pitch, rows.
+    /// Returns the side for a message: array, address, first indices, pitch, rows.
     fn message(&self, extent: CopyExtent) -> (u32, u64, [u64; 3], u64, u64) {
         match self {
             Self::Array(array, first) => (array.wire(), 0, *first, 0, 0),
@@ -51,7 +51,7 @@ impl ArrayCopyEnd {
         }
     }
 
-    /// As the end of a copy that only the worker reaches.
+    /// Returns the side as an end that only the worker reaches.
     fn far(&self) -> FarEnd {
         match self {
             Self::Array(array, first) => FarEnd::Array(array.wire(), *first),
@@ -71,7 +71,7 @@ pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
     ArrayCopyEnd::find(&source, extent).map(drop)
 }
 
-/// A copy of rows and slices between arrays and memory.
+/// Copies rows and slices between arrays and memory.
 ///
 /// # Safety
 ///
@@ -90,7 +90,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Re
             return unsafe { run(ids, to.side, from.side, extent.bytes(), wait) };
         }
         if to.is_near() && from.is_near() && (to.is_own() || from.is_own()) {
-            // SAFETY: handed on; blocks of the pinned arena are the program's as well.
+            // SAFETY: handed on; the program also reaches blocks of the pinned arena.
             return unsafe { copy_host_rows(ids, to, from, extent) };
         }
     }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: CopyWait) -> Re
     }
 }
 
-/// Both sides are in the worker's reach.
+/// Copies where the worker reaches both sides.
 fn between(ids: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyExtent) -> Result<(), CUresult> {
     let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
     let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
@@ -140,7 +140,7 @@ fn between(ids: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: CopyE
     shim()?.session.enqueue(ids.context, &message)
 }
 
-/// Both sides are memory of the program's own, or in its reach: the processor does it, in its turn.
+/// Copies where the program reaches both sides: the processor copies, after all earlier work.
 ///
 /// # Safety
 ///

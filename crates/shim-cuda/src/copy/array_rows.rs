@@ -1,4 +1,4 @@
-//! Copies of bytes of the first row of an array, as programs ask for them.
+//! The functions that copy bytes of the first row of an array.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::ffi::c_void;
@@ -7,14 +7,14 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUresult, CUstream, 
 
 use crate::copy::slices;
 
-/// One end of a copy of one row, as the functions name it.
+/// One end of a copy of one row, as a function names it.
 enum Row {
     Array(CUarray, usize),
     Device(CUdeviceptr),
     Host(u64),
 }
 
-/// A copy of bytes of the first row of an array; without a stream, in the default one.
+/// Copies bytes of the first row of an array; without a stream, in the default one.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ unsafe fn row(to: &Row, from: &Row, size: usize, stream: Option<CUstream>) -> Re
     }
 }
 
-/// The program's memory as an end.
+/// Makes an end of the program's memory.
 fn host(pointer: *const c_void) -> Row {
     Row::Host(pointer.expose_provenance() as u64)
 }
@@ -105,19 +105,19 @@ pub(crate) unsafe fn array_to_host_async(
     unsafe { row(&host(target), &Row::Array(array, offset), size, Some(stream)) }
 }
 
-/// Nothing has to be waited for.
+/// Returns before the copy is done.
 pub(crate) fn device_to_array(array: CUarray, offset: usize, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: no side is the program's memory.
     unsafe { row(&Row::Array(array, offset), &Row::Device(source), size, None) }
 }
 
-/// Nothing has to be waited for.
+/// Returns before the copy is done.
 pub(crate) fn array_to_device(target: CUdeviceptr, array: CUarray, offset: usize, size: usize) -> Result<(), CUresult> {
     // SAFETY: no side is the program's memory.
     unsafe { row(&Row::Device(target), &Row::Array(array, offset), size, None) }
 }
 
-/// Nothing has to be waited for.
+/// Returns before the copy is done.
 pub(crate) fn array_to_array(
     target: CUarray,
     target_offset: usize,

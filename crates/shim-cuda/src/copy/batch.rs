@@ -1,4 +1,4 @@
-//! Copies in groups: all are checked before the first is queued, and the first wrong one is named.
+//! Batches of copies: all are checked before the first is queued, and the error names the first wrong one.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{
@@ -36,11 +36,11 @@ unsafe fn run(arrays: &Arrays, stream: CUstream) -> BatchOutcome<()> {
         // SAFETY: valid for the copy, by the contract.
         unsafe { any_async(to, from, size, stream) }.map_err(|code| (code, at))?;
     }
-    // Sources that may be read during the call only have been read by its end.
+    // The call has to read sources that may be read only during it.
     if must_wait { wait::synchronize(stream).map_err(whole) } else { Ok(()) }
 }
 
-/// Refuses what is no copy between memory and arrays that there are.
+/// Refuses a copy whose memory or arrays do not exist.
 fn check_box(operation: &CUDA_MEMCPY3D_BATCH_OP, copy: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
     let has_array = operation.src.array().or(operation.dst.array()).is_some();
     if has_array { array_copy::check(copy) } else { rows::sides(copy).map(drop) }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn boxes(
     }
 }
 
-/// The form that names no wrong copy.
+/// The form without the index of a wrong copy.
 ///
 /// # Safety
 ///
@@ -137,7 +137,7 @@ pub(crate) unsafe fn first(
     }
 }
 
-/// The form that names no wrong copy.
+/// The form without the index of a wrong copy.
 ///
 /// # Safety
 ///

@@ -84,7 +84,7 @@ fills! {
     words words_async words_2d words_2d_async u32 4
 }
 
-/// A fill of device memory need not be waited for; the program can look at pinned memory at once.
+/// Runs a fill, and waits for it on pinned memory, which the program can read at once; device memory needs no wait.
 fn wait_if_host(target: u64, fill: CheckedMemset) -> Result<(), CUresult> {
     run(fill, CUstream::NULL)?;
     let shared = shim()?.regions.find(target).is_some_and(|region| region.is_host());

@@ -1,4 +1,4 @@
-//! Copies: where the two sides lie decides the way, and what the program called decides which sides are allowed.
+//! Linear copies: the location of both sides decides the path, and the called function decides which sides are allowed.
 //!
 //! Both ranges are checked as a whole before anything moves: a range that leaves its block is refused with 1, as
 //! NVIDIA's driver does, so a copy is never silently partial.
@@ -19,14 +19,14 @@ use crate::launch::backpressure;
 use crate::process::session::shim;
 use crate::sync::{stream, wait};
 
-/// Whether the program may go on before the copy is done.
+/// Whether the program waits until the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyWait {
     Yes,
     No,
 }
 
-/// Copies between two sides that were located.
+/// Copies between two located sides.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub(crate) unsafe fn run(
             side::prepare(target, ids)?;
             // SAFETY: the target is writable, by the contract.
             let copy = || unsafe { copy_out(ids, side::pointer(target), source, size) };
-            // Of a small copy the worker waits for the whole stream, as the program would.
+            // For a small copy the worker waits for the whole stream, as the program would.
             if size <= MAX_INLINE_OUT_BYTES { wait::empties(ids, copy) } else { wait::waits_in(ids.stream, copy) }
         }
         (CopySide::Gpu(target), CopySide::Gpu(source)) => between(ids, target, source, size),
@@ -60,7 +60,7 @@ pub(crate) unsafe fn run(
         }
         (CopySide::Own(target), CopySide::Own(source) | CopySide::Shared(source))
         | (CopySide::Shared(target), CopySide::Own(source)) => {
-            // The processor can do it, in its turn.
+            // The processor copies, after all earlier work.
             wait::synchronize_all_before(ids.context, ids.stream)?;
             // SAFETY: both sides are readable and writable, by the contract, or blocks of the pinned arena.
             unsafe { side::pointer(target).copy_from(side::pointer(source), size as usize) };
@@ -73,7 +73,7 @@ fn between(ids: StreamIds, destination: u64, source: u64, size: u64) -> Result<(
     shim()?.session.enqueue(ids.context, &kdCopy { destination, source, size, stream: ids.stream })
 }
 
-/// One-dimensional copies of all kinds.
+/// Runs one-dimensional copies of all kinds.
 ///
 /// # Safety
 ///
@@ -102,7 +102,7 @@ unsafe fn copy(
 
 /// # Safety
 ///
-/// Where an address is of the program's own memory, it is valid for `size` bytes; this holds for every function below.
+/// An address in the program's own memory is valid for `size` bytes; this holds for every function below.
 pub(crate) unsafe fn any(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
     unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, CUstream::NULL, CopyWait::Yes) }
@@ -121,8 +121,8 @@ pub(crate) unsafe fn any_async(
     unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, stream, CopyWait::No) }
 }
 
-/// Does a synchronous copy between contexts: after all that they were given before, and before all that they will be.
-/// In the current context's default stream alone it would be in order with nothing of the others.
+/// Runs a synchronous copy between contexts: after all their earlier work, and before all their later work. In the current
+/// context's default stream alone it would have no order with work of the others.
 pub(crate) fn among(contexts: [CUcontext; 2], copy: impl FnOnce() -> Result<(), CUresult>) -> Result<(), CUresult> {
     let Some(current) = stack::get() else { return copy() };
     let mut later = Vec::new();
@@ -141,8 +141,8 @@ pub(crate) fn among(contexts: [CUcontext; 2], copy: impl FnOnce() -> Result<(), 
     synchronize::synchronize(&current)
 }
 
-/// Contexts say nothing that the addresses do not, but what the copy is in order with; wrong ones are refused. No driver
-/// takes such copies into graphs.
+/// Copies between contexts. They only say what the copy is in order with, since addresses say the rest; wrong ones are
+/// refused. No driver takes such copies into graphs.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
-//! Rows of the program's own memory on their way to an array or to rows in the GPU's memory, and back: packed into pieces of the
-//! staging area when many, into frames when few, by several threads when very many. Gaps between the program's rows are neither
-//! read nor written: they may not be mapped.
+//! Copies rows between the program's own memory and an array, or rows in GPU memory. Rows are packed: into pieces of the
+//! staging area when many, into frames when few, by several threads when very many. Gaps between the program's rows are
+//! neither read nor written: they may not be mapped.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use katydid_client::threads::Helpers;
@@ -16,13 +16,13 @@ use crate::process::session::{Shim, shim};
 /// The end that only the worker reaches.
 #[derive(Clone, Copy)]
 pub(crate) enum FarEnd {
-    /// An array, by its wire id, from a byte, row and slice on.
+    /// An array, by its wire id, and the first byte, row and slice of the copy.
     Array(u32, [u64; 3]),
-    /// Rows in memory, at a distance of bytes.
+    /// Rows in memory, at a pitch.
     Memory(Rows),
 }
 
-/// A rectangle of a slice: bytes, rows and slices from the first of the copy, and its bytes and rows.
+/// A rectangle of a slice: byte, row and slice relative to the start of the copy, and its bytes and rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CopyTile {
     x: u64,
@@ -38,7 +38,7 @@ impl CopyTile {
     }
 }
 
-/// The tiles of a copy, none of more than `most` bytes: whole rows of a slice where some fit, else tiles of one row.
+/// Splits a copy into tiles of at most `most` bytes: whole rows of a slice where some fit, otherwise parts of one row.
 fn tiles(extent: CopyExtent, most: u64) -> Vec<CopyTile> {
     let CopyExtent { width, height, depth } = extent;
     let (wide, high) = (width.min(most), (most / width).clamp(1, height));
@@ -51,7 +51,7 @@ fn tiles(extent: CopyExtent, most: u64) -> Vec<CopyTile> {
     .collect()
 }
 
-/// Where a tile begins on the far side, as messages say it: array, first byte, row and slice, and distance of rows.
+/// The start of a tile on the far side, as messages say it: array, first byte, row and slice, and pitch of rows.
 struct FarOffset {
     array: u32,
     x: u64,
@@ -74,17 +74,17 @@ impl FarEnd {
     }
 }
 
-/// The address of a tile's first byte.
+/// Returns the address of a tile's first byte.
 fn address_of(rows: &Rows, tile: CopyTile) -> u64 {
     rows.address() + tile.z * rows.slice + tile.y * rows.pitch + tile.x
 }
 
-/// Rows of the program's own memory, of which several threads copy different tiles.
+/// Rows of the program's own memory; several threads copy different tiles of them.
 #[derive(Clone, Copy)]
 struct NearRows<'a>(&'a Rows);
 
 impl NearRows<'_> {
-    /// The start of a row of a tile.
+    /// Returns the start of a row of a tile.
     fn row(self, tile: CopyTile, row: u64) -> ProgramMemory {
         let address = address_of(self.0, tile) + row * self.0.pitch;
         ProgramMemory(std::ptr::with_exposed_provenance(address as usize))
@@ -103,7 +103,7 @@ impl NearRows<'_> {
         }
     }
 
-    /// Spreads what is packed at `from` over a tile.
+    /// Spreads the packed bytes at `from` over a tile.
     ///
     /// # Safety
     ///
@@ -117,7 +117,7 @@ impl NearRows<'_> {
     }
 }
 
-/// Runs `step` for each tile of a copy, by as many threads as pay: all of them are busy, and none of the tiles is larger than the
+/// Runs `step` for each tile of a copy, by as many threads as pay. Tiles keep all of them busy, and none is larger than the
 /// path takes.
 fn each_tile(
     (shim, ids): (&Shim, StreamIds),
@@ -137,7 +137,7 @@ fn each_tile(
     })
 }
 
-/// From the program's memory; it has been read when this returns.
+/// Copies from the program's memory, which has been read when this returns.
 ///
 /// # Safety
 ///
@@ -163,7 +163,7 @@ pub(crate) unsafe fn write(ids: StreamIds, far: FarEnd, rows: &Rows, extent: Cop
     })
 }
 
-/// To the program's memory; all is there when this returns.
+/// Copies to the program's memory; all bytes are there when this returns.
 ///
 /// # Safety
 ///

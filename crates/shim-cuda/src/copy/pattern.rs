@@ -3,7 +3,7 @@
 
 use katydid_cuda_sys::CUDA_MEMSET_NODE_PARAMS;
 
-/// What is written where, checked and done. Its target, pitch and size of an element are bytes, its width and height counts.
+/// A fill, checked and run. Target, pitch and element size are in bytes; width and height are counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckedMemset(pub(crate) CUDA_MEMSET_NODE_PARAMS);
 
@@ -12,12 +12,12 @@ impl CheckedMemset {
         Self(CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: element, width, height: 1 })
     }
 
-    /// Writes in each of `height` rows that are `pitch` bytes apart.
+    /// Returns the same fill for `height` rows that are `pitch` bytes apart.
     pub(crate) fn rows(self, pitch: usize, height: usize) -> Self {
         Self(CUDA_MEMSET_NODE_PARAMS { pitch, height, ..self.0 })
     }
 
-    /// Bytes from the first to the last; none when rows overlap, elements lie askew, or numbers pass all bounds.
+    /// Returns the bytes from the first to the last; none for overlapping rows, misaligned elements or overflow.
     pub(crate) fn span(&self) -> Option<u64> {
         let CUDA_MEMSET_NODE_PARAMS { dst, pitch, elementSize, width, height, .. } = self.0;
         let (element, pitch) = (u64::from(elementSize), pitch as u64);

@@ -1,5 +1,5 @@
-//! Two- and three-dimensional copies: rows at a pitch on each side, in slices at a distance. Here they are described and checked;
-//! `array_copy.rs` does them. Gaps on the program's side are never read or written: they may not be mapped.
+//! Two- and three-dimensional copies: rows at a pitch on each side, slices at a distance. This module describes and checks
+//! them; `array_copy.rs` runs them. Gaps on the program's side are never read or written: they may not be mapped.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, Function, memory_type};
 use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
@@ -7,7 +7,7 @@ use katydid_driver_rules::copy::{CopyExtent, DescribedSide, described};
 use crate::copy::side::{CopySide, locate};
 use crate::ffi::arguments::refuse;
 
-/// One side: where its first row lies, and how many bytes further the next row and the next slice are.
+/// One side: the location of its first row, and the bytes from a row to the next and from a slice to the next.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) side: CopySide,
@@ -15,7 +15,7 @@ pub(crate) struct Rows {
     pub(crate) slice: u64,
 }
 
-/// Both sides of a copy, found, and its bytes, rows and slices.
+/// Both located sides of a copy, and its bytes, rows and slices.
 pub(crate) struct CopySides {
     pub(crate) target: Rows,
     pub(crate) source: Rows,
@@ -27,11 +27,11 @@ pub(crate) fn has_array(copy: &CUDA_MEMCPY3D) -> bool {
     [copy.dstMemoryType, copy.srcMemoryType].contains(&memory_type::ARRAY)
 }
 
-/// Checks a copy of something, and finds its sides.
+/// Checks a copy, and locates its sides.
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_VALUE` for memory that is not there, and rows that overlap.
+/// `ERROR_INVALID_VALUE` for memory that does not exist, and rows that overlap.
 pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<CopySides, CUresult> {
     let (target, source, extent) = described(copy);
     let CopyExtent { width, height, depth } = extent;
@@ -40,30 +40,30 @@ pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<CopySides, CUresult> {
 }
 
 impl Rows {
-    /// Where its first row lies.
+    /// Address of its first row.
     pub(crate) fn address(&self) -> u64 {
         let (CopySide::Gpu(address) | CopySide::Shared(address) | CopySide::Own(address)) = self.side;
         address
     }
 
-    /// Whether they and their slices follow each other without gaps.
+    /// Returns whether rows and slices follow each other without gaps.
     pub(crate) fn are_a_range(&self, extent: CopyExtent) -> bool {
         let CopyExtent { width, height, depth } = extent;
         (height == 1 || self.pitch == width) && (depth == 1 || self.slice == width * height)
     }
 
-    /// Whether only the program reaches them.
+    /// Returns whether only the program reaches them.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.side, CopySide::Own(_))
     }
 
-    /// Whether the program reaches them.
+    /// Returns whether the program reaches them.
     pub(crate) fn is_near(&self) -> bool {
         !matches!(self.side, CopySide::Gpu(_))
     }
 }
 
-/// Checks that all rows of a side lie in one block, and finds it.
+/// Checks that all rows of a side lie in one block, and locates it.
 pub(crate) fn find(side: &DescribedSide, extent: CopyExtent) -> Result<Rows, CUresult> {
     if side.kind == memory_type::ARRAY {
         return Err(refuse(Function::cuMemcpy3D_v2, "with arrays is not supported in graphs"));

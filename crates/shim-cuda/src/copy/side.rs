@@ -1,4 +1,4 @@
-//! The sides of a copy: where each lies, and what has to be done before the program's part of it.
+//! The sides of a copy: the location of each, and the preparation of the program's side.
 
 use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
@@ -11,7 +11,7 @@ use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
 use crate::sync::wait;
 
-/// Where a side of a copy lies.
+/// The location of a side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopySide {
     /// Only the worker reaches it.
@@ -22,12 +22,12 @@ pub(crate) enum CopySide {
     Own(u64),
 }
 
-/// An address as a pointer.
+/// Returns an address as a pointer.
 pub(crate) fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Finds a side and checks that all of its `size` bytes are one block's.
+/// Locates a side and checks that all of its `size` bytes lie in one block.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ pub(crate) fn locate(claim: DeclaredMemory, address: u64, size: u64) -> Result<C
     declared_side(claim, address, size, region, shared, is_arena(shim, address))
 }
 
-/// Whether an address lies where only the shim's blocks can be.
+/// Returns whether only the shim's blocks can have this address.
 fn is_arena(shim: &Shim, address: u64) -> bool {
     shim.arenas.map.device_of(address).is_some() || shim.arenas.map.is_pinned(address)
 }
@@ -58,7 +58,7 @@ fn declared_side(
     shared: bool,
     arena: bool,
 ) -> Result<CopySide, CUresult> {
-    // A variable's address was chosen in the worker, where the program may have memory of its own.
+    // The worker chose a variable's address, where the program may have memory of its own.
     let region =
         region.filter(|region| claim != DeclaredMemory::Host || !matches!(region.kind, RegionKind::Global { .. }));
     match region {
@@ -71,7 +71,7 @@ fn declared_side(
     }
 }
 
-/// Where all that a fill writes lies.
+/// Locates the memory of a fill.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub(crate) fn of_fill(fill: &CheckedMemset) -> Result<CopySide, CUresult> {
     locate(DeclaredMemory::Device, fill.0.dst, fill.span().ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
-/// A copy of one row as a node has it.
+/// Describes a copy of one row as a node has it.
 pub(crate) fn row(to: (DeclaredMemory, u64), from: (DeclaredMemory, u64), size: usize) -> CUDA_MEMCPY3D {
     let kind = |claim: DeclaredMemory| match claim {
         DeclaredMemory::Device => memory_type::DEVICE,
@@ -100,8 +100,8 @@ pub(crate) fn row(to: (DeclaredMemory, u64), from: (DeclaredMemory, u64), size: 
     it
 }
 
-/// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
-/// done, and is there. Memory that the GPU does not reach is the program's to look after.
+/// Prepares the program's side of a copy that does not wait for its stream: earlier work on that memory has finished, and
+/// its results are there. For memory that the GPU does not reach, the program is responsible.
 pub(crate) fn prepare(address: u64, ids: StreamIds) -> Result<(), CUresult> {
     let Some((shim, pinned)) = pinned::unshared()? else { return Ok(()) };
     let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Two- and three-dimensional copies as programs ask for them.
+//! The functions for two- and three-dimensional copies.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUresult, CUstream};
@@ -43,7 +43,7 @@ pub(crate) unsafe fn three_dimensional_async(copy: *const CUDA_MEMCPY3D, stream:
     unsafe { copy_slices(copy, stream, CopyWait::No) }
 }
 
-/// Contexts say nothing that the addresses do not; wrong ones are refused all the same.
+/// Reads a copy between contexts. Contexts add nothing to the addresses; wrong ones are refused all the same.
 ///
 /// # Safety
 ///
@@ -52,7 +52,7 @@ unsafe fn of_peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUr
     if copy.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, so readable by the contract; both descriptors differ in what the reserved words are called.
+    // SAFETY: not null, so readable by the contract; both descriptors differ only in the names of reserved words.
     let (peer, mut plain) = unsafe { (copy.read_unaligned(), copy.cast::<CUDA_MEMCPY3D>().read_unaligned()) };
     for context in [peer.srcContext, peer.dstContext] {
         if !context.is_null() {
@@ -69,7 +69,7 @@ unsafe fn of_peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUr
 pub(crate) unsafe fn peers(copy: *const CUDA_MEMCPY3D_PEER) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let plain = unsafe { of_peers(copy) }?;
-    // SAFETY: not null, or that was an error, so readable by the contract.
+    // SAFETY: `of_peers` refuses null, so readable by the contract.
     let peer = unsafe { copy.read_unaligned() };
     // SAFETY: handed on.
     among([peer.srcContext, peer.dstContext], || unsafe {

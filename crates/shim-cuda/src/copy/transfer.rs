@@ -1,8 +1,9 @@
-//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by several
-//! threads when very many: a core moves them at a sixth of the link's rate. Over a network each thread has a connection.
+//! Bytes between the program's own memory and the GPU: inside frames when few, through the staging area when many, by
+//! several threads when very many. One core moves them at a sixth of the link's rate. Over a network each thread has a
+//! connection.
 //!
-//! A copy into the GPU has read the program's memory when it returns, a copy out has written it. The caller has
-//! checked both ranges as a whole, so only a failure of the session can end a copy in the middle, and is returned.
+//! A copy into the GPU has read the program's memory when it returns; a copy out has written it. The caller has checked both
+//! ranges as a whole, so only a failure of the session can end a copy in the middle; it is returned.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::time::Duration;
@@ -22,25 +23,25 @@ use katydid_wire::message::{
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
-/// piece back costs what copying so much once more does.
+/// Largest copy in, in bytes, that travels inside the ring even if there is a staging area: on an H200, releasing a piece
+/// costs as much as copying so many bytes once more.
 const MAX_INLINE_IN_BYTES: u64 = 128 << 10;
-/// Up to this many bytes a copy out travels inside the ring. It is copied four times on its way through a reply, and once
-/// out of the staging area.
+/// Largest copy out, in bytes, that travels inside the ring. A reply is copied four times on its way, and a piece of the
+/// staging area once.
 pub(crate) const MAX_INLINE_OUT_BYTES: u64 = 16 << 10;
-/// Bytes in front of the data of a reply: their number.
+/// Bytes of the count in front of a reply's data.
 const REPLY_COUNT_BYTES: usize = 4;
 /// Bytes of one frame on a stream link.
 pub(crate) const BULK_FRAME_BYTES: u64 = 1 << 20;
 
-/// Where a copy runs: wire ids of context and stream.
+/// The stream of a copy: wire ids of context and stream.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamIds {
     pub(crate) context: u32,
     pub(crate) stream: u32,
 }
 
-/// How a copy travels.
+/// The path of a copy.
 pub(crate) enum TransferPath {
     /// Through pieces of the staging area.
     Staged(&'static Staging),
@@ -49,8 +50,8 @@ pub(crate) enum TransferPath {
 }
 
 impl TransferPath {
-    /// The one for `size` bytes into the GPU, and the most threads that may copy: more than there are processors are no help but
-    /// on a network.
+    /// Returns the path for `size` bytes into the GPU, and the most threads that may copy. More threads than processors only
+    /// help on a network.
     pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
             Some(staging) if size > MAX_INLINE_IN_BYTES => (Self::Staged(staging), processors()),
@@ -58,9 +59,9 @@ impl TransferPath {
         }
     }
 
-    /// The way for `size` bytes out of the GPU, and the most threads that may copy. Several threads ask for parts while the
-    /// first is on its way: a link carries many answers at a time, each over a connection of its own where there are
-    /// several.
+    /// Returns the path for `size` bytes out of the GPU, and the most threads that may copy. Several threads ask for parts
+    /// while the first part is on its way: a link carries many replies at a time, each over a connection of its own if there
+    /// are several.
     pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
             Some(staging) if size > MAX_INLINE_OUT_BYTES => (Self::Staged(staging), processors()),
@@ -77,7 +78,7 @@ impl TransferPath {
     }
 }
 
-/// How many threads may ask for `size` bytes in frames.
+/// Returns how many threads may ask for `size` bytes in frames.
 pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
     match shim.session.bulk_connections_for(size) {
         0 => processors(),
@@ -85,7 +86,7 @@ pub(crate) fn askers(shim: &Shim, size: u64) -> usize {
     }
 }
 
-/// Fills a piece for the worker: its number, and the offset of its first byte in the area.
+/// Fills a staging piece for the worker. Returns its number, and the offset of its first byte in the area.
 ///
 /// # Errors
 ///
@@ -106,7 +107,7 @@ pub(crate) fn fill(
 ///
 /// # Errors
 ///
-/// The session's end; what `call` says.
+/// The session's end; the error of `call`.
 pub(crate) fn drain(
     shim: &Shim,
     staging: &Staging,
@@ -145,7 +146,7 @@ pub(crate) unsafe fn copy_in(ids: StreamIds, target: u64, source: *const u8, siz
     })
 }
 
-/// Sends bytes for the GPU inside a frame, packed where that is sooner there.
+/// Sends bytes for the GPU inside a frame, compressed where they arrive sooner so.
 fn send(shim: &Shim, ids: StreamIds, destination: u64, data: &[u8]) -> Result<(), CUresult> {
     let (context, stream) = (ids.context, ids.stream);
     let plain = kdCopyIn { destination, stream, data };
@@ -165,7 +166,7 @@ fn send(shim: &Shim, ids: StreamIds, destination: u64, data: &[u8]) -> Result<()
     went
 }
 
-/// Whether this many bytes may be packed: not where both sides see the same memory.
+/// Returns whether this many bytes may be compressed: never on a link with shared memory.
 fn may_pack(shim: &Shim, bytes: usize) -> bool {
     bytes >= MIN_COMPRESSED_BYTES
         && compression::compression_mode() != CompressionMode::Off
@@ -186,7 +187,7 @@ pub(crate) unsafe fn copy_out(ids: StreamIds, target: *mut u8, source: u64, size
         if let TransferPath::Staged(staging) = path {
             let message = |offset| kdCopyOutStaged { source, size, stream, offset };
             let call = |offset| shim.session.call(ids.context, &message(offset)).map(drop);
-            // SAFETY: inside the target, by the contract; the worker has written `length` bytes of our piece.
+            // SAFETY: inside the target, by the contract; the worker has written `length` bytes of this piece.
             let copy = |start: *mut u8| unsafe { start.copy_to_nonoverlapping(to, length as usize) };
             return drain(shim, staging, length, call, copy);
         }
@@ -223,12 +224,12 @@ unsafe fn copy_out_inline(
 /// `target` is valid for writing `size` bytes.
 unsafe fn copy_out_plain(shim: &Shim, ids: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: ids.stream };
-    // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
+    // SAFETY: writable, by the contract; if the program touches the target of a running copy, the race is its own.
     let buffer = unsafe { ReplyBuffer::new(target, size as usize, REPLY_COUNT_BYTES) };
     shim.session.call_into(ids.context, &message, buffer)
 }
 
-/// Asks for bytes that may come packed, and notes what that took beside the worker's own time.
+/// Asks for bytes that may come compressed, and records the time without the worker's own.
 ///
 /// # Safety
 ///
@@ -260,12 +261,12 @@ unsafe fn copy_out_packed(
     if bytes.len() != size {
         return Err(shim.session.broken(kdCopyOutPacked::NAME));
     }
-    // SAFETY: writable, by the contract; the source is memory of our own.
+    // SAFETY: writable, by the contract; the source is the shim's own memory.
     unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
     Ok(())
 }
 
-/// Gives a staging piece back however the copy ends.
+/// Releases a staging piece however the copy ends.
 struct PieceGuard<'a> {
     staging: &'a Staging,
     piece: StagingPiece,
@@ -277,7 +278,7 @@ impl Drop for PieceGuard<'_> {
     }
 }
 
-/// Memory of the program, of which several threads copy different parts.
+/// Memory of the program; several threads copy different parts of it.
 #[derive(Clone, Copy)]
 pub(crate) struct ProgramMemory(pub(crate) *const u8);
 
@@ -285,7 +286,7 @@ pub(crate) struct ProgramMemory(pub(crate) *const u8);
 unsafe impl Sync for ProgramMemory {}
 
 impl ProgramMemory {
-    /// The address `offset` bytes further on.
+    /// Returns the address `offset` bytes further on.
     pub(crate) fn at(self, offset: u64) -> *const u8 {
         self.0.wrapping_add(offset as usize)
     }
@@ -294,24 +295,24 @@ impl ProgramMemory {
 /// A step of a copy, by offset and length.
 type CopyStep<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
-/// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
+/// Returns how many helper threads a copy is worth. Together with the calling thread they are at most `threads`.
 pub(crate) fn helpers(ids: StreamIds, size: u64, threads: usize) -> usize {
-    // A thread's own default stream is, on the wire too, that of the thread that names it.
+    // A thread's own default stream means, on the wire too, that of the thread that names it.
     Helpers::worth(size, if stream::is_of_thread(ids.stream) { 1 } else { threads })
 }
 
-/// Where the bytes of a copy go.
+/// The direction of a copy, into the GPU or out of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     In,
     Out,
 }
 
-/// Runs `copy` with what each of its parts is to be done in. Of several parts the GPU sees none without the others: what other
-/// threads give to streams that are in order with this one comes before or behind all of them.
+/// Runs `copy` with the batch that its parts belong to. The GPU sees all parts or none: work that other threads queue in
+/// streams in order with this one comes before or after all of them.
 ///
-/// They wait meanwhile. So nothing waits within for what the stream had to do before: not for answers, and not for pieces, of
-/// which there may be too few for a copy into the GPU.
+/// Those threads wait meanwhile. So nothing inside waits for earlier work of the stream: not for replies, and not for
+/// pieces, which may be too few for a copy into the GPU.
 pub(crate) fn in_one_piece<T>(
     shim: &Shim,
     ids: StreamIds,
@@ -326,8 +327,8 @@ pub(crate) fn in_one_piece<T>(
     copy(&shim.session.batch((ids.context, ids.stream), rules)?)
 }
 
-/// Runs `step` for each part of a copy, none larger than `most`: by this thread and as many others as pay, up to `threads` in
-/// all. Their order does not matter.
+/// Runs `step` for each part of a copy, none larger than `most` bytes: by this thread and as many others as pay, up to
+/// `threads` in all. Parts run in any order.
 fn shared_out(
     shim: &Shim,
     ids: StreamIds,

@@ -1,4 +1,4 @@
-//! Arguments of C callers: outputs, texts, handles; and the refusal of functions that are not built.
+//! Arguments of C callers: outputs, texts, handles; and the refusal of unsupported functions.
 #![expect(unsafe_code, reason = "turns pointers of C callers into checked references")]
 
 use std::ffi::c_void;
@@ -6,18 +6,18 @@ use std::ffi::c_void;
 use katydid_client::ffi::Refusals;
 use katydid_cuda_sys::{CUresult, Function};
 
-/// Where a function writes a result. Stores are unaligned: C callers may pass outputs that Rust would call misaligned.
+/// An output of a function. Stores are unaligned: C callers may pass outputs that are misaligned for Rust.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Stores the result where the caller wants it.
+    /// Stores the result at the caller's address.
     pub(crate) fn write(self, value: T) {
         // SAFETY: `out` refused null, and its caller promised that anything else is writable for the whole call.
         unsafe { self.0.write_unaligned(value) }
     }
 }
 
-/// An output that must be given.
+/// Checks a mandatory output.
 ///
 /// # Safety
 ///
@@ -26,7 +26,7 @@ pub(crate) unsafe fn out<T>(pointer: *mut T) -> Result<Out<T>, CUresult> {
     if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(Out(pointer)) }
 }
 
-/// The text of a C string argument, as bytes without the terminator.
+/// Returns the text of a C string argument, as bytes without the terminator.
 ///
 /// # Safety
 ///
@@ -39,12 +39,12 @@ pub(crate) unsafe fn text<'a>(pointer: *const std::ffi::c_char) -> Result<&'a [u
     Ok(unsafe { std::ffi::CStr::from_ptr(pointer) }.to_bytes())
 }
 
-/// A number that the program knows as a handle: nothing is read through it.
+/// Returns a number as the program's handle: nothing is read through it.
 pub(crate) fn handle(value: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(value)
 }
 
-/// Says once which function was refused and why.
+/// Reports once that a function was refused and why.
 #[cold]
 pub(crate) fn refuse(function: Function, why: &str) -> CUresult {
     static REFUSALS: Refusals<1024> = Refusals::new();

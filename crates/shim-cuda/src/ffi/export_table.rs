@@ -1,4 +1,4 @@
-//! `cuGetExportTable`: the private tables, over this library's own answers.
+//! `cuGetExportTable`: the private tables, filled with this library's own answers.
 #![expect(unsafe_code, reason = "reads and writes pointers of C callers")]
 
 use std::ffi::{CString, c_void};
@@ -17,10 +17,10 @@ use crate::ffi::arguments;
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// The answers that the tables are made of.
+/// The driver's answers for the tables.
 struct TableAnswers;
 
-/// Gives the tables their answers; until then they know none.
+/// Installs the answers for the tables; until then they have none.
 pub(crate) fn install() {
     katydid_export_table::install(&TableAnswers);
 }

@@ -1,7 +1,7 @@
 //! The guard of every exported symbol: when it may be called, panics, error codes, tracing.
 //!
-//! The rule: nothing unwinds into the program, and a call that comes before `cuInit`, after a fork or during process
-//! exit is answered without touching the session.
+//! The rule: nothing unwinds into the program. A call before `cuInit`, after a fork or during process exit is answered
+//! without touching the session.
 
 use katydid_client::ffi::catch_panics;
 use katydid_client::life::{self, Life};
@@ -21,7 +21,7 @@ pub(crate) fn entry(function: Function, body: impl FnOnce() -> Result<(), CUresu
     tracing::traced(function, None, || run(function, body))
 }
 
-/// Runs the body of an exported function whose parameters say what work it gives the GPU, or how much memory it is about.
+/// Runs the body of an exported function whose parameters tell its work for the GPU, or its amount of memory.
 pub(crate) fn detailed(
     function: Function,
     detail: impl FnOnce() -> CallDetail,
@@ -50,7 +50,7 @@ fn run(function: Function, body: impl FnOnce() -> Result<(), CUresult>) -> CUres
     }
 }
 
-/// Whether a function may be called while no session is up.
+/// Checks that a function may be called while no session is up.
 #[cold]
 fn admit(function: Function) -> Result<(), CUresult> {
     let always = matches!(
@@ -78,7 +78,7 @@ fn admit(function: Function) -> Result<(), CUresult> {
     }
 }
 
-/// The answer of functions that are not built: their name, once, and `ERROR_NOT_SUPPORTED`.
+/// Answers an unsupported function: reports its name once, and returns `ERROR_NOT_SUPPORTED`.
 pub(crate) fn refused(function: Function) -> CUresult {
     entry(function, || Err(refuse(function, "is not supported yet")))
 }

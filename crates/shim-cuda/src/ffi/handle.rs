@@ -1,6 +1,6 @@
-//! From the program's handles to objects and wire ids.
+//! Maps the program's handles to objects and wire ids.
 //!
-//! A handle is the address of a record in the table of its kind, so anything else is recognised. Each module has the table
+//! A handle is the address of a record in the table of its kind, so anything else is recognized. Each module has the table
 //! of its objects. The codes are those of NVIDIA's driver: 201 for a wrong context, 400 for nearly every other kind.
 
 use std::io;
@@ -9,16 +9,16 @@ use std::sync::{Arc, OnceLock};
 use katydid_client::slab::{HandlePeek, Slab};
 use katydid_cuda_sys::CUresult;
 
-/// The records of one kind; `cuInit` makes room for them.
+/// The records of one kind; `cuInit` reserves their memory.
 pub(crate) struct HandleTable<T>(OnceLock<Slab<T>>);
 
 impl<T> HandleTable<T> {
-    /// A table without room for a record.
+    /// Makes a table without room for a record.
     pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
     }
 
-    /// Makes room for `capacity` records, unless an earlier attempt to start has done so.
+    /// Reserves room for `capacity` records, unless an earlier attempt to start has done so.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl<T> HandleTable<T> {
         Ok(())
     }
 
-    /// Takes over records that were made before, unless there are some.
+    /// Takes over records that were made before, unless the table has some.
     pub(crate) fn fill(&self, records: Slab<T>) {
         let _ = self.0.set(records);
     }
@@ -48,10 +48,10 @@ impl<T> HandleTable<T> {
 
 /// A type of handles, with the table of its objects.
 pub(crate) trait Handle: Copy {
-    /// What the handle stands for.
+    /// The type of the object behind the handle.
     type Object: 'static;
 
-    /// The code for a handle that is none.
+    /// The code for an invalid handle.
     const INVALID_CODE: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
     /// The table of its kind.
@@ -61,16 +61,16 @@ pub(crate) trait Handle: Copy {
     fn value(self) -> usize;
 }
 
-/// The object behind a handle.
+/// Returns the object behind a handle.
 ///
 /// # Errors
 ///
-/// The code of its kind, for null too.
+/// The code of its kind, also for null.
 pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
     H::table().get()?.get(handle.value()).ok_or(H::INVALID_CODE)
 }
 
-/// A glance at the object behind a handle, without a share in it: what is queued often needs no more.
+/// Looks at the object behind a handle without taking a reference: queued calls often need no more.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub(crate) trait Wire {
     ///
     /// # Errors
     ///
-    /// The code of its kind, when it is no handle.
+    /// The code of its kind, for an invalid handle.
     fn wire(self) -> Result<u32, CUresult>;
 }
 
@@ -95,16 +95,16 @@ pub(crate) trait OwningContext {
     ///
     /// # Errors
     ///
-    /// The code of its kind, when it is no handle.
+    /// The code of its kind, for an invalid handle.
     fn owning_context(self) -> Result<u32, CUresult>;
 }
 
-/// As [`OwningContext::owning_context`]; what generated bodies call.
+/// As [`OwningContext::owning_context`], for generated bodies.
 pub(crate) fn owning_context<H: OwningContext>(handle: H) -> Result<u32, CUresult> {
     handle.owning_context()
 }
 
-/// As [`Wire::wire`]; what generated bodies call.
+/// As [`Wire::wire`], for generated bodies.
 pub(crate) fn wire<H: Wire>(handle: H) -> Result<u32, CUresult> {
     handle.wire()
 }

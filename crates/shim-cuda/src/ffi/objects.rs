@@ -1,6 +1,7 @@
-//! Objects of the types that have an `object` line in `spec/cuda.api`: the shim makes the handles, the worker makes and ends the objects.
+//! Objects of types with an `object` line in `spec/cuda.api`: the shim makes the handles, the worker makes and ends the
+//! objects.
 //!
-//! The shim knows only the context of an object, with which it ends.
+//! The shim only knows the context of an object; the object ends with it.
 #![allow(dead_code, reason = "generated symbols call this, as many as there are such types")]
 
 use std::io;
@@ -13,7 +14,7 @@ use crate::context::record::Context;
 use crate::context::stack;
 use crate::ffi::handle::{Handle, HandleTable};
 
-/// What is kept of an object.
+/// The shim's record of an object.
 pub(crate) struct Object {
     slot: SlabSlot,
     context: Arc<Context>,
@@ -26,9 +27,9 @@ impl Object {
     }
 }
 
-/// A type of handles whose objects are kept here.
+/// A type of handles whose objects have such records.
 pub(crate) trait ObjectHandle: Handle<Object = Object> {
-    /// The handle of an address.
+    /// Returns the handle of an address.
     fn from_address(address: usize) -> Self;
 }
 
@@ -67,7 +68,7 @@ macro_rules! objects {
             }
         )*
 
-        /// The tables of all types.
+        /// Returns the tables of all types.
         fn tables() -> Vec<&'static HandleTable<Object>> {
             vec![$(<katydid_cuda_sys::$ty as Handle>::table()),*]
         }
@@ -100,11 +101,11 @@ pub(crate) fn forget(context: &Context) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Mints an object in the current context, which `send` has the worker make under the id that it is given.
+/// Makes a handle in the current context; `send` has the worker make the object under the given id.
 ///
 /// # Errors
 ///
-/// What `send` says; `ERROR_OUT_OF_MEMORY` where there is no room, and the codes for a context that is not there.
+/// The error of `send`; `ERROR_OUT_OF_MEMORY` for a full table, and the codes for a missing context.
 pub(crate) fn make<H: ObjectHandle, R>(send: impl FnOnce(u32) -> Result<R, CUresult>) -> Result<(H, R), CUresult> {
     let (context, mut reply) = (stack::active()?.owner(), None);
     let object = H::table().get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
@@ -115,11 +116,11 @@ pub(crate) fn make<H: ObjectHandle, R>(send: impl FnOnce(u32) -> Result<R, CUres
     Ok((H::from_address(object.slot.handle), reply.ok_or(CUresult::ERROR_UNKNOWN)?))
 }
 
-/// Ends a handle: the context in which to tell the worker, and the id of the object.
+/// Ends a handle. Returns the context in which to tell the worker, and the id of the object.
 ///
 /// # Errors
 ///
-/// The code of its kind, when it is no handle.
+/// The code of its kind, for an invalid handle.
 pub(crate) fn end<H: ObjectHandle>(handle: H) -> Result<(u32, u32), CUresult> {
     let object = H::table().get()?.remove(handle.value()).ok_or(H::INVALID_CODE)?;
     Ok((object.context.wire(), object.wire()))
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
     use crate::ffi::handle::{owning_context, wire};
 
-    // A type that nothing else here has objects of.
+    // A type without other objects in this crate.
     objects!(CUexternalMemory);
 
     #[test]

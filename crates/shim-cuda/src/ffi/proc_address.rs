@@ -1,7 +1,7 @@
-//! `cuGetProcAddress`: which exported symbol answers for a name at a version.
+//! `cuGetProcAddress`: finds the exported symbol for a name at a version.
 //!
-//! Names come without suffix; version and flags choose among the ABIs. The answers to misses differ between the two
-//! forms, as measured on driver 580: the newer one succeeds with a null pointer and says why in its status.
+//! Names come without suffix; version and flags choose among the ABIs. The two forms answer a miss differently, as measured
+//! on driver 580: the newer one succeeds with a null pointer and says why in its status.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::{c_char, c_void};

@@ -1,12 +1,13 @@
-//! Every symbol that releases of CUDA's runtime, NCCL and PyTorch look up (`spec/lookups.txt`) exists, or is listed here.
+//! Checks that every symbol that releases of CUDA's runtime, NCCL and PyTorch look up (`spec/lookups.txt`) exists, or is
+//! listed here.
 
 use katydid_cuda_sys::{Function, FunctionClass, Lookup, proc_address};
 use katydid_driver_rules::device::proc_address_flags;
 
-/// Made by `cargo xtask lookups`.
+/// Written by `cargo xtask lookups`.
 const RELEASE_LOOKUPS: &str = include_str!("../../../../spec/lookups.txt");
 
-/// Functions and private tables that releases ask for and do without, as they do with driver 580.
+/// Functions and private tables that releases look up and do without, as they do with driver 580.
 /// `*` stands for any letters.
 const ABSENT_LOOKUPS: [(&str, &str); 3] = [
     ("ERROR_LOG", "CUDA's runtime asks for it when it starts, and goes on"),
@@ -23,10 +24,10 @@ const ABSENT_LOOKUPS: [(&str, &str); 3] = [
 /// A line of the list.
 struct LookupRow {
     name: &'static str,
-    /// As the line has it: 13.2, or - where none is named.
+    /// As in the line: 13.2, or - for none.
     version: &'static str,
     releases: &'static str,
-    /// Whether it is one of the private tables; its id then.
+    /// The id of a private table; none for a function.
     table: Option<katydid_export_table::Id>,
 }
 
@@ -49,13 +50,13 @@ impl LookupRow {
         Some(Self { name, version, releases, table: table.map(|(_, id)| id) })
     }
 
-    /// The version as `cuGetProcAddress` takes it; none for what `dlsym` is asked.
+    /// Returns the version for `cuGetProcAddress`; none for a lookup by `dlsym`.
     fn number(&self) -> Option<u32> {
         let (major, minor) = self.version.split_once('.')?;
         Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok()? * 10)
     }
 
-    /// The function that answers, if one does.
+    /// Returns the function behind the name, if there is one.
     fn function(&self) -> Option<Function> {
         let Some(version) = self.number() else {
             return (0..).map_while(Function::from_number).find(|function| function.name() == self.name);
@@ -96,7 +97,8 @@ fn lookups_of_cuda_releases_are_served_or_listed_as_absent() {
         let is_right = lookups.iter().any(|lookup| fits(name, lookup) && !lookup.is_there());
         assert!(is_right, "{name} ({why}) is there, or nothing asks for it: take it out of the list");
     }
-    // Whether a release calls what it asks for is seen when it runs; docs/evidence/2026-11-29-releases.json has what was refused then.
+    // Whether a release calls what it looks up shows when it runs; docs/evidence/2026-11-29-releases.json lists refused
+    // calls.
     for lookup in
         lookups.iter().filter(|lookup| lookup.function().is_some_and(|it| it.class() == FunctionClass::Refused))
     {

@@ -16,13 +16,13 @@ use katydid_cuda_sys as sys;
 
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));
 
-/// Says that this library is Katydid's shim: the worker refuses to take it for a driver, which would call itself.
+/// Marks this library as Katydid's shim: the worker refuses to take it for a driver, which would call itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn katydid_shim_marker() -> u32 {
     1
 }
 
-/// Names the build of this library to supervisors, whose images carry the file.
+/// Tells the build of this library to supervisors, whose images carry the file.
 #[used]
 #[unsafe(link_section = ".note.katydid")]
 static BUILD_NOTE: katydid_wire::build_note::BuildNote = katydid_wire::build_note::BuildNote::current();

@@ -35,9 +35,9 @@ use crate::sync::{stream, wait};
 /// Bytes of a description in one message.
 const DESCRIPTION_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
+/// Sends a launch of a graph, which `is_mixed` if it has work for the program. Returns wire ids of context and stream.
 fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
-    // The worker records an event behind a graph that comes to the program.
+    // The worker records an event after a graph with work for the program.
     backpressure::take_slots(stream, if is_mixed { 2 } else { 1 })?;
     let (stream, context) = (wire(stream)?, stack::wire()?);
     let steps = iter::once_with(|| plan.flat()).flatten();
@@ -51,17 +51,17 @@ fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u3
     sent.map(|()| (context, stream))
 }
 
-/// Memory that goes back when the last node and launch with it are gone.
+/// Memory that is freed when the last node and launch with it are gone.
 struct GraphMemory(u64);
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
-        // After the end of the session there is nothing to give back to.
+        // After the end of the session there is no memory to free.
         let _ = allocation::free_block(self.0);
     }
 }
 
-/// Whether a kernel gets other arguments and nothing else changes: a driver has no reason to refuse that, so that no thread waits.
+/// Returns whether only a kernel's arguments change: a driver has no reason to refuse that, so that no thread waits.
 fn keeps_its_launch(was: &PlanStep, step: &PlanStep) -> bool {
     match (&was.params, &step.params) {
         (Params::Kernel(old), Params::Kernel(new)) => was.is_enabled && step.is_enabled && old.runs_as(new),
@@ -96,7 +96,7 @@ impl Backend for RemoteBackend {
 
     fn copy(&self, copy: &CUDA_MEMCPY3D, _context: usize) -> Outcome<(u32, u32)> {
         let CopySides { target, source, .. } = rows::sides(copy)?;
-        // Memory of the program's own, pinned or not, is one kind; each device is another.
+        // The program's own memory, pinned or not, is one kind; each device is another.
         let kind = |rows: &rows::Rows| match rows.side {
             CopySide::Gpu(address) => {
                 shim().ok().and_then(|shim| shim.regions.find(address)).map_or(1, |it| it.device + 1)
@@ -169,7 +169,7 @@ impl Backend for RemoteBackend {
 
     fn change(&self, exec: u32, number: u32, was: &PlanStep, step: &PlanStep) -> Outcome {
         let mut describer = Describer::default();
-        // Inner graphs are steps of their own, and change by themselves.
+        // Inner graphs are steps of their own, and are updated separately.
         let facts = describer.step(&PlanStep { inner: Vec::new(), dependencies: Vec::new(), ..step.clone() })?;
         let bytes = facts.encode();
         if keeps_its_launch(was, step) {
@@ -210,8 +210,8 @@ impl Backend for RemoteBackend {
     }
 
     fn destruct(&self, function: usize, data: usize) {
-        // SAFETY: the address of a function of the program with this signature, which it registered to be called once
-        // with this data.
+        // SAFETY: the address of a function of the program with this signature, which it registered for one call with this
+        // data.
         unsafe {
             let function = std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(function);
             function(std::ptr::with_exposed_provenance_mut(data));

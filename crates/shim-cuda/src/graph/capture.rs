@@ -1,4 +1,4 @@
-//! Operations of streams that become nodes when their stream is captured: each answers whether it did.
+//! Operations on streams that become nodes while their stream is captured: each returns whether it did.
 #![expect(unsafe_code, reason = "packs parameters of C callers")]
 
 use katydid_cuda_sys::{
@@ -11,19 +11,19 @@ use crate::copy::side;
 use crate::graph::model::{self, of_process};
 use crate::sync::stream;
 
-/// Whether anything is captured at all: without that, most calls need no look.
+/// Returns whether nothing is captured: most calls then check nothing more.
 fn is_quiet() -> bool {
     of_process().is_quiet()
 }
 
-/// The context of a stream, and the model's word on whether `make` became a node.
+/// Makes a node of `make` for a captured stream's context. Returns whether the model took it.
 fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
     let capture_stream = stream::capture_stream(stream)?;
     let context = CUcontext(std::ptr::with_exposed_provenance_mut(capture_stream.context));
     Ok(of_process().take(capture_stream, || make(context))? == CaptureOutcome::Yes)
 }
 
-/// A launch; one that is refused invalidates the capture.
+/// Captures a launch; a refused one invalidates the capture.
 ///
 /// # Safety
 ///
@@ -41,7 +41,7 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
     Ok(of_process().take_or_invalidate(capture_stream, make)? == CaptureOutcome::Yes)
 }
 
-/// A copy of one row. What the program calls a side decides how the node names it.
+/// Captures a copy of one row. The program's names for the sides decide the node's.
 pub(crate) fn copy(
     stream: CUstream,
     to: (DeclaredMemory, u64),
@@ -51,22 +51,22 @@ pub(crate) fn copy(
     rows(stream, &side::row(to, from, size))
 }
 
-/// A copy of rows and slices; whether it became a node.
+/// Captures a copy of rows and slices; returns whether it became a node.
 pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     if is_quiet() { Ok(false) } else { take(stream, |context| of_process().copy_params(copy, context)) }
 }
 
-/// A fill; whether it became a node.
+/// Captures a fill; returns whether it became a node.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
     if is_quiet() { Ok(false) } else { take(stream, |context| of_process().fill_params(fill, context)) }
 }
 
-/// A function of the program.
+/// Captures a call of a function of the program.
 pub(crate) fn host(stream: CUstream, function: usize, data: usize) -> Result<bool, CUresult> {
     if is_quiet() { Ok(false) } else { take(stream, |_| Ok(Params::Host(Host { function, data }))) }
 }
 
-/// An operation on a word that was checked.
+/// Captures a checked operation on a word.
 pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Result<bool, CUresult> {
     if is_quiet() {
         return Ok(false);
@@ -76,7 +76,7 @@ pub(crate) fn word(stream: CUstream, operation: CUstreamBatchMemOpParams) -> Res
     })
 }
 
-/// Operations of one batch, all checked: one node.
+/// Captures the checked operations of one batch as one node.
 pub(crate) fn batch(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -> Result<bool, CUresult> {
     if is_quiet() {
         return Ok(false);
@@ -86,7 +86,7 @@ pub(crate) fn batch(stream: CUstream, operations: &[CUstreamBatchMemOpParams]) -
     })
 }
 
-/// A stream-ordered allocation: its address, if it became a node. Outside of captures such a call is unsafe.
+/// Captures a stream-ordered allocation. Returns its address if it became a node. Outside of captures such a call is unsafe.
 pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUresult> {
     if is_quiet() {
         return Ok(None);
@@ -99,7 +99,7 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
     Ok(address)
 }
 
-/// A stream-ordered free: whether it became a node, or freed memory of a graph.
+/// Captures a stream-ordered free. Returns whether it became a node, or freed memory of a graph.
 pub(crate) fn free(stream: CUstream, address: u64) -> Result<bool, CUresult> {
     if !is_quiet() {
         if of_process().take_free(stream::capture_stream(stream)?, address)? == CaptureOutcome::Yes {

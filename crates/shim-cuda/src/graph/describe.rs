@@ -1,4 +1,4 @@
-//! A plan as the worker gets it: wire ids for handles, and each copy as what it is on this link.
+//! Describes a plan for the worker: wire ids for handles, and each copy in the form for this link.
 
 use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraphEdgeData, CUresult, Pod as _,
@@ -15,19 +15,19 @@ use crate::launch::registry;
 use crate::launch::target::LaunchTarget;
 use crate::memory::pinned;
 
-/// Describes plans, and notes what the program does in them.
+/// Describes plans, and records the program's part in them.
 #[derive(Default)]
 pub(super) struct Describer {
-    /// Tokens that were given out.
+    /// Tokens given out so far.
     pub(super) tokens: Vec<u64>,
-    /// Inside a conditional node, where the driver takes nothing that the program has to do.
+    /// Inside a conditional node, for which the driver takes no work of the program.
     in_body: bool,
 }
 
-/// Attributes that only say how a launch follows others in its stream: edges say that in a graph.
+/// Attributes that only order a launch within its stream: in a graph, edges do that.
 const OF_STREAMS: [u32; 5] = [0, 3, 6, 7, 12];
 
-/// The wire id of a context that a node named.
+/// Returns the wire id of a node's context.
 fn context_wire(context: usize) -> Result<u32, CUresult> {
     wire(CUcontext(std::ptr::with_exposed_provenance_mut(context)))
 }
@@ -57,8 +57,8 @@ impl Describer {
         })
     }
 
-    /// Refuses what the program has to do inside a conditional node, for memory at these addresses: as the driver does where
-    /// that is pageable, and as not supported where it is pinned and only this link does not share it.
+    /// Refuses work of the program on these addresses inside a conditional node: with the driver's code for pageable memory,
+    /// and as not supported for pinned memory that this link does not share.
     fn check_reachable(&self, addresses: &[u64]) -> Result<(), CUresult> {
         if !self.in_body {
             return Ok(());
@@ -68,7 +68,7 @@ impl Describer {
         Err(if is_of_link { CUresult::ERROR_NOT_SUPPORTED } else { CUresult::ERROR_INVALID_VALUE })
     }
 
-    /// A new token for something that the program does.
+    /// Makes a token for an operation of the program.
     fn operation(&mut self, operation: HostOperation) -> Result<u64, CUresult> {
         let token = registry::upcalls().new_token();
         host_work::operations().add(token, operation);
@@ -98,7 +98,7 @@ impl Describer {
         })
     }
 
-    /// A fill: the program's where only that reaches the memory.
+    /// Describes a fill: it is the program's if only the program reaches the memory.
     fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<StepWork, CUresult> {
         let fill = CheckedMemset(*node);
         if matches!(side::of_fill(&fill)?, CopySide::Own(_)) {
@@ -116,7 +116,8 @@ impl Describer {
         })
     }
 
-    /// A copy: the worker's where it reaches both sides, the program's where only that does, and in two parts between.
+    /// Describes a copy: it is the worker's if it reaches both sides, the program's if only that does, and has two parts
+    /// otherwise.
     fn copy(&mut self, copy: &CUDA_MEMCPY3D, context: u32) -> Result<StepWork, CUresult> {
         let CopySides { target, source, extent } = rows::sides(copy)?;
         let rows = |side: rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };

@@ -1,7 +1,7 @@
-//! The program's part of its graphs: rows of its own memory, gathered for the worker or scattered from it, moved or filled.
+//! The program's part of its graphs: it gathers, scatters, moves or fills rows of its own memory.
 //!
-//! It runs on the upcall thread when the graph gets there, so that memory is read and written as the driver would read
-//! and write it: at each launch, in the graph's order.
+//! It runs on the upcall thread when the graph reaches it, so that memory is read and written when the driver would do it:
+//! at each launch, in the graph's order.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::collections::HashMap;
@@ -29,10 +29,10 @@ pub(crate) struct Rows {
     pub(crate) slice: u64,
 }
 
-/// How many bytes, rows and slices.
+/// Number of bytes, rows and slices.
 pub(crate) type RowsExtent = [u64; 3];
 
-/// What the program does when a graph asks.
+/// An operation that a graph asks the program for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostOperation {
     /// Calls a function with its data.
@@ -41,32 +41,32 @@ pub(crate) enum HostOperation {
     Gather(Rows, RowsExtent),
     /// Writes rows that came from the worker.
     Scatter(Rows, RowsExtent),
-    /// Copies rows within its own memory: target, then source.
+    /// Copies rows within the program's memory: target, then source.
     Move(Rows, Rows, RowsExtent),
-    /// Fills its own memory.
+    /// Fills the program's memory.
     Fill(CheckedMemset),
 }
 
-/// Parts by token; they stay until their graph is gone and the worker is done with it.
+/// Operations by token; they stay until their graph is gone and the worker is done with it.
 #[derive(Debug, Default)]
 pub(crate) struct HostOperations {
     state: Mutex<HostWorkState>,
-    /// How many are expected once: calls look at that first.
+    /// Number of operations that are expected once: calls check it first.
     once_count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct HostWorkState {
     operations: HashMap<u64, HostOperation>,
-    /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
+    /// Tokens of dead graphs, and the count of messages after which the worker no longer asks for them.
     leaving: Vec<(u64, u64)>,
-    /// Tokens of graphs that are launched once, with the count of messages, until they have been asked for.
+    /// Tokens of graphs that are launched once, with the count of messages, until the worker has asked for them.
     once: HashMap<u64, u64>,
 }
 
 static HOST_OPERATIONS: LazyLock<HostOperations> = LazyLock::new(HostOperations::default);
 
-/// What the program does in its graphs, by token.
+/// Returns the program's operations in its graphs, by token.
 pub(crate) fn operations() -> &'static HostOperations {
     &HOST_OPERATIONS
 }
@@ -76,7 +76,7 @@ impl HostOperations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes an operation under a token that nothing else has.
+    /// Adds an operation under a new token.
     pub(crate) fn add(&self, token: u64, operation: HostOperation) {
         self.state().operations.insert(token, operation);
     }
@@ -85,12 +85,12 @@ impl HostOperations {
         self.state().operations.get(&token).copied()
     }
 
-    /// A graph of these tokens is about to be launched, for the first and last time.
+    /// Notes that a graph with these tokens is about to be launched, for the first and last time.
     pub(crate) fn expect_once(&self, tokens: &[u64]) {
         self.change_once(|state| state.once.extend(tokens.iter().map(|token| (*token, u64::MAX))));
     }
 
-    /// An operation has been done: one that was expected once is gone.
+    /// Notes that an operation is done: one that was expected once is removed.
     pub(crate) fn complete(&self, token: u64) {
         if self.are_expected() {
             self.change_once(|state| {
@@ -101,7 +101,7 @@ impl HostOperations {
         }
     }
 
-    /// Whether the program may still be asked for one that is expected once.
+    /// Returns whether the worker may still ask for an operation that is expected once.
     pub(crate) fn are_expected(&self) -> bool {
         self.once_count.load(Ordering::Acquire) > 0
     }
@@ -112,7 +112,7 @@ impl HostOperations {
         self.once_count.store(state.once.len(), Ordering::Release);
     }
 
-    /// The graph of these tokens is gone; launches up to `epoch` may still run.
+    /// Notes that the graph of these tokens is gone; launches up to `epoch` may still run.
     pub(crate) fn leave(&self, tokens: impl IntoIterator<Item = u64>, epoch: u64) {
         let HostWorkState { operations, leaving, once } = &mut *self.state();
         for token in tokens.into_iter().filter(|token| operations.contains_key(token)) {
@@ -123,7 +123,7 @@ impl HostOperations {
         }
     }
 
-    /// Everything sent up to `epoch` is done.
+    /// Notes that everything sent up to `epoch` is done.
     pub(crate) fn completed(&self, epoch: u64) {
         self.change_once(|HostWorkState { operations, leaving, once }| {
             let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
@@ -135,7 +135,7 @@ impl HostOperations {
 }
 
 impl HostOperation {
-    /// Does it. What cannot be sent any more means that the session has ended.
+    /// Runs the operation. A failed send means that the session has ended.
     ///
     /// # Safety
     ///
@@ -173,7 +173,7 @@ fn each(
     [width, height, depth]: RowsExtent,
     mut step: impl FnMut(u64, u64, u64) -> Result<(), CUresult>,
 ) -> Result<(), CUresult> {
-    // Rows without gaps are one.
+    // Rows without gaps are one row.
     let dense = rows.pitch == width && (depth == 1 || rows.slice == width * height);
     let (width, height, depth) = if dense { (width * height * depth, 1, 1) } else { (width, height, depth) };
     for slice in 0..depth {

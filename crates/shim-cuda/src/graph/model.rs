@@ -8,10 +8,10 @@ use katydid_graph::{Graphs, UncapturedCall};
 
 use crate::context::stack;
 
-/// The shim, as graphs see it.
+/// The shim as a backend of graphs.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteBackend {
-    /// Tokens of what the program does, by executable graph.
+    /// Tokens of the program's operations, by executable graph.
     tokens: Mutex<HashMap<u32, Vec<u64>>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn of_process() -> &'static Graphs<RemoteBackend> {
     &GRAPHS
 }
 
-/// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
+/// Refuses calls that might wait, or change state that others rely on, while a stream capture forbids it.
 pub(crate) fn forbid() -> Result<(), CUresult> {
     of_process().forbid(UncapturedCall::Unsafe)
 }

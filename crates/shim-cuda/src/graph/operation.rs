@@ -1,8 +1,8 @@
-//! Copies and fills that only the program can do, in a stream that may come to functions of the program before.
+//! Copies and fills that only the program can do, in a stream that may have calls of the program's functions queued.
 //!
-//! Pinned memory is read and written when the stream gets there, and the call returns before. Otherwise the calling thread
-//! waits for that and does the copy itself; but the function may be waiting for that thread. So such work is given to the
-//! stream as a graph of its own, in which the upcall thread does the program's part.
+//! The driver reads and writes pinned memory when the stream reaches the copy, after the call has returned. Without this
+//! module the calling thread waits for that point and copies itself; but the function may be waiting for that thread. So
+//! such work is queued in the stream as a graph of its own, in which the upcall thread does the program's part.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
 use katydid_driver_rules::copy::DeclaredMemory;
@@ -16,10 +16,10 @@ use crate::graph::model::of_process;
 use crate::memory::pinned;
 use crate::sync::{stream, wait};
 
-/// Bytes of the largest such copy: the worker holds pinned memory for all of it meanwhile.
+/// Largest such copy, in bytes: the worker holds pinned memory for all of it meanwhile.
 const MAX_COPY_BYTES: u64 = 256 << 20;
 
-/// A copy of one row; whether it was given to the stream so.
+/// Queues a copy of one row as a graph; returns whether it did.
 pub(crate) fn copy(
     stream: CUstream,
     to: (DeclaredMemory, u64),
@@ -29,12 +29,12 @@ pub(crate) fn copy(
     if pinned::may_be_behind_functions()? { give_rows(stream, &side::row(to, from, size)) } else { Ok(false) }
 }
 
-/// A copy of rows and slices; whether it was given to the stream so.
+/// Queues a copy of rows and slices as a graph; returns whether it did.
 pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     if pinned::may_be_behind_functions()? { give_rows(stream, copy) } else { Ok(false) }
 }
 
-/// A fill; whether it was given to the stream so.
+/// Queues a fill as a graph; returns whether it did.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
     if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&CheckedMemset(*fill))?)? != SideKind::Pinned {
         return Ok(false);
@@ -43,7 +43,7 @@ pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<b
 }
 
 fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
-    // Arrays are no part of graphs.
+    // Graphs do not copy arrays.
     if rows::has_array(copy) {
         return Ok(false);
     }
@@ -54,20 +54,20 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
         return Ok(false);
     }
     let is_given = give(stream, |context| of_process().copy_params(copy, context))?;
-    // In its turn all the same: by waiting alone the stream is in order with no other.
+    // Wait in order all the same: waiting alone does not put the stream in order with others.
     if is_given && kinds.contains(&SideKind::Pageable) {
         wait::synchronize_in(stream::asked_in(stream)?, stream::wire(stream)?)?
     }
     Ok(is_given)
 }
 
-/// What a side is to such work.
+/// The kind of memory of a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SideKind {
     /// Pinned, and only the program reaches it.
     Pinned,
-    /// The program's own: the driver does not return before it has been read or written, whatever the other side is. The program
-    /// may use it at once, and so may its next copy.
+    /// The program's own: the driver does not return before it has read or written that, whatever the other side is. The
+    /// program may use it at once, and so may its next copy.
     Pageable,
     /// The worker reaches it.
     Far,
@@ -81,7 +81,8 @@ fn kind_of(side: CopySide) -> Result<SideKind, CUresult> {
     }
 }
 
-/// Gives it to the stream, in that one's context, unless the worker has no room for it: then the program may wait for its turn.
+/// Queues the work in the stream, in that one's context, unless the worker lacks memory for it: then the program may wait
+/// instead.
 fn give(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
     let context = stream::context_of(stream)?;
     let params = make(context.handle())?;

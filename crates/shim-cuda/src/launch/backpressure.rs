@@ -1,8 +1,8 @@
-//! Waiting for a slot in a stream that has functions of the program to come to.
+//! Back-pressure: waits for a slot in a stream with queued functions of the program.
 //!
-//! A driver makes a caller wait when a stream has no slot left. Here it is the worker's main loop that calls the driver, and
-//! while it waited no other thread of the program would be served; what came for it meanwhile would fill the link, behind
-//! which the end of the function could not be sent. So the thread that calls waits, before it sends.
+//! A driver makes a caller wait when a stream has no slot left. Here the worker's main loop calls the driver, and no other
+//! thread of the program would be served while it waits. Frames of those would fill the link, so that the end of the
+//! function could not be sent past them. So the calling thread waits before it sends.
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::message::cuStreamQuery;
@@ -11,16 +11,16 @@ use crate::launch::registry;
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// Before a call, outside of captures, that gives a stream something to do: waits for a slot.
+/// Waits for a slot before a call, outside of captures, that queues work in a stream.
 ///
 /// # Errors
 ///
-/// What has gone wrong in the stream, or with the stream itself.
+/// An earlier error of the stream, or an invalid stream.
 pub(crate) fn take_slot(stream: CUstream) -> Result<(), CUresult> {
     take_slots(stream, 1)
 }
 
-/// Before a call that takes slots in a driver's queue: waits until they are free.
+/// Waits for slots in a driver's queue before a call that takes them.
 ///
 /// # Errors
 ///

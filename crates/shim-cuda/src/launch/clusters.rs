@@ -1,6 +1,6 @@
-//! Clusters of blocks: what a launch may ask for is checked at the call, how many fit is asked of the worker.
+//! Clusters of blocks: the call checks a launch's cluster, and the worker answers how many fit.
 //!
-//! A limit that only the code of a kernel knows (`.maxclusterrank`) is the driver's to check, when the launch's turn comes.
+//! The driver checks a limit that only a kernel's code knows (`.maxclusterrank`), when the launch reaches it.
 #![expect(unsafe_code, reason = "reads configurations of C callers")]
 
 use katydid_cuda_sys::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, function_attribute};
@@ -15,7 +15,7 @@ use crate::context::stack;
 use crate::ffi::arguments::out;
 use crate::launch::target::LaunchTarget;
 
-/// Refuses a launch whose cluster cannot be.
+/// Refuses a launch with an impossible cluster.
 pub(crate) fn check(code: &Code, grid: [u32; 3], attributes: &[CUlaunchAttribute]) -> Result<(), CUresult> {
     // Old drivers have no such attributes, and no clusters.
     let value = |id: u32| code.attribute(id).unwrap_or(0);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use katydid_wire::facts::{DriverAnswer, FunctionFacts};
 
-    /// Code whose cluster is fixed to `cluster`, if none of it is 0, and that may have large ones.
+    /// Makes code whose cluster is fixed to `cluster`, if none of it is 0, and that may have large ones.
     fn code(cluster: [i32; 3], must: i32, large: i32) -> Code {
         let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         attributes[10].value = must;

@@ -1,4 +1,4 @@
-//! Launches as CUDA 2 had them: block, shared memory and parameters are set on the function, one call each.
+//! Launches of CUDA 2: block, shared memory and parameters are set on the function, one call each.
 #![expect(unsafe_code, reason = "reads parameters of C callers")]
 
 use std::ffi::c_void;
@@ -13,7 +13,7 @@ use crate::context::device;
 use crate::ffi::handle::object;
 use crate::launch::submit;
 
-/// Changes what is set on a function.
+/// Changes the launch state of a function.
 fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) -> R) -> Result<R, CUresult> {
     let function: Arc<Function> = object(function)?;
     let mut state = function.old.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ pub(crate) unsafe fn set_bytes(
     change(function, |_, state| state.set(offset, bytes))?
 }
 
-/// Texture references have been taken by name since CUDA 3.2; the call does nothing but look at its handles.
+/// Only checks its handles: texture references have been taken by name since CUDA 3.2.
 pub(crate) fn set_texture(function: CUfunction, _unit: i32, reference: CUtexref) -> Result<(), CUresult> {
     object(function)?;
     object(reference).map(drop)
@@ -90,7 +90,8 @@ pub(crate) fn grid_async(function: CUfunction, width: i32, height: i32, stream: 
     let state = change(function, |_, state| state.clone())?;
     let ([x, y, z], none) = (state.block, std::ptr::null_mut());
     state.with_params(|extra| {
-        // SAFETY: the list is whole and its buffer has the size that it names; a function without parameters reads neither.
+        // SAFETY: the list is complete and its buffer has the size that it names; a function without parameters reads
+        // neither.
         unsafe { submit::kernel(function, width, height, 1, x, y, z, state.shared, stream, none, extra) }
     })
 }

@@ -1,6 +1,6 @@
-//! Occupancy: asked of the worker once for each shape, then remembered with the code.
+//! Occupancy: the worker answers once for each shape, and the code's record keeps the answer.
 //!
-//! The search for the best block size runs here, with the program's own function for shared memory, as the driver's does.
+//! The search for the best block size runs here, with the program's own function for shared memory, as in the driver.
 #![expect(unsafe_code, reason = "writes pointers of C callers and calls their function")]
 
 use katydid_cuda_sys::{CUfunction, CUoccupancyB2DSize, CUresult, device_attribute, function_attribute};
@@ -12,14 +12,14 @@ use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::launch::target::LaunchTarget;
 
-/// Blocks of this shape that one multiprocessor takes.
+/// Returns how many blocks of this shape fit on a multiprocessor.
 pub(crate) fn blocks(target: &LaunchTarget, block_size: i32, dynamic: u64, flags: u32) -> Result<i32, CUresult> {
     check_flags(flags)?;
     if block_size <= 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let (function, kernel) = target.wire();
-    // The question goes to the current context.
+    // The message goes to the current context.
     let device = stack::ids().map_or(0, |home| home.device);
     target.code_on(device)?.occupancy((block_size, dynamic, flags), || {
         let message = kdOccupancy { function, kernel, blockSize: block_size, dynamicSize: dynamic, flags };
@@ -106,7 +106,7 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
     Ok(())
 }
 
-/// Dynamic shared memory that a block may have when `blocks` of them are to fit a multiprocessor.
+/// Returns the dynamic shared memory per block, in bytes, with which `blocks` blocks fit on a multiprocessor.
 ///
 /// # Safety
 ///

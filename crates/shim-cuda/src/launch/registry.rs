@@ -1,4 +1,4 @@
-//! Functions of the program that were registered to be called, and have not returned yet.
+//! Registered functions of the program that have not returned yet.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -20,31 +20,31 @@ pub(crate) enum PendingFunction {
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
 }
 
-/// What was registered and has not run yet.
+/// Registered functions that have not run yet.
 #[derive(Default)]
 pub(crate) struct Registry {
     /// The functions, with the wire ids of their streams' contexts.
     functions: upcalls::Registry<(u32, PendingFunction)>,
-    /// Functions that were registered and have not returned yet.
+    /// Number of registered functions that have not returned yet.
     pending: AtomicUsize,
-    /// The streams that will come to them.
+    /// The streams that will call them.
     streams: StreamQueues,
-    /// Contexts and streams in which a graph was launched that comes to the program, and the count of messages after the last one.
+    /// Contexts and streams with launched graphs that call the program, and the count of messages after the last launch.
     graphs: Mutex<HashMap<(u32, u32), u64>>,
-    /// How many they are: calls look at that first.
+    /// Number of entries in `graphs`: calls check it first.
     graph_count: AtomicUsize,
 }
 
 static HOST_FUNCTIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
 
-/// What was registered in this process and has not run yet.
+/// Returns the functions of this process that have not run yet.
 #[inline]
 pub(crate) fn upcalls() -> &'static Registry {
     &HOST_FUNCTIONS
 }
 
 impl Registry {
-    /// Notes a function that a stream is about to be given, by the stream's key, and its context's wire id.
+    /// Adds a function that is about to be queued in a stream, by the stream's key, and its context's wire id.
     pub(crate) fn add(&self, function: PendingFunction, stream: u64, context: u32) -> u64 {
         let token = self.new_token();
         self.streams.begin(stream, token);
@@ -53,38 +53,38 @@ impl Registry {
         token
     }
 
-    /// A token that nothing else has.
+    /// Returns a new, unique token.
     pub(crate) fn new_token(&self) -> u64 {
         self.functions.new_token()
     }
 
-    /// A context has ended, whose wire id is given: functions that its streams have not come to are not called any more, as after a
-    /// fault.
+    /// Forgets the functions of a context that ended, by its wire id: those that its streams have not reached are not called
+    /// any more, as after a fault.
     pub(crate) fn context_ended(&self, context: u32) {
         self.functions.remove_if(|(of, _)| *of == context).into_iter().for_each(|token| self.ended(token));
     }
 
-    /// A function has returned, or will not be called.
+    /// Notes that a function has returned, or will not be called.
     pub(crate) fn ended(&self, token: u64) {
         self.streams.end(token);
         self.pending.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A graph with host nodes was launched in a stream; `epoch` counts the messages up to the launch.
+    /// Notes a launch of a graph with host nodes in a stream; `epoch` counts the messages up to the launch.
     pub(crate) fn launched(&self, stream: (u32, u32), epoch: u64) {
         self.change_graphs(|graphs| {
             graphs.insert(stream, epoch);
         });
     }
 
-    /// Everything sent up to `epoch` is done.
+    /// Notes that everything sent up to `epoch` is done.
     pub(crate) fn completed(&self, epoch: u64) {
         if self.graph_count.load(Ordering::Acquire) > 0 {
             self.change_graphs(|graphs| graphs.retain(|_, last| *last > epoch));
         }
     }
 
-    /// Everything sent to a stream up to `epoch` is done.
+    /// Notes that everything sent to a stream up to `epoch` is done.
     pub(crate) fn passed(&self, stream: (u32, u32), epoch: u64) {
         if self.graph_count.load(Ordering::Acquire) > 0 {
             self.change_graphs(|graphs| graphs.retain(|of, last| *of != stream || *last > epoch));
@@ -97,29 +97,29 @@ impl Registry {
         self.graph_count.store(graphs.len(), Ordering::Release);
     }
 
-    /// Whether functions were registered that have not returned yet; those of graphs not counted.
+    /// Returns whether registered functions have not returned yet, except those of graphs.
     #[inline]
     pub(crate) fn has_pending_functions(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
     }
 
-    /// The streams that will come to them.
+    /// Returns the streams that will call them.
     pub(crate) fn streams(&self) -> &StreamQueues {
         &self.streams
     }
 
-    /// The function of a token, which is about to run or will not be called.
+    /// Removes and returns the function of a token, which is about to run or will not be called.
     pub(crate) fn take(&self, token: u64) -> Option<PendingFunction> {
         self.functions.take(token).map(|(_, function)| function)
     }
 
-    /// Starts the thread that calls functions, unless it runs already; false if the system has none.
+    /// Starts the thread that calls functions, unless it runs already; false if the system refuses a thread.
     pub(crate) fn run_thread(&self, serve: fn()) -> bool {
         self.functions.run_thread(serve)
     }
 }
 
-/// Whether a stream may still come to the program: to a function, or to its part of a graph.
+/// Returns whether a stream may still call the program: a function, or its part of a graph.
 pub(crate) fn may_call_back() -> bool {
     let upcalls = upcalls();
     let of_graphs = || upcalls.graph_count.load(Ordering::Acquire) > 0 || host_work::operations().are_expected();

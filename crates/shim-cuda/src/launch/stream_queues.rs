@@ -1,22 +1,22 @@
-//! Work that each stream has behind host functions of the program: no more than a driver's queue holds.
+//! Counts the work of each stream behind host functions of the program: no more than a driver's queue holds.
 //!
-//! Each stream has its own count. It holds all work that the stream was given since its first function that has not returned.
+//! Each stream has its own count, of all work queued since its first function that has not returned.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Pieces of work that a stream may have behind a function. NVIDIA's driver has slots for a thousand and some.
+/// Most work items of a stream behind a function. NVIDIA's driver has slots for a thousand and some.
 const MAX_QUEUED_WORK: u64 = 1000;
-/// How often a stream is asked whether it has come past functions that will not be called, as after a fault.
+/// How often a stream is asked whether it has passed functions that will not be called, as after a fault.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A stream that has functions to come to.
+/// A stream with queued functions.
 #[derive(Default)]
 struct QueuedWork {
-    /// Pieces of work that it was given since it has had any.
+    /// Work items queued since it has had functions.
     enqueued: u64,
-    /// Tokens of the functions, with what had been given before each.
+    /// Tokens of the functions, with the count of work items before each.
     functions: VecDeque<(u64, u64)>,
 }
 
@@ -26,11 +26,11 @@ impl QueuedWork {
     }
 }
 
-/// All of them, by the keys of streams.
+/// The queues of all streams, by the streams' keys.
 #[derive(Default)]
 pub(crate) struct StreamQueues {
     queues: Mutex<HashMap<u64, QueuedWork>>,
-    /// A function has returned.
+    /// Signals that a function has returned.
     ended: Condvar,
 }
 
@@ -39,14 +39,14 @@ impl StreamQueues {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream is about to be given a function.
+    /// Notes a function that is about to be queued in a stream.
     pub(crate) fn begin(&self, stream: u64, token: u64) {
         let mut queues = self.lock();
         let behind = queues.entry(stream).or_default();
         behind.functions.push_back((token, behind.enqueued));
     }
 
-    /// The function has returned, or was not given.
+    /// Notes that the function has returned, or was not queued.
     pub(crate) fn end(&self, token: u64) {
         self.lock().retain(|_, behind| {
             behind.functions.retain(|(other, _)| *other != token);
@@ -64,13 +64,13 @@ impl StreamQueues {
         is_free
     }
 
-    /// Waits a while for a queue slot.
+    /// Waits for a queue slot, at most [`QUERY_INTERVAL`].
     pub(crate) fn wait(&self, stream: u64) {
         let is_full = |queues: &mut HashMap<u64, QueuedWork>| queues.get(&stream).is_some_and(QueuedWork::is_full);
         drop(self.ended.wait_timeout_while(self.lock(), QUERY_INTERVAL, is_full));
     }
 
-    /// The stream has nothing left to come to.
+    /// Forgets a stream that has passed all its functions.
     pub(crate) fn forget(&self, stream: u64) {
         self.lock().remove(&stream);
         self.ended.notify_all();

@@ -1,7 +1,7 @@
 //! Launches: validated, packed and queued, without a reply.
 //!
-//! What NVIDIA's driver refuses at the call is refused at the call, with its codes (measured on driver 580): wrong
-//! geometry, too much shared memory, missing parameters are 1, more registers than there are 701.
+//! The call refuses the same launches as NVIDIA's driver, with its codes (measured on driver 580): wrong geometry, too much
+//! shared memory and missing parameters give 1, too many registers 701.
 #![expect(unsafe_code, reason = "reads parameters and attributes of C callers")]
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ use crate::memory::pinned;
 use crate::process::session::shim;
 use crate::sync::{stream, wait};
 
-/// Targets that a thread keeps: programs launch the same few again and again.
+/// Entries of a thread's cache of targets: programs launch the same few again and again.
 const TARGET_CACHE_ENTRIES: usize = 64;
 
 /// Bytes of a launch.
@@ -37,24 +37,25 @@ const TARGET_CACHE_ENTRIES: usize = 64;
 struct LaunchBuffer(Vec<u8>);
 
 thread_local! {
-    /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
+    /// Attributes and packed parameters of the current launch, reused to save an allocation; boxed, so that one word is
+    /// moved.
     static LAUNCH_BUFFER: Cell<Option<Box<LaunchBuffer>>> = const { Cell::new(None) };
-    /// Attributes of the launch in progress as the program gives them, kept for their memory.
+    /// The program's attributes of the current launch, reused to save an allocation.
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
-    /// Targets that this thread launched lately, by a hash of their handles.
+    /// Targets of this thread's latest launches, by a hash of their handles.
     static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_ENTRIES]> = const { RefCell::new([const { None }; TARGET_CACHE_ENTRIES]) };
 }
 
-/// A target that this thread has launched. A launch that finds its target here touches no reference count.
+/// A cached target. A launch that finds its target here touches no reference count.
 struct CachedTarget {
     handle: usize,
-    /// Another one may have had the same handle.
+    /// Distinguishes targets that have had the same handle.
     generation: u32,
     target: LaunchTarget,
 }
 
 impl CachedTarget {
-    /// Lends the target to `launch`, from the calling thread's own share if it has one.
+    /// Passes the target to `launch`, from the calling thread's cache if it is there.
     ///
     /// # Errors
     ///
@@ -76,13 +77,13 @@ impl CachedTarget {
         });
         match lent {
             Ok(Some(launched)) => launched,
-            // A thread that ends, or a launch inside of one.
+            // The thread is ending, or this is a launch inside of another one.
             _ => launch(&LaunchTarget::of(function)?),
         }
     }
 }
 
-/// Geometry of a launch: blocks, threads, bytes.
+/// Geometry of a launch: blocks, threads, shared memory in bytes.
 #[derive(Clone, Copy)]
 struct LaunchGeometry {
     grid: [u32; 3],
@@ -91,9 +92,11 @@ struct LaunchGeometry {
 }
 
 impl LaunchGeometry {
+    /// Checks that the geometry fits code and device.
+    ///
     /// # Errors
     ///
-    /// As the driver: 1 for what never fits, 701 when registers are what is missing.
+    /// As the driver: 1 for a geometry that never fits, 701 if it lacks registers.
     fn check(&self, code: &Code, device: &Device) -> Result<(), CUresult> {
         let value = |attribute: u32| device.value(attribute).unsigned_abs();
         let limits = GeometryLimits {
@@ -116,7 +119,7 @@ impl LaunchGeometry {
     fn check_code(&self, block_threads: u64, code: &Code, device: &Device) -> Result<(), CUresult> {
         let threads = code.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?.unsigned_abs();
         if block_threads > u64::from(threads) {
-            // Where registers are what limits a block, the attribute says exactly what they allow.
+            // If registers limit a block, the attribute is exactly the number of threads that they allow.
             let registers = code.attribute(function_attribute::NUM_REGS)?.unsigned_abs();
             let available = device.value(device_attribute::MAX_REGISTERS_PER_BLOCK).unsigned_abs();
             let out_of_registers = threads_by_registers(registers, available) == threads;
@@ -128,7 +131,7 @@ impl LaunchGeometry {
         if self.shared > shared { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// A cooperative grid must be on the device at once.
+    /// Checks that a cooperative grid fits on the device at once.
     fn check_cooperative(&self, target: &LaunchTarget, device: &Device) -> Result<(), CUresult> {
         let threads = rules::threads(self.block) as i32;
         let each = occupancy::blocks(target, threads, u64::from(self.shared), 0)?;
@@ -137,7 +140,7 @@ impl LaunchGeometry {
     }
 }
 
-/// Where the parameters are.
+/// The locations of the parameters.
 #[derive(Clone, Copy)]
 struct Params {
     array: *mut *mut c_void,
@@ -188,8 +191,8 @@ pub(crate) unsafe fn cooperative_kernel(
     unsafe { launch(function, shape, stream, &[rules::cooperative()], params) }
 }
 
-/// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
-/// other, which the runtime of CUDA 13 cannot ask for any more.
+/// Launches one cooperative grid per device, in created streams. Grids of several devices cannot wait for each other; the
+/// runtime of CUDA 13 can no longer ask for that.
 ///
 /// # Safety
 ///
@@ -243,7 +246,7 @@ pub(crate) unsafe fn kernel_ex(
     launched
 }
 
-/// An attribute as it travels: an event in it becomes its wire id.
+/// Makes an attribute for the worker: an event in it becomes its wire id.
 fn portable(mut attribute: CUlaunchAttribute) -> Result<CUlaunchAttribute, CUresult> {
     match attribute.id {
         launch_attribute::PROGRAMMATIC_EVENT | launch_attribute::LAUNCH_COMPLETION_EVENT => {
@@ -304,7 +307,7 @@ unsafe fn launch_now(
 ) -> Result<(), CUresult> {
     let current = stack::ids();
     let (stream, of_stream) = stream::wire_and_ids(stream, current)?;
-    // On a thread without a context the stream says which one is meant.
+    // On a thread without a context, the stream determines the context.
     let context = match (of_stream, current) {
         (Some(of_stream), None) => of_stream,
         _ => stack::active_ids()?,
@@ -313,7 +316,7 @@ unsafe fn launch_now(
     let device = &device::all()?[context.device as usize];
     let code = target.code_on(context.device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
-        // Too much shared memory is a way of being too large together.
+        // A grid with too much shared memory also exceeds the device.
         LaunchGeometry { shared: 0, ..shape }.check(code, device)?;
         shape.check_cooperative(target, device)?;
     }
@@ -350,7 +353,7 @@ unsafe fn launch_now(
     sent
 }
 
-/// Adds an attribute as the driver has it: no memory is taken for it, as it would be for its bytes by themselves.
+/// Appends an attribute in the driver's form, without an allocation for its bytes.
 fn add(block: &mut Vec<u8>, attribute: &CUlaunchAttribute) {
     block.extend_from_slice(&attribute.id.to_le_bytes());
     block.extend_from_slice(&attribute.pad);
@@ -406,7 +409,7 @@ mod tests {
     use katydid_cuda_sys::Pod as _;
     use katydid_wire::facts::{DeviceFacts, DriverAnswer, FunctionFacts};
 
-    /// As far as launches look, an H200.
+    /// Makes a device like an H200, as far as launches check it.
     fn device() -> Device {
         let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         for (id, value) in
@@ -419,7 +422,7 @@ mod tests {
         Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: false.into() }
     }
 
-    /// Code that takes blocks of `threads` at most, with `registers` for each thread.
+    /// Makes code with at most `threads` threads a block, and `registers` registers a thread.
     fn code(threads: i32, registers: i32) -> Code {
         let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         attributes[0].value = threads;

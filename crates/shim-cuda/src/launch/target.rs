@@ -1,4 +1,4 @@
-//! What a launch runs.
+//! The target of a launch.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -11,16 +11,18 @@ use crate::code::records::{Function, Kernel};
 use crate::context::record::ContextIds;
 use crate::ffi::handle::object;
 
-/// What a launch runs: programs pass kernels where functions are meant.
+/// The target of a launch: programs may pass a kernel in place of a function.
 pub(crate) enum LaunchTarget {
     Function(Arc<Function>),
     Kernel(Arc<Kernel>),
 }
 
 impl LaunchTarget {
+    /// Resolves a handle.
+    ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_HANDLE` for what is neither.
+    /// `ERROR_INVALID_HANDLE` for a handle of neither kind.
     pub(crate) fn of(function: CUfunction) -> Result<Self, CUresult> {
         object(function).map(Self::Function).or_else(|_| lookup::kernel_of_function(function).map(Self::Kernel))
     }
@@ -34,7 +36,7 @@ impl LaunchTarget {
         }
     }
 
-    /// Its name, as its module has it.
+    /// Its name in the module.
     pub(crate) fn name(&self) -> &CStr {
         match self {
             Self::Function(function) => function.name(),
@@ -53,7 +55,7 @@ impl LaunchTarget {
         }
     }
 
-    /// What is known of it on a device, which is that of its context if it has one.
+    /// Returns its properties on a device; a function's are those in its own context.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Upcalls: functions of the program that run when a stream comes to them.
+//! Upcalls: functions of the program that run when a stream reaches them.
 //!
-//! One thread runs them all, in the order in which the worker asks; the stream waits until the function has
-//! returned. The thread is started by the first registration, so most programs never have it. It takes no signals.
+//! One thread runs them all, in the order of the worker's requests; the stream waits until the function has returned. The
+//! first registration starts the thread, so most programs never have it. It takes no signals.
 #![expect(unsafe_code, reason = "calls functions of the program")]
 
 use std::ffi::c_void;
@@ -70,7 +70,7 @@ fn unregister(token: u64) {
     }
 }
 
-/// Sees to it that the worker's requests are answered, also those of graphs.
+/// Makes sure that the worker's requests are answered, also those of graphs.
 pub(crate) fn begin() -> Result<(), CUresult> {
     run_thread()?;
     enqueue(&kdUpcallsBegin {})?;
@@ -78,7 +78,7 @@ pub(crate) fn begin() -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Notes a function, and sees to it that the thread runs.
+/// Registers a function, and makes sure that the thread runs.
 fn register(pending: PendingFunction, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
     let (capture_stream, context) = (stream::capture_stream(stream)?, stream::context_of(stream)?.owner());
@@ -90,8 +90,8 @@ fn run_thread() -> Result<(), CUresult> {
     if registry::upcalls().run_thread(serve) { Ok(()) } else { Err(CUresult::ERROR_OPERATING_SYSTEM) }
 }
 
-/// Whether the worker knows of a function. Only then may this side's thread speak: what it sends passes a hold, because the
-/// GPU may be waiting for the function, and nothing may pass a hold that the worker does not wait for.
+/// Whether the worker knows of a function. Only then may the upcall thread send. Its frames pass a hold, because the GPU may
+/// be waiting for the function, and a frame may pass a hold only if the worker waits for it.
 struct UpcallGate(Mutex<bool>, Condvar);
 
 static UPCALL_GATE: UpcallGate = UpcallGate(Mutex::new(false), Condvar::new());
@@ -110,7 +110,7 @@ impl UpcallGate {
     }
 }
 
-/// Asks for what is due until the session ends.
+/// Asks the worker for due functions until the session ends.
 fn serve() {
     let Ok(shim) = shim() else { return };
     UPCALL_GATE.wait();
@@ -118,7 +118,7 @@ fn serve() {
     let (upcalls, operations) = (registry::upcalls(), host_work::operations());
     let mut done = 0;
     while let Ok(next) = shim.session.ask(0, &kdUpcallNext { done }) {
-        // On stream links, what the GPU wrote before this point has to be in the program's memory.
+        // On stream links, earlier writes of the GPU have to be in the program's memory.
         let _ = pinned::pull_for_function();
         if let Some(operation) = operations.get(next.token) {
             // SAFETY: the program promised it for every launch of the graph that the operation is of.
@@ -129,7 +129,7 @@ fn serve() {
             unsafe { run(pending, CUresult(next.status)) };
             upcalls.ended(next.token);
         }
-        // And what the function wrote, in the GPU's.
+        // And writes of the function have to be in the GPU's.
         let _ = pinned::push_used();
         done = next.token;
     }

@@ -1,4 +1,4 @@
-//! Device memory: handed out here, on arenas that the worker backs.
+//! Device memory, allocated from arenas that the worker backs.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use katydid_client::ffi::write_optional;
@@ -50,7 +50,7 @@ pub(crate) unsafe fn allocate_pitch(
     Ok(())
 }
 
-/// The block is out of use at once, and given out again when the GPU is done with what was sent before.
+/// Frees a block. It is invalid at once, and its memory is used again when the GPU has done all work sent before.
 pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     model::forbid()?;
     if address == 0 || model::of_process().free(address)? {
@@ -59,7 +59,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     free_block(address)
 }
 
-/// As [`free`], for a block that is no graph's any more.
+/// As [`free`], for a block that no longer belongs to a graph.
 pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
     match shim.regions.find(address).map(|region| region.kind) {
@@ -73,7 +73,7 @@ pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     block::free(address)
 }
 
-/// What is free on the device, and in our arena.
+/// Returns the free memory of the device, including that of its arena.
 ///
 /// # Safety
 ///

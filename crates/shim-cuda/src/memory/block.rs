@@ -1,4 +1,4 @@
-//! Blocks of device memory, out of the arenas.
+//! Blocks of device memory, allocated from the arenas.
 
 use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::CUresult;
@@ -11,7 +11,7 @@ use crate::process::session::shim;
 /// Blocks start at multiples of this many bytes, and take whole ones, as the driver's do: textures need it.
 const BLOCK_ALIGN_BYTES: u64 = 512;
 
-/// A block of the current device, in the map of addresses.
+/// Allocates a block on the current device and enters it into the address map.
 pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
     let context = stack::active()?.owner();
     if size == 0 {
@@ -26,12 +26,12 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
     Ok(address)
 }
 
-/// Frees what starts at exactly this address: it is out of use at once, and given out again when the GPU is done with what was
-/// sent before.
+/// Frees the block that starts at exactly this address. It is invalid at once, and its memory is used again when the GPU has
+/// done all work sent before.
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_VALUE` for what is no such block.
+/// `ERROR_INVALID_VALUE` for an address of no such block.
 pub(crate) fn free(address: u64) -> Result<(), CUresult> {
     let shim = shim()?;
     let is_block = |region: &Region| region.kind == RegionKind::Device;

@@ -1,4 +1,4 @@
-//! The memory behind the arenas of devices: the worker's driver backs it, and what lies idle is given back in need.
+//! The memory behind the arenas of devices: the worker's driver backs it, and idle memory is returned when memory is short.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::context::{completion, device, stack};
 use crate::memory::idle;
 use crate::process::session::shim;
 
-/// A device as the arena sees it.
+/// A device as the backing of its arena.
 pub(crate) struct DeviceBacking {
     pub(crate) ordinal: u32,
 }
@@ -48,8 +48,8 @@ impl Backing for DeviceBacking {
 /// More bytes than other programs could give back: none is asked.
 pub(crate) const UNKNOWN_IDLE_BYTES: u64 = u64::MAX;
 
-/// Has the driver allocate bytes on a device; where it finds no memory, once more when idle memory has gone
-/// back, here and then elsewhere.
+/// Has the driver allocate bytes on a device. If memory is short, this retries after idle memory was returned: first this
+/// program's, then that of other programs.
 pub(crate) fn in_need<T>(ordinal: u32, bytes: u64, attempt: impl Fn() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let is_refused = |outcome: &Result<T, CUresult>| matches!(outcome, Err(CUresult::ERROR_OUT_OF_MEMORY));
     let mut outcome = retry_until_timeout(&attempt);

@@ -1,4 +1,4 @@
-//! Pinned host memory as programs ask for it.
+//! The functions for pinned host memory.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::ffi::c_void;
@@ -17,7 +17,7 @@ use crate::memory::pinned;
 use crate::memory::registration::PAGE_BYTES;
 use crate::process::session::shim;
 
-/// Blocks from this size on go back to the system when they are freed.
+/// Blocks of at least this many bytes are returned to the system when they are freed.
 const MIN_RETURNED_BLOCK_BYTES: u64 = 2 << 20;
 
 /// # Safety
@@ -28,7 +28,8 @@ pub(crate) unsafe fn allocate(target: *mut *mut c_void, size: usize) -> Result<(
     unsafe { allocate_with_flags(target, size, 0) }
 }
 
-/// Flags are kept for the asking: every block is portable and mapped, as unified addressing has it.
+/// Allocates pinned memory. Flags are kept only for queries: every block is portable and mapped, as unified addressing
+/// requires.
 ///
 /// # Safety
 ///
@@ -63,7 +64,7 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     Ok(())
 }
 
-/// The block is used again when the GPU is done with it; a large one goes back to the system.
+/// Frees a block. It is used again when the GPU is done with it; a large one is returned to the system.
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     model::forbid()?;
     if pointer.is_null() {
@@ -79,7 +80,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     if region.size >= MIN_RETURNED_BLOCK_BYTES { host_backing::give_back(pinned) } else { Ok(()) }
 }
 
-/// The region of pinned memory that holds an address.
+/// Returns the region of pinned memory that holds an address.
 fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
     let region = shim()?.regions.find(pointer.addr() as u64);
     let is_pinned = |region: &Region| matches!(region.kind, RegionKind::Host { .. } | RegionKind::Registered { .. });
@@ -103,7 +104,7 @@ pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(),
     Ok(())
 }
 
-/// The address is the same on both sides.
+/// Returns the device address, which is the same on both sides.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! The memory behind the pinned arena: registered with the worker's driver, and given back to the system.
+//! The memory behind the pinned arena: registered with the worker's driver, and returned to the system.
 #![expect(unsafe_code, reason = "gives pages of the arena back to the system")]
 
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::context::{completion, stack};
 use crate::memory::pinned::{self, PinnedArena};
 use crate::process::session::shim;
 
-/// The pinned arena as the allocator sees it.
+/// The backing of the pinned arena.
 pub(crate) struct HostBacking;
 
 impl Backing for HostBacking {
@@ -40,7 +40,7 @@ impl Backing for HostBacking {
             return reservation.unmap(offset, size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM);
         }
         shim.session.call(pinned::any_context(), &kdHostUnregister { address: range.start, size })?;
-        // SAFETY: a whole piece of the pinned arena's mapping, which no block is in and no code refers to.
+        // SAFETY: a whole piece of the pinned arena's mapping; no block lies in it and no code refers to it.
         unsafe { shared_pages::remove(range) };
         Ok(())
     }
@@ -54,14 +54,14 @@ fn arena() -> Result<&'static PinnedArena, CUresult> {
     pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
-/// Gives large unused pieces back to the system, once the GPU is done with them.
+/// Returns large unused pieces to the system, once the GPU is done with them.
 pub(crate) fn give_back(pinned: &PinnedArena) -> Result<(), CUresult> {
     pinned.arena.release_until(completion::synchronize_all()?);
     pinned.arena.trim(&HostBacking);
     Ok(())
 }
 
-/// A context has ended, and with it the registrations made in it: they are made again in one that is still there.
+/// Registers the arena's memory again after a context ended, and with it the registrations made in it, in another context.
 pub(crate) fn register_again() -> Result<(), CUresult> {
     let shim = shim()?;
     let Some(pinned) = pinned::get() else { return Ok(()) };

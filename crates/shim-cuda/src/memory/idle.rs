@@ -1,7 +1,8 @@
-//! Memory of devices that the program has freed: kept for its next allocation, and given back when another program needs it.
+//! Idle device memory, which the program has freed: kept for its next allocation, and given back when another program needs
+//! it.
 //!
-//! Natively it would be the driver's at once. One thread listens for that, from when much has lain idle for the first time:
-//! the program itself may make no call for hours. It sleeps until the worker notifies it.
+//! Natively the driver has it back at once. Here a thread waits for the worker to ask. It starts when much memory is idle
+//! for the first time, because the program itself may make no call for hours. It sleeps until the worker notifies it.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -16,12 +17,12 @@ use crate::context::device::{self, Device};
 use crate::context::{completion, record, stack};
 use crate::process::session::{Shim, shim};
 
-/// Idle bytes from which on a thread is worth its cost.
+/// Idle bytes that make the thread worth its cost.
 const MIN_IDLE_BYTES: u64 = 32 << 20;
-/// It calls no function of the program.
+/// Stack of the thread, in bytes: it calls no function of the program.
 const IDLE_STACK_BYTES: usize = 256 << 10;
 
-/// A device's arena as this library itself uses it, outside of any call.
+/// A device's arena as the shim itself uses it, outside of any call.
 struct IdleBacking {
     ordinal: u32,
     position: i32,
@@ -43,24 +44,24 @@ impl Backing for IdleBacking {
     }
 }
 
-/// Gives a range back. That means the same in any context, and without one.
+/// Gives a range back to the worker. The result is the same in any context, and without one.
 pub(crate) fn shrink(device: i32, range: &Range<u64>) -> Result<(), CUresult> {
     let message = kdDeviceShrink { device, address: range.start, size: range.end - range.start };
     shim()?.session.call(stack::wire().unwrap_or(0), &message).map(drop)
 }
 
-/// Frees a block of a device, which is used again when the GPU has passed `epoch` messages.
+/// Frees a block of a device. It is used again when the GPU has passed `epoch` messages.
 ///
 /// # Errors
 ///
-/// `ERROR_INVALID_VALUE` for what is no block.
+/// `ERROR_INVALID_VALUE` for an address of no block.
 pub(crate) fn free(device: &Device, address: u64, epoch: u64) -> Result<(), CUresult> {
     let unused = device.memory.free(address, epoch).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     note(device, unused);
     Ok(())
 }
 
-/// Notes how many bytes of a device's memory are the program's and not in use.
+/// Tells the worker when a device has much memory that the program owns and does not use.
 fn note(device: &Device, unused: u64) {
     if unused >= MIN_IDLE_BYTES
         && !device.is_idle.load(Ordering::Relaxed)
@@ -81,13 +82,13 @@ fn announce(device: &Device) -> Result<(), CUresult> {
     if is_there { shim.session.enqueue(context, &kdReclaimWait { device: device.position as u32 }) } else { Ok(()) }
 }
 
-/// Does what the worker asks for until the session ends.
+/// Answers the worker's reclaim requests until the session ends.
 fn serve(shim: &Shim, devices: &[Device]) {
     while let Ok(number) = shim.session.next_reclaim_request() {
         let Ok(reply) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
         for (ordinal, device) in devices.iter().enumerate() {
             if reply.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {
-                // What cannot be given back stays: the worker hears that this is all.
+                // Memory that cannot be given back stays: the worker hears that this is all.
                 let _ = give_back(ordinal as u32);
             }
         }
@@ -97,7 +98,7 @@ fn serve(shim: &Shim, devices: &[Device]) {
     }
 }
 
-/// Gives back what lies idle of a device; how many bytes.
+/// Gives back a device's idle memory; returns the bytes.
 pub(crate) fn give_back(ordinal: u32) -> Result<u64, CUresult> {
     let device = &device::all()?[ordinal as usize];
     Ok(device.memory.give_back(&IdleBacking { ordinal, position: device.position as i32 }))

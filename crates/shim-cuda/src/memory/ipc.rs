@@ -1,11 +1,11 @@
-//! Memory and events between programs of one server.
+//! CUDA IPC: memory and events shared by programs of one server.
 //!
-//! A handle of memory names the worker that exports it, and where in what is exported the memory lies. Opening maps that into a
-//! reservation of this program's own; the same handle opened again gives the same address. A handle of an event names the
-//! worker too, which gives the importer's the driver's handle: that is another one after a restore, the name is not.
+//! A memory handle names the worker that exports it, and the offset of the memory in the exported block. Opening maps the
+//! block into a reservation of this program; the same handle opened again gives the same address. An event handle names the
+//! worker too, which gives the importer's worker the driver's handle. That handle changes with a restore; the name does not.
 //!
-//! A name holds the generation of the exporter's job. Handles that were given out before this program's job was restored lead
-//! to its members as they are since, not to those of other restores.
+//! A name holds the generation of the exporter's job. If a handle is older than a restore of this program's job, it leads to
+//! the members of this restore, not to those of other restores.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,26 +30,26 @@ use crate::process::session::shim;
 use crate::sync::event::{CompletionRecord, EVENTS, Event};
 use crate::sync::stream::UnorderedWork;
 
-/// First bytes of a handle of memory.
+/// First bytes of a memory handle.
 const MEMORY_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDM";
-/// First bytes of a handle of an event; the name follows.
+/// First bytes of an event handle; the name follows.
 const EVENT_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDE";
 /// Bytes of an exporter's name.
 pub(crate) const EXPORTER_NAME_BYTES: usize = 32;
 
-/// What a handle of memory says.
+/// The contents of a memory handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryName {
     name: [u8; EXPORTER_NAME_BYTES],
-    /// Bytes that are exported.
+    /// Bytes of the exported block.
     block_size: u64,
-    /// Where among them the memory begins.
+    /// Offset of the memory in it.
     offset: u64,
-    /// The worker's ordinal of the device, in 16 bits, above the bytes of the memory.
+    /// The worker's ordinal of the device in the upper 16 bits, and the size of the memory below.
     size_and_device: u64,
 }
 
-/// Bits of a size beside which there is room for a device.
+/// Bits of a size, which leave room for the device.
 const SIZE_BITS: u32 = 48;
 
 impl MemoryName {
@@ -61,7 +61,7 @@ impl MemoryName {
         CUipcMemHandle { reserved }
     }
 
-    /// None for what no program of Katydid's has made.
+    /// Decodes a handle; none unless a program under Katydid made it.
     fn decode(handle: &CUipcMemHandle) -> Option<Self> {
         let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
         let (name, rest) = rest.split_first_chunk::<EXPORTER_NAME_BYTES>()?;
@@ -84,15 +84,15 @@ impl MemoryName {
 #[derive(Debug, Clone, Copy)]
 struct OpenMemory {
     exported: MemoryName,
-    /// First address of all that is exported, and the bytes reserved for it.
+    /// First address of the mapped block, and the bytes reserved for it.
     start: u64,
     /// How often it may still be closed.
     count: u32,
-    /// It came from a pool: it is freed, not closed.
+    /// Whether it came from a pool: it is then freed, not closed.
     is_pooled: bool,
 }
 
-/// By the address that the program knows.
+/// Open memories, by the address that the program knows.
 #[derive(Debug)]
 struct OpenMemories {
     memories: Mutex<BTreeMap<u64, OpenMemory>>,
@@ -106,11 +106,11 @@ impl OpenMemories {
     }
 }
 
-/// First addresses of this program's memory that has handles.
+/// First addresses of this program's memory with handles.
 #[derive(Debug, Default)]
 struct ExportedBlocks {
     addresses: Mutex<BTreeSet<u64>>,
-    /// There was ever one: most programs export nothing, and free often.
+    /// Whether there ever was one: most programs export nothing, and free often.
     is_any: AtomicBool,
 }
 
@@ -134,12 +134,12 @@ pub(crate) fn generation() -> u64 {
     generations().first().copied().unwrap_or(0)
 }
 
-/// A name as workers import by it: with the generations of this program's job behind it.
+/// Makes the name that workers import by: the exporter's name and the generations of this program's job.
 pub(crate) fn import_name(name: [u8; EXPORTER_NAME_BYTES]) -> Vec<u8> {
     name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
-/// Memory is about to be freed: its handles lead to nothing from here on, also for a program that hears of it right after this.
+/// Invalidates the handles of memory that is about to be freed, before any other program can learn of the free.
 pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
     if !EXPORTED_BLOCKS.take(address) {
         return Ok(());
@@ -147,7 +147,7 @@ pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
     shim()?.session.call(0, &kdMemoryEndExport { address }).map(drop)
 }
 
-/// The handle of memory from `cuMemAlloc` and the other functions that allocate.
+/// Returns the handle of memory from `cuMemAlloc` and the other functions that allocate.
 ///
 /// # Safety
 ///
@@ -160,7 +160,7 @@ pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdevic
     Ok(())
 }
 
-/// The handle of memory in a device's arena.
+/// Returns the handle of memory in a device's arena.
 pub(crate) fn export(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
     let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
@@ -176,7 +176,7 @@ pub(crate) fn export(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     Ok(MemoryName { name, block_size: reply.size, offset: reply.offset, size_and_device }.encode())
 }
 
-/// The same address for a handle that is open already.
+/// Opens a handle; one that is open already gives the same address.
 ///
 /// # Safety
 ///
@@ -190,7 +190,7 @@ pub(crate) unsafe fn open_memory(target: *mut CUdeviceptr, handle: CUipcMemHandl
     Ok(())
 }
 
-/// The form of CUDA 4.1, which opens no handle that is open already.
+/// The form of CUDA 4.1, which refuses a handle that is open already.
 ///
 /// # Safety
 ///
@@ -211,7 +211,7 @@ fn is_open(handle: &CUipcMemHandle) -> Result<bool, CUresult> {
     Ok(OPEN_MEMORIES.lock().values().any(|open| open.exported == exported && !open.is_pooled))
 }
 
-/// The address of what a handle stands for; the same one for a handle that is open already.
+/// Returns the address of a handle's memory; the same one for a handle that is open already.
 pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUresult> {
     let exported = MemoryName::decode(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let mut memories = OPEN_MEMORIES.lock();
@@ -227,12 +227,12 @@ pub(crate) fn open(handle: &CUipcMemHandle, is_pooled: bool) -> Result<u64, CUre
     Ok(address)
 }
 
-/// Whether memory of another program's pool begins here.
+/// Returns whether memory of another program's pool begins here.
 pub(crate) fn is_pooled(address: CUdeviceptr) -> bool {
     OPEN_MEMORIES.lock().get(&address).is_some_and(|open| open.is_pooled)
 }
 
-/// Maps what is exported at addresses of this program's.
+/// Maps an exported block at an address of this program.
 fn map(exported: &MemoryName) -> Result<u64, CUresult> {
     let shim = shim()?;
     let ordinal = device::all()?.iter().position(|device| device.position == exported.position());
@@ -250,12 +250,12 @@ fn map(exported: &MemoryName) -> Result<u64, CUresult> {
     Ok(start)
 }
 
-/// The memory goes with the last close; the exporter's stays.
+/// Closes memory, which is unmapped with the last close. The exporter's stays.
 pub(crate) fn close_memory(address: CUdeviceptr) -> Result<(), CUresult> {
     if is_pooled(address) { Err(CUresult::ERROR_INVALID_VALUE) } else { close(address) }
 }
 
-/// As [`close_memory`], for either sort.
+/// As [`close_memory`], for both kinds.
 pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     stack::active()?;
     let shim = shim()?;
@@ -273,7 +273,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     virtual_memory::unreserve(start, exported.block_size as usize)
 }
 
-/// The handle of an event that was made for it (`CU_EVENT_INTERPROCESS`).
+/// Returns the handle of an event that was made for IPC (`CU_EVENT_INTERPROCESS`).
 ///
 /// # Safety
 ///
@@ -290,13 +290,13 @@ pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent)
     Ok(())
 }
 
-/// The name that a handle of an event holds; none in what no program of Katydid's has made.
+/// Returns the name in an event handle; none unless a program under Katydid made it.
 fn event_name(handle: &CUipcEventHandle) -> Option<[u8; EXPORTER_NAME_BYTES]> {
     let (magic, rest) = handle.reserved.split_first_chunk()?;
     rest.first_chunk().copied().filter(|_| *magic == EVENT_HANDLE_MAGIC)
 }
 
-/// An event of another program, as one of this program's own.
+/// Opens an event of another program as one of this program.
 ///
 /// # Safety
 ///

@@ -1,9 +1,9 @@
-//! Managed memory: blocks of the pinned arena, which program and GPU reach at one address.
+//! Managed memory: blocks of the pinned arena, which program and GPU use at one address.
 //!
 //! On a shared-memory link both see the same pages at any time. On a stream link every block is pushed before a launch,
-//! because kernels follow pointers that no parameter shows, and what the GPU wrote is taken back at synchronisations;
-//! so the program must synchronise before it looks, which the device's attributes say (no concurrent access). Advice
-//! and prefetching are checked and kept here: the memory stays where both reach it.
+//! because kernels follow pointers that no parameter shows, and writes of the GPU are pulled back at synchronizations. So
+//! the program must synchronize before it reads, as the device's attributes say (no concurrent access). Advice and
+//! prefetches are checked and kept here: the memory stays where both reach it.
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
@@ -26,9 +26,9 @@ use crate::memory::{pinned, system_atomics};
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// What the program has advised of ranges.
+/// The program's advice on ranges.
 static ADVICE_BOOK: Book = Book::new();
-/// Devices that advice can name.
+/// Number of devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
     Ok(device::all()?.len())
 }
@@ -53,7 +53,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     Ok(())
 }
 
-/// `cuMemFree` of a managed block: waits for the GPU, as the driver does, then ends it.
+/// Answers `cuMemFree` for a managed block: waits for the GPU, as the driver does, then frees it.
 pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
     let region = shim.regions.remove(address, |region| region.kind == RegionKind::Managed);
@@ -65,8 +65,8 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     pinned.arena.free(address, shim.session.enqueued()).map(drop).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Has a block of the arena, which is not handed out yet, count as memory of a device: in a context of a wire id or, with 0, in
-/// none. Where there is no room for it, it goes back to the arena.
+/// Counts a new block of the arena as memory of a device: in a context by wire id or, with 0, in none. If the device has no
+/// room for it, the block returns to the arena.
 pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> Result<(), CUresult> {
     let shim = shim()?;
     let held = in_need(ordinal, size, || shim.session.call(context, &kdManagedCreate { address, size }));
@@ -77,18 +77,18 @@ pub(crate) fn hold(ordinal: u32, (address, size): (u64, u64), context: u32) -> R
     })
 }
 
-/// A block counts no more. Said before another one can lie at its address.
+/// Ends the count of a block, before another one can have its address.
 pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
     shim()?.session.enqueue(stack::wire().unwrap_or(0), &kdManagedDestroy { address })
 }
 
-/// Counts one managed block more.
+/// Counts one more managed block.
 pub(crate) fn count() {
     MANAGED_BLOCKS.begin();
     system_atomics::warn();
 }
 
-/// What is known of a block goes with it.
+/// Forgets advice and count of a block.
 pub(crate) fn forget(region: &Region) {
     ADVICE_BOOK.forget(region.start, region.size);
     MANAGED_BLOCKS.end();
@@ -101,17 +101,17 @@ pub(crate) fn check(start: u64, size: u64) -> Result<(), CUresult> {
     if inside { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// A place that memory can be wanted at.
+/// Returns the target of advice for a location.
 pub(crate) fn target(location: CUmemLocation) -> Result<AdviceTarget, CUresult> {
     AdviceTarget::of_location(location, devices()?)
 }
 
-/// Remembers where a range that was checked is wanted.
+/// Stores the target of a prefetch for a checked range.
 pub(crate) fn note_prefetch(start: u64, size: u64, target: AdviceTarget) {
     ADVICE_BOOK.prefetch(start, size, target);
 }
 
-/// Stored, and returned by queries.
+/// Stores advice, which queries return.
 pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
@@ -119,7 +119,7 @@ pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUde
     Ok(())
 }
 
-/// Advice for a location, stored and returned by queries.
+/// Stores advice for a location, which queries return.
 pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
@@ -127,7 +127,7 @@ pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: 
     Ok(())
 }
 
-/// Where the memory was wanted is remembered.
+/// Stores the target of a prefetch.
 pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, stream: CUstream) -> Result<(), CUresult> {
     stack::active()?;
     stream::wire(stream)?;
@@ -137,7 +137,7 @@ pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, strea
     Ok(())
 }
 
-/// The location where the memory was wanted is remembered; there are no flags.
+/// Stores the target of a prefetch to a location; there are no flags.
 pub(crate) fn prefetch_to(
     start: CUdeviceptr,
     size: usize,
@@ -154,7 +154,7 @@ pub(crate) fn prefetch_to(
     Ok(())
 }
 
-/// The values are 4 bytes each; only the list of accessors has room for several.
+/// Answers a query of one attribute. Values have 4 bytes each; only the list of accessors has room for several.
 ///
 /// # Safety
 ///
@@ -176,7 +176,7 @@ pub(crate) unsafe fn range_attribute(
     Ok(())
 }
 
-/// One after the other; the first that fails ends the call.
+/// Answers queries one after the other; the first failure ends the call.
 ///
 /// # Safety
 ///
@@ -201,7 +201,7 @@ pub(crate) unsafe fn range_attributes(
     Ok(())
 }
 
-/// Only checked: host and devices may use the memory at any time that the link allows.
+/// Only checks: host and devices may use the memory at any time that the link allows.
 pub(crate) fn attach(stream: CUstream, address: CUdeviceptr, length: usize, flags: u32) -> Result<(), CUresult> {
     stack::active()?;
     stream::wire(stream)?;

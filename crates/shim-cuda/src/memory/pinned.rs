@@ -1,15 +1,16 @@
 //! Pinned host memory: an arena at the same address on both sides.
 //!
-//! With shared memory both sides see the same pages, so nothing has to be done for a GPU to reach them but register
-//! them once. On a stream link the worker has pages of its own at the same address. They are made equal where the GPU
-//! could tell: a block that a launch names is pushed before it, and after a synchronisation what the GPU changed, and
-//! only that, is written back. A block that no launch named does not exist in the worker: a stray access is a fault.
-//! Memory of the program's own that it registered is treated so on every link (see [`crate::memory::registered`]).
+//! With shared memory both sides see the same pages; they are only registered once for the GPU. On a stream link the worker
+//! has its own pages at the same address. They are made equal where the GPU could tell: a block that a launch names is
+//! pushed before it. After a synchronization, only those bytes that the GPU changed are written back. A block that no launch
+//! named does not exist in the worker: a stray access is a fault. The program's own registered memory is treated so on every
+//! link (see [`crate::memory::registered`]).
 //!
-//! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
-//! upcall thread takes back and pushes too. The GPU waits for it, so it waits for no thread that may wait for the GPU: pages are
-//! made and given back with the table of copies unlocked ([`PageState`]), and the worker answers for their contents at once.
-//! Where a checkpoint holds frames, the thread with the table unlocks it until frames flow again ([`with_copies`]).
+//! A function of the program that a stream calls reads earlier writes of the GPU, and later work reads the function's
+//! writes. So the upcall thread pulls and pushes too. The GPU waits for this thread, so it must not wait for a thread that
+//! may wait for the GPU. Pages are made and released with the table of copies unlocked ([`PageState`]), and the worker
+//! answers for their contents at once. If a checkpoint holds frames, the thread with the table unlocks it until frames flow
+//! again ([`with_copies`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
@@ -36,38 +37,38 @@ use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// Bytes of one message that pushes.
+/// Bytes of one push message.
 const PUSH_MESSAGE_BYTES: usize = 512 << 10;
-/// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
-/// together; what lies closer is not written by the GPU and the program at the same time.
+/// Unit of comparing and pushing, in bytes. Flags that kernels and programs wait for have 4 bytes, or two such words, which
+/// are pushed together. GPU and program do not write memory that lies closer at the same time.
 const WORD_BYTES: usize = 4;
-/// Most runs of changed words of a page that are pushed by themselves.
+/// Most runs of changed words of a page that are pushed separately.
 const MAX_SINGLE_RUNS: usize = 16;
 
-/// The pinned arena, and what the worker has of it.
+/// The pinned arena, and the worker's copies of it.
 pub(crate) struct PinnedArena {
     pub(crate) arena: Arena,
-    /// Both sides see the same pages.
+    /// Whether both sides see the same pages.
     pub(crate) is_shared: bool,
     pub(super) start: u64,
-    /// Whole pages that the worker has its own of, by address: blocks on a stream link, registered memory on any.
+    /// Whole pages of which the worker has its own, by address: blocks on a stream link, registered memory on any.
     copies: Mutex<PageCopies>,
-    /// Pages have come or gone.
+    /// Signals that pages were made or released.
     moved: Condvar,
     /// Blocks that kernels reach though no launch names them, by address; locked before `copies`.
     flags: Mutex<BTreeMap<u64, Region>>,
-    /// How many they are: most programs have none, and their launches need not look.
+    /// Number of entries in `flags`: most programs have none, and their launches need not lock.
     flag_count: AtomicUsize,
 }
 
 static PINNED_MEMORY: OnceLock<PinnedArena> = OnceLock::new();
 
-/// Sets the pinned arena, unless it is known.
+/// Sets the pinned arena, unless it is set.
 pub(crate) fn fill(pinned: PinnedArena) {
     let _ = PINNED_MEMORY.set(pinned);
 }
 
-/// The pinned arena; none when the two sides found no common range for it.
+/// Returns the pinned arena; none if the two sides found no common range for it.
 #[inline]
 pub(crate) fn get() -> Option<&'static PinnedArena> {
     PINNED_MEMORY.get()
@@ -79,39 +80,39 @@ type PageCopies = BTreeMap<u64, PageCopy>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageState {
     There,
-    /// A thread is having them made, or given back.
+    /// A thread is having them made, or released.
     Moving,
 }
 
-/// Pages in the worker, as far as this side knows them.
+/// The worker's pages, as far as the shim knows them.
 struct PageCopy {
     standing: PageState,
-    /// Wire id of the context that it was made in, and goes with.
+    /// Wire id of the context in which they were made, and with which they end.
     context: u32,
-    /// What the worker's pages held when last seen; as long as they.
+    /// Contents of the worker's pages when last seen, of the same length.
     contents: Vec<u8>,
-    /// Count of messages after which no launch has named it.
+    /// Count of messages after which no launch has named them.
     used_at: u64,
-    /// A launch has named it since the GPU was last known to be done with it.
+    /// Whether a launch has named them since the GPU was last known to be done with them.
     is_used: bool,
-    /// The only context and stream whose launches have; none when there are several.
+    /// The only context and stream whose launches named them; none if there are several.
     user: Option<(u32, u32)>,
-    /// Launches that have named it and are not sent yet.
+    /// Launches that have named them and are not sent yet.
     pending: u32,
 }
 
 impl PageCopy {
-    /// Pages that no launch has named.
+    /// Makes pages that no launch has named.
     fn new(context: u32, contents: Vec<u8>) -> Self {
         Self { standing: PageState::There, context, contents, used_at: 0, is_used: false, user: None, pending: 0 }
     }
 
-    /// The GPU may be at work with the pages.
+    /// Returns whether the GPU may be using the pages.
     fn is_at_work(&self) -> bool {
         self.is_used && self.standing == PageState::There
     }
 
-    /// A launch in a stream is about to be sent that names it.
+    /// Notes that a launch in a stream is about to be sent that names them.
     fn name(&mut self, user: Option<(u32, u32)>) {
         self.user = user.filter(|_| !self.is_used || self.user == user);
         self.is_used = true;
@@ -119,11 +120,11 @@ impl PageCopy {
     }
 }
 
-/// Blocks that a launch has named; the caller reports when the launch was sent, or could not be.
+/// Blocks that a launch has named. The caller reports that the launch was sent, or could not be.
 pub(crate) struct NamedBlocks(Vec<u64>);
 
 impl NamedBlocks {
-    /// The launch is on its way.
+    /// Notes that the launch was sent.
     pub(crate) fn sent(self) {
         let Self(starts) = self;
         let Ok(Some((shim, pinned))) = unshared() else { return };
@@ -141,7 +142,7 @@ impl NamedBlocks {
 }
 
 impl PinnedArena {
-    /// The arena that both sides agreed on, if they did, over `memory` when it is shared.
+    /// Makes the arena if both sides agreed on one, over `memory` if that is shared.
     pub(crate) fn new(arenas: &NegotiatedArenas, memory: Option<OwnedFd>) -> Result<Option<Self>, ReserveError> {
         let Some(reservation) = &arenas.pinned else { return Ok(None) };
         let range = reservation.range();
@@ -151,12 +152,12 @@ impl PinnedArena {
         let start = range.start;
         let (copies, moved, flags, flag_count) = <(Mutex<_>, Condvar, Mutex<_>, AtomicUsize)>::default();
         let is_shared = memory.is_some();
-        // A driver gets each piece registered by itself.
+        // A driver registers each piece separately.
         Ok(Some(Self { arena: Arena::of_parts(range), is_shared, start, copies, moved, flags, flag_count }))
     }
 
-    /// A block that the program asked to have mapped for kernels, in a context of a wire id. Where the worker has pages of
-    /// its own, a small one is there from now on; a large one when a launch names it, as any other.
+    /// Notes a block that the program wants mapped for kernels, in a context by wire id. If the worker has its own pages,
+    /// those of a small block exist from now on; those of a large one when a launch names it, as for any other.
     pub(crate) fn follow(&self, region: &Region, context: u32) {
         if self.is_shared || region.size > PAGE_BYTES {
             return;
@@ -165,7 +166,7 @@ impl PinnedArena {
         flags.insert(region.start, *region);
         self.flag_count.store(flags.len(), Ordering::Release);
         drop(flags);
-        // What fails here is tried again before the next launch, which reports the failure.
+        // A failure here is repeated before the next launch, which reports it.
         let _ = push_flags(context);
     }
 
@@ -181,12 +182,12 @@ impl PinnedArena {
         }
     }
 
-    /// The table of copies, which no thread locks while it waits for the GPU.
+    /// Locks the table of copies, which no thread locks while it waits for the GPU.
     fn copies(&self) -> MutexGuard<'_, PageCopies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table of copies, once no thread moves any of these pages. Not for the upcall thread.
+    /// Locks the table of copies, once no thread moves any of these pages. Not for the upcall thread.
     fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, PageCopies> {
         let is_moving = |copies: &mut PageCopies| {
             overlapping(copies, pages)
@@ -196,16 +197,16 @@ impl PinnedArena {
         self.moved.wait_while(self.copies(), is_moving).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread that moved pages has done so.
+    /// Ends a move of pages and wakes waiting threads.
     fn tell_moved(&self, change: impl FnOnce(&mut PageCopies)) {
         change(&mut self.copies());
         self.moved.notify_all();
     }
 
-    /// A block has ended with its context, whose wire id is given.
+    /// Forgets a block that ended with its context, by wire id.
     pub(crate) fn ended(&self, region: &Region, context: u32) {
         self.copies().retain(|_, copy| copy.context != context);
-        // Pages made in another context stay until that one ends, when the worker cannot be asked any more.
+        // Pages made in another context stay until that one ends, when the worker can no longer be asked.
         let _ = self.forget(region);
         // Its addresses are free at once: the worker ends the context before it sees any later message.
         if region.is_pinned() || region.is_managed_block() {
@@ -213,12 +214,12 @@ impl PinnedArena {
         }
     }
 
-    /// A context ends, and the worker's pages that were made in it.
+    /// Forgets the worker's pages that were made in a context that ends.
     pub(crate) fn context_ended(&self, context: u32) {
         self.copies().retain(|_, copy| copy.context != context);
     }
 
-    /// The pages in the worker of a block that was freed go, but those that others need.
+    /// Releases the worker's pages of a freed block, except those that other blocks need.
     pub(crate) fn forget(&self, region: &Region) -> Result<(), CUresult> {
         self.unfollow(region);
         let (shim, pages) = (shim()?, pages(region));
@@ -246,12 +247,12 @@ impl PinnedArena {
         left
     }
 
-    /// A variable in memory that both use, whose bytes in the worker are `known`.
+    /// Adds a managed variable or host mapping, with the worker's `contents`.
     pub(crate) fn adopt(&self, start: u64, context: u32, contents: Vec<u8>) {
         self.copies().insert(start, PageCopy::new(context, contents));
     }
 
-    /// Whether a launch has named the block since the GPU was last known to be done with it.
+    /// Returns whether a launch has named the block since the GPU was last known to be done with it.
     pub(crate) fn is_in_use(&self, region: &Region) -> bool {
         let copies = self.copies();
         overlapping(&copies, &pages(region)).iter().any(|start| copies.get(start).is_some_and(|copy| copy.is_used))
@@ -262,12 +263,12 @@ pub(super) fn any_context() -> u32 {
     stack::wire().unwrap_or(0)
 }
 
-/// Whether the worker's driver gave it its memory there, which no message gives back.
+/// Returns whether the worker's driver allocated the memory, which no message releases.
 fn is_of_worker(region: &Region) -> bool {
     matches!(region.kind, RegionKind::Shared { .. } | RegionKind::HostMapped)
 }
 
-/// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.
+/// Returns the range that the worker has its own copy of: the whole pages of a block; of a variable, the variable alone.
 fn pages(region: &Region) -> Range<u64> {
     if is_of_worker(region) {
         return region.start..region.start + region.size;
@@ -275,14 +276,14 @@ fn pages(region: &Region) -> Range<u64> {
     region.start / PAGE_BYTES * PAGE_BYTES..(region.start + region.size).next_multiple_of(PAGE_BYTES)
 }
 
-/// First addresses of the copies that share a page with `pages`.
+/// Returns the first addresses of the copies that share a page with `pages`.
 fn overlapping(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<u64> {
     let below = copies.range(..pages.end).rev();
     let touching = below.take_while(|(start, copy)| **start + copy.contents.len() as u64 > pages.start);
     touching.map(|(start, _)| *start).collect()
 }
 
-/// What of `pages` no copy has yet.
+/// Returns those parts of `pages` without a copy, from the last to the first.
 fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>> {
     let (mut gaps, mut end) = (Vec::new(), pages.end);
     // From the last to the first.
@@ -299,7 +300,7 @@ fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>>
     gaps
 }
 
-/// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
+/// Returns the arena if memory has to be made equal: on a stream link, or if there is memory outside of it.
 pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static PinnedArena)>, CUresult> {
     let shim = shim()?;
     let differs = |pinned: &&PinnedArena| !pinned.is_shared || REGISTERED_BLOCKS.is_any() || MANAGED_VARIABLES.is_any();
@@ -307,8 +308,8 @@ pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static PinnedArena)>
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
 
-/// Before a launch in a stream of a context: pushes every pinned block that a parameter of one of its kernels points into, and
-/// all managed ones. Where nothing has to be made equal the parameters are not looked at, of which a graph may have very many.
+/// Pushes, before a launch in a stream of a context, every pinned block that a parameter of one of its kernels points into,
+/// and all managed ones. If nothing has to be made equal, parameters are not read: a graph may have very many.
 pub(crate) fn push_named<'a>(
     kernels: impl IntoIterator<Item = &'a [u8]>,
     context: u32,
@@ -317,7 +318,7 @@ pub(crate) fn push_named<'a>(
     let mut named = NamedBlocks(Vec::new());
     let Some((shim, pinned)) = unshared()? else { return Ok(named) };
     push_flags(context)?;
-    // The id of a thread's own stream means another one in each thread.
+    // The id of a thread's own stream means a different stream in each thread.
     let user = (!stream::is_of_thread(stream)).then_some((context, stream));
     let follows_blocks = MANAGED_BLOCKS.is_any() && !pinned.is_shared;
     if follows_blocks || MANAGED_VARIABLES.is_any() {
@@ -355,8 +356,8 @@ fn push(
     })
 }
 
-/// Runs `work`, which locks the table of copies and sends. It does not wait for frames that are held, because the upcall
-/// thread needs the table meanwhile: it unlocks the table, and does all that is left once frames flow.
+/// Runs `work`, which locks the table of copies and sends. It must not wait for held frames, because the upcall thread needs
+/// the table meanwhile: it unlocks the table, and repeats the rest once frames flow.
 fn with_copies(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
     loop {
         match with_lock_held(true, &mut work) {
@@ -366,14 +367,14 @@ fn with_copies(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> R
     }
 }
 
-/// Before a launch in a context: pushes what the program wrote into blocks that kernels reach unnamed.
+/// Pushes, before a launch in a context, what the program wrote into blocks that kernels reach unnamed.
 fn push_flags(context: u32) -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     if pinned.flag_count.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
     with_copies(shim, || {
-        // In hand throughout: a block that is in there is not freed.
+        // Locked throughout: a block in the table is not freed.
         let flags = pinned.flags();
         flags.values().try_for_each(|region| {
             let mut copies = with_worker_pages(shim, pinned, region, context)?;
@@ -386,8 +387,8 @@ fn push_flags(context: u32) -> Result<(), CUresult> {
     })
 }
 
-/// Before the worker goes on behind a function of the program's: pushes what that wrote into blocks that launches on their way
-/// have named.
+/// Pushes a function's writes into blocks that launches on their way have named, before the worker goes on after the
+/// function.
 pub(crate) fn push_used() -> Result<(), CUresult> {
     let Some((shim, pinned)) = unshared()? else { return Ok(()) };
     let mut copies = pinned.copies();
@@ -397,9 +398,9 @@ pub(crate) fn push_used() -> Result<(), CUresult> {
         .try_for_each(|(start, copy)| push_changes(shim, 0, *start, copy))
 }
 
-/// The table of copies, with the worker's pages of a block in it: they are made where they are not there. None are of a block that
-/// another thread has freed since it was found: that thread takes it out of the map of addresses, and then its pages out
-/// of the table, before its memory goes.
+/// Locks the table of copies with the worker's pages of a block in it, and makes missing pages. It makes none for a block
+/// that another thread has freed since it was found: that thread removes it from the address map, and then its pages from
+/// the table, before its memory goes.
 fn with_worker_pages<'a>(
     shim: &Shim,
     pinned: &'a PinnedArena,
@@ -415,7 +416,7 @@ fn with_worker_pages<'a>(
         let is_there = || shim.regions.find(region.start).is_some_and(|found| found.id == region.id);
         let Some(gap) = gaps(&copies, &pages).pop().filter(|_| is_there()) else { return Ok(copies) };
         let (address, size) = (gap.start, gap.end - gap.start);
-        // The worker's pages are fresh: zeros.
+        // The worker's pages are new: zeros.
         let coming = PageCopy { standing: PageState::Moving, ..PageCopy::new(context, vec![0; size as usize]) };
         copies.insert(address, coming);
         drop(copies);
@@ -428,7 +429,7 @@ fn with_worker_pages<'a>(
     }
 }
 
-/// Pushes what the program has changed of pages.
+/// Pushes the program's changes to pages.
 fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> Result<(), CUresult> {
     let current = snapshot(start, copy.contents.len());
     for change in changes(&copy.contents, &current) {
@@ -443,13 +444,13 @@ fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> R
                 at..at + PAGE_BYTES as usize
             }
         };
-        // At once: what was pushed is not to be pushed again should the next part be held.
+        // At once: pushed bytes must not be pushed again if the next part is held.
         copy.contents[pushed.clone()].copy_from_slice(&current[pushed]);
     }
     Ok(())
 }
 
-/// The program's bytes at this moment; it may be writing some of them, which is its race as it would be natively.
+/// Copies the program's bytes at this moment. The program may be writing some of them; that race is its own, as natively.
 fn snapshot(address: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     let source = std::ptr::with_exposed_provenance::<u8>(address as usize);
@@ -459,12 +460,12 @@ fn snapshot(address: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Something that is to be pushed of two blocks that differ, by offsets in them.
+/// A difference between two blocks that is pushed, by offsets in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PageChange {
-    /// All of a range.
+    /// All bytes of a range.
     Whole(Range<usize>),
-    /// Words of a page that begins there, as they travel: see `kdHostPushWords`.
+    /// Words of the page at that offset, encoded as in `kdHostPushWords`.
     Words(usize, Vec<u8>),
 }
 
@@ -477,8 +478,9 @@ impl PageChange {
     }
 }
 
-/// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
-/// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PUSH_MESSAGE_BYTES`] bytes.
+/// Returns the differences between two blocks. Only changed words count: a running kernel, or another program with the
+/// memory, may be writing their neighbors, which a push would set back. Adjacent runs are joined to pieces of at most
+/// [`PUSH_MESSAGE_BYTES`] bytes.
 fn changes(old: &[u8], new: &[u8]) -> Vec<PageChange> {
     let mut changes: Vec<PageChange> = Vec::new();
     let mut add = |piece: Range<usize>| match changes.last_mut() {
@@ -502,7 +504,7 @@ fn changes(old: &[u8], new: &[u8]) -> Vec<PageChange> {
     changes
 }
 
-/// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
+/// Encodes runs of a page's words for the message: a bit for each word of the page, then the words whose bit is set.
 fn encode_runs(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
     let mut encoded = vec![0; PAGE_BYTES as usize / WORD_BYTES / 8];
     for word in runs.iter().flat_map(|run| run.start / WORD_BYTES..run.end / WORD_BYTES) {
@@ -512,7 +514,7 @@ fn encode_runs(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Runs of words in which two pages differ.
+/// Returns the runs of words in which two pages differ.
 fn changed_words(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, (old, new)) in old.chunks(WORD_BYTES).zip(new.chunks(WORD_BYTES)).enumerate() {
@@ -526,19 +528,18 @@ fn changed_words(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// After a synchronisation: takes back what the GPU wrote into blocks that launches named.
+/// Pulls the GPU's writes into blocks that launches named, after a synchronization.
 pub(crate) fn pull_all() -> Result<(), CUresult> {
     pull_after(None, 0, HelperUse::Welcome)
 }
 
-/// Before a function of the program's, which the GPU waits for: takes back what the GPU wrote into blocks that launches
-/// named.
+/// Pulls the GPU's writes into blocks that launches named, before a function of the program, which the GPU waits for.
 pub(crate) fn pull_for_function() -> Result<(), CUresult> {
     pull_after(None, 0, HelperUse::Forbidden)
 }
 
-/// After a synchronisation with a stream of the current context, which has done everything sent up to `epoch`: what only
-/// its launches have named needs no more pulls after this one.
+/// Pulls after a synchronization with a stream of the current context, which has done everything sent up to `epoch`. Blocks
+/// that only its launches have named then need no more pulls.
 pub(crate) fn pull_of(stream: u32, epoch: u64) -> Result<(), CUresult> {
     let user = (!stream::is_of_thread(stream)).then(stack::wire).and_then(Result::ok).map(|context| (context, stream));
     pull_after(user, epoch, HelperUse::Welcome)
@@ -565,7 +566,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: HelperUse) -> Result<(
     })
 }
 
-/// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
+/// Notes that the GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
 pub(crate) fn completed(epoch: u64) -> Result<(), CUresult> {
     host_work::operations().completed(epoch);
     registry::upcalls().completed(epoch);
@@ -575,11 +576,11 @@ pub(crate) fn completed(epoch: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Writes what the GPU has changed of pages of a copy since they were known.
+/// Writes the GPU's changes to pages since their contents were last known.
 fn merge(range: &mut PulledRange<'_>, data: &[u8]) {
     for run in changed_runs(range.bytes, data) {
-        // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and
-        // must keep until it has; only bytes that the GPU has written are touched.
+        // SAFETY: inside the block, which is mapped, or memory that the program registered for the GPU to write and must
+        // keep until then; only bytes that the GPU has written are touched.
         unsafe {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(range.address as usize + run.start);
             target.copy_from_nonoverlapping(data[run.clone()].as_ptr(), run.len());
@@ -588,7 +589,7 @@ fn merge(range: &mut PulledRange<'_>, data: &[u8]) {
     }
 }
 
-/// Runs of bytes in which `now` differs from `before`. Most pages are as they were, and are found so at once.
+/// Returns the runs of bytes in which `new` differs from `old`. Most pages are unchanged, and are compared quickly.
 fn changed_runs(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let pages = old.chunks(PAGE_BYTES as usize).zip(new.chunks(PAGE_BYTES as usize)).enumerate();
@@ -604,12 +605,12 @@ fn changed_runs(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Whether there is memory that only the program reaches, and streams may still come to functions of the program.
+/// Returns whether there is memory that only the program reaches, while streams may still call functions of the program.
 pub(crate) fn may_be_behind_functions() -> Result<bool, CUresult> {
     Ok(unshared()?.is_some() && registry::may_call_back())
 }
 
-/// Whether an address is of memory that the program has pinned or registered.
+/// Returns whether the program has pinned or registered the memory at an address.
 pub(crate) fn is_pinned(address: u64) -> Result<bool, CUresult> {
     Ok(shim()?.regions.find(address).is_some_and(|region| region.is_host()))
 }

@@ -1,7 +1,7 @@
 //! Pulls the worker's own pages of host memory back to the program.
 //!
-//! A request names as many ranges as a reply has room for. Several requests are on their way at a time, each by a thread of
-//! its own, as for large copies.
+//! A request names as many ranges as a reply has room for. Several requests run at a time, each by a thread of its own, as
+//! for large copies.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,14 +16,14 @@ use crate::context::stack;
 use crate::copy::transfer::{BULK_FRAME_BYTES, askers};
 use crate::process::session::Shim;
 
-/// A range, and bytes of this side's that belong to it.
+/// A range, and the program's bytes for it.
 pub(crate) struct PulledRange<'a> {
     pub(crate) address: u64,
     pub(crate) bytes: &'a mut [u8],
 }
 
 impl<'a> PulledRange<'a> {
-    /// The pieces of a range, none larger than a reply.
+    /// Splits a range into pieces, none larger than a reply.
     pub(crate) fn all(start: u64, bytes: &'a mut [u8]) -> impl Iterator<Item = Self> {
         let step = move |(index, bytes)| Self { address: start + index as u64 * BULK_FRAME_BYTES, bytes };
         bytes.chunks_mut(BULK_FRAME_BYTES as usize).enumerate().map(step)
@@ -34,11 +34,11 @@ impl<'a> PulledRange<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HelperUse {
     Welcome,
-    /// The calling thread does what the GPU waits for: another one would wait at the gate, which this one may pass.
+    /// The GPU waits for the calling thread: a helper would wait at the gate, which the calling thread may pass.
     Forbidden,
 }
 
-/// Runs `step` with each range and what the worker has of it now, of the same length. Their order does not matter.
+/// Runs `step` with each range and the worker's current bytes of it, of the same length, in any order.
 pub(crate) fn each(
     shim: &Shim,
     parts: Vec<PulledRange<'_>>,
@@ -50,14 +50,14 @@ pub(crate) fn each(
     let (context, groups, holds_lock) = (stack::wire().unwrap_or(0), grouped(parts), holds_lock());
     let take = |index: u64| {
         let Some(group) = groups.get(index as usize) else { return Ok(()) };
-        // Each is one thread's.
+        // Each group belongs to one thread.
         let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
         with_lock_held(holds_lock, || fetch(shim, context, &mut group, step))
     };
     Helpers::take(helpers).run(groups.len() as u64, CUresult::ERROR_UNKNOWN, &take)
 }
 
-/// All that the worker has of a range.
+/// Returns the worker's bytes of a range.
 pub(crate) fn contents(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CUresult> {
     let mut bytes = vec![0; size as usize];
     let parts = PulledRange::all(start, &mut bytes).collect();
@@ -65,10 +65,10 @@ pub(crate) fn contents(shim: &Shim, start: u64, size: u64) -> Result<Vec<u8>, CU
     Ok(bytes)
 }
 
-/// Parts that travel together.
+/// Ranges of one request.
 type PullGroup<'a> = Vec<PulledRange<'a>>;
 
-/// Groups of ranges, none of more bytes than a reply has room for.
+/// Groups ranges, each group of at most as many bytes as a reply has room for.
 fn grouped(parts: Vec<PulledRange<'_>>) -> Vec<Mutex<PullGroup<'_>>> {
     let mut groups: Vec<PullGroup<'_>> = Vec::new();
     let mut budget = 0;
@@ -108,7 +108,7 @@ fn fetch(
 mod tests {
     use super::*;
 
-    /// Addresses of the ranges of each group.
+    /// Returns the addresses of the ranges of each group.
     fn addresses(parts: Vec<PulledRange<'_>>) -> Vec<Vec<u64>> {
         let of = |group: Mutex<PullGroup<'_>>| group.into_inner().unwrap().iter().map(|part| part.address).collect();
         grouped(parts).into_iter().map(of).collect()

@@ -1,4 +1,4 @@
-//! Attributes of pointers, out of the map of addresses.
+//! Attributes of pointers, from the address map.
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use katydid_driver_rules::pointer::{self as rules, KnownMemory};
 
 use crate::process::session::shim;
 
-/// What is known of the memory at an address.
+/// Returns the known facts about the memory at an address.
 fn find(address: CUdeviceptr) -> Result<Option<KnownMemory>, CUresult> {
     Ok(shim()?.regions.find(address).map(|region| to_known(&region)))
 }
@@ -28,7 +28,7 @@ fn to_known(region: &Region) -> KnownMemory {
     }
 }
 
-/// One attribute; memory that is not known is an error, and nothing is written.
+/// Answers one attribute. Unknown memory is an error, and nothing is written.
 ///
 /// # Safety
 ///
@@ -38,13 +38,13 @@ pub(crate) unsafe fn attribute(target: *mut c_void, attribute: u32, address: CUd
     unsafe { rules::attribute(target, attribute, address, find(address)?) }
 }
 
-/// Only the order of copies can be set, and that is always the strict one here; memory must be known.
+/// Checks an attribute. Only the order of copies can be set, and that is always strict here; the memory must be known.
 pub(crate) fn set_attribute(value: *const c_void, attribute: u32, address: CUdeviceptr) -> Result<(), CUresult> {
     find(address)?.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     rules::check_set(value, attribute)
 }
 
-/// Several attributes; memory that is not known has values of its own.
+/// Answers several attributes; unknown memory has values of its own.
 ///
 /// # Safety
 ///

@@ -1,11 +1,11 @@
 //! Memory pools and stream-ordered allocation.
 //!
-//! Pools count what they have of the device's arena: no message is sent but for growth. An address is given at the call. A place
-//! that a stream freed serves that stream again at once, because its old work comes before the new; other streams get
-//! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
-//! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
-//! Pools of the host, and of managed memory, count in the same way what they have of the pinned arena, whose memory every device and the
-//! program reach.
+//! Pools count their part of the device's arena: only growth sends a message. The call itself returns the address. A block
+//! that a stream freed serves that stream again at once, because its old work comes before the new. Other streams get it
+//! like any freed memory, after a synchronization. A pool's reserved memory is counted as the driver counts it, in blocks of
+//! 32 MiB; a synchronization leaves those in use, or the release threshold.
+//! Pools of the host, and of managed memory, count their part of the pinned arena in the same way. Every device and the
+//! program reach its memory.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 
 use std::ffi::c_void;
@@ -33,19 +33,19 @@ use crate::memory::{block, idle, ipc, managed, pinned};
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// Places begin and end at multiples of this.
+/// Blocks of a pool begin and end at multiples of this.
 const POOL_GRANULE_BYTES: u64 = 512;
-/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, which `cuDeviceGetAttribute` is asked for.
+/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, an attribute for `cuDeviceGetAttribute`.
 const MEMPOOL_HANDLE_TYPES: u32 = 119;
-/// Numbers of nodes of the host that are taken for one.
+/// Host nodes that are accepted have lower numbers.
 const MAX_POOL_NODES: i32 = 64;
 
-/// Whether the program's processor reaches memory of a location: pages of the pinned arena.
+/// Returns whether the program's processor reaches memory of a location: pages of the pinned arena.
 fn is_shared(home: PoolLocation) -> bool {
     home.device().is_none()
 }
 
-/// The kind of a region out of the pool with this handle.
+/// Returns the kind of a region from the pool with this handle.
 fn region_kind(home: PoolLocation, pool: usize) -> RegionKind {
     match home {
         PoolLocation::Device(_) => RegionKind::Pooled { pool },
@@ -54,51 +54,51 @@ fn region_kind(home: PoolLocation, pool: usize) -> RegionKind {
     }
 }
 
-/// One pool of memory of a device, of the host, or of both.
+/// A pool of memory of a device, of the host, or of both.
 pub(crate) struct Pool {
     pub(crate) slot: SlabSlot,
     home: PoolLocation,
-    /// Most bytes, whole blocks; 0 for no limit.
+    /// Most bytes, as whole blocks; 0 for no limit.
     limit: u64,
     sharing: PoolSharing,
     state: Mutex<PoolState>,
 }
 
-/// Which programs have to do with a pool.
+/// The programs that use a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PoolSharing {
     /// Only this program uses the pool.
     Own,
-    /// This one, and others that it hands allocations to.
+    /// This program's pool; other programs may import allocations of it.
     Exported,
-    /// Another one, which hands allocations to this one.
+    /// Another program's pool, of which this one imports allocations.
     Imported,
 }
 
-/// A place that a stream has freed and no other stream has got yet.
+/// A block that a stream has freed and no other stream has got yet.
 struct FreedBlock {
     /// Address of its first byte.
     address: u64,
-    /// Bytes as given out: whole granules.
+    /// Allocated bytes: whole granules.
     extent: u64,
-    /// Wire id of the stream.
+    /// Wire id of that stream.
     stream: u32,
     /// Count of messages after which no work uses it.
     epoch: u64,
 }
 
-/// What a pool knows.
+/// The state of a pool.
 struct PoolState {
     freed: Vec<FreedBlock>,
-    /// What it counts. Places are reused in one way only, whatever is set: other streams get them after a synchronisation.
+    /// Its counts. The reuse settings change nothing: other streams get blocks only after a synchronization.
     counts: PoolCounts,
-    /// Bytes that the driver would have taken for the pool, whole blocks.
+    /// Bytes that the driver would have reserved for the pool, as whole blocks.
     reserved: u64,
-    /// A bit for each other device that was granted access, to a pool of the host each device: returned by queries, nothing more.
+    /// A bit for each device that was granted access, except a device pool's own; only queries use it.
     granted: u32,
 }
 
-/// Pools that calls mean without naming them.
+/// The pools for calls that name none.
 struct PoolChoices(Mutex<Vec<PoolChoice>>);
 
 static POOL_CHOICES: PoolChoices = PoolChoices(Mutex::new(Vec::new()));
@@ -118,17 +118,17 @@ impl Handle for CUmemoryPool {
     }
 }
 
-/// The pools that calls mean for one location.
+/// The pools of one location for calls that name none.
 struct PoolChoice {
     home: PoolLocation,
-    /// The one that exists without being made by the program.
+    /// The pool that exists without being created by the program.
     default: Arc<Pool>,
-    /// The one that allocations come from.
+    /// The pool that allocations come from.
     current: Arc<Pool>,
 }
 
 impl PoolState {
-    /// Notes `size` more bytes in use.
+    /// Counts `size` more bytes as used.
     fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
         let used = self.counts.used.saturating_add(size);
         let reserved = used.checked_next_multiple_of(POOL_BLOCK_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -141,7 +141,7 @@ impl PoolState {
         Ok(())
     }
 
-    /// What is not in use goes, as long as `keep` bytes stay.
+    /// Releases unused blocks as long as `keep` bytes stay.
     fn trim(&mut self, keep: u64) {
         let needed = self
             .counts
@@ -172,7 +172,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for work in a stream; 0 bytes are nowhere.
+    /// Allocates memory for work in a stream; 0 bytes give address 0.
     fn allocate(&self, size: u64, stream: u32) -> Result<u64, CUresult> {
         if self.sharing == PoolSharing::Imported {
             return Err(CUresult::ERROR_NOT_PERMITTED);
@@ -201,7 +201,7 @@ impl Pool {
         Ok(address)
     }
 
-    /// Takes back a place of a region that has left the map.
+    /// Takes back the memory of a region that has left the address map.
     fn free(&self, region: &Region, stream: u32) -> Result<(), CUresult> {
         let epoch = shim()?.session.enqueued();
         let mut state = self.state();
@@ -214,7 +214,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A synchronisation point: places whose work was before `epoch` are free for all streams again.
+    /// Makes blocks free for all streams again if their work was before `epoch`, after a synchronization.
     fn reclaim_completed(&self, epoch: u64) {
         let Ok(devices) = device::all() else { return };
         let mut state = self.state();
@@ -239,7 +239,7 @@ impl Pool {
     }
 }
 
-/// A place out of a device's arena; what streams have freed in the pool is given up for it before memory runs out.
+/// Allocates from a device's arena. Blocks that streams have freed in the pool are given up for it before memory runs out.
 fn allocate_new(device: u32, state: &mut PoolState, extent: u64) -> Result<u64, CUresult> {
     let memory = &device::all()?[device as usize].memory;
     let backing = DeviceBacking { ordinal: device };
@@ -254,7 +254,7 @@ fn allocate_new(device: u32, state: &mut PoolState, extent: u64) -> Result<u64, 
     }
 }
 
-/// Whole pages of the pinned arena; they belong to no context.
+/// Allocates whole pages of the pinned arena, which belong to no context.
 fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUresult> {
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let pages = size.checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -272,7 +272,7 @@ fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUr
     Ok(address)
 }
 
-/// A place that has left the map of addresses is used again once the GPU is done with it.
+/// Frees pages whose region has left the address map; they are used again once the GPU is done with them.
 fn free_pages(region: &Region) -> Result<(), CUresult> {
     let shim = shim()?;
     let is_managed = region.is_managed();
@@ -293,7 +293,7 @@ impl PoolChoices {
     }
 }
 
-/// Runs `body` on what was chosen for a home; its default pool is made when it is first needed.
+/// Runs `body` on the pools of a location; its default pool is made at first use.
 fn with_choice<T>(home: PoolLocation, body: impl FnOnce(&mut PoolChoice) -> T) -> Result<T, CUresult> {
     let mut choices = POOL_CHOICES.lock();
     let index = match choices.iter().position(|choice| choice.home == home) {
@@ -311,12 +311,12 @@ fn make(home: PoolLocation, limit: u64, sharing: PoolSharing) -> Result<Arc<Pool
     POOLS.get()?.insert(|slot| Pool { sharing, ..Pool::new(slot, home, limit) }).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
-/// The pool behind a handle; no handle gives 1.
+/// Returns the pool of a handle; an invalid handle gives 1.
 fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
     object(pool).map_err(|_| CUresult::ERROR_INVALID_VALUE)
 }
 
-/// A synchronisation has passed `epoch` on a device.
+/// Notes that a synchronization has passed `epoch` on a device.
 pub(crate) fn completed(device: u32, epoch: u64) -> Result<(), CUresult> {
     for pool in POOLS.get()?.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
         pool.reclaim_completed(epoch);
@@ -324,7 +324,7 @@ pub(crate) fn completed(device: u32, epoch: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// The device of the current context.
+/// Returns the device of a stream's context.
 fn device_of(stream: CUstream) -> Result<u32, CUresult> {
     stack::wire()?;
     Ok(stream::context_of(stream)?.device)
@@ -367,10 +367,10 @@ pub(crate) unsafe fn allocate_from(
     Ok(())
 }
 
-/// Memory of `cuMemAlloc` can be freed so, too.
+/// Frees memory in stream order. It also takes memory of `cuMemAlloc`.
 pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
     stack::wire()?;
-    // A captured stream is no place to send anything to, so it is asked for its wire id last.
+    // Nothing may be sent to a captured stream, so its wire id is resolved last.
     if address == 0 || capture::free(stream, address)? {
         return Ok(());
     }
@@ -385,7 +385,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     }
 }
 
-/// Frees what starts at exactly this address and came from a pool.
+/// Frees the allocation from a pool that starts at exactly this address.
 pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     let shim = shim()?;
     let region = shim.regions.remove(address, |region| region.pool().is_some());
@@ -395,7 +395,7 @@ pub(crate) fn free(address: CUdeviceptr, stream: u32) -> Result<(), CUresult> {
     match POOLS.get()?.get(pool) {
         Some(pool) => pool.free(&region, stream),
         None if region.is_host() => free_pages(&region),
-        // The pool was destroyed: its memory goes back as any other.
+        // The pool was destroyed: its memory is freed like any other.
         None => idle::free(&device::all()?[region.device as usize], address, shim.session.enqueued()),
     }
 }
@@ -422,14 +422,14 @@ pub(crate) unsafe fn of_device(target: *mut CUmemoryPool, ordinal: CUdevice) -> 
     Ok(())
 }
 
-/// A pool of another device gives 1.
+/// Sets the current pool of a device; a pool of another device gives 1.
 pub(crate) fn set_of_device(ordinal: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     device(ordinal).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     select(PoolLocation::Device(ordinal.unsigned_abs()), &pool)
 }
 
-/// Makes a pool the current one of a home, if it is of there.
+/// Makes a pool the current one of a location, if it belongs there.
 fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
     if !pool.home.suits(home) || pool.sharing == PoolSharing::Imported {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -437,8 +437,8 @@ fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
     with_choice(home, |choice| choice.current = Arc::clone(pool))
 }
 
-/// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
-/// chooses.
+/// Returns the pool location that a location and an allocation type name. The host's nodes count as one: the system chooses
+/// where pages of the pinned arena lie.
 fn named(location: &CUmemLocation, kind: u32) -> Result<PoolLocation, CUresult> {
     PoolLocation::named(location, kind, MAX_POOL_NODES, |ordinal| device(ordinal).is_ok())
 }
@@ -506,19 +506,19 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
         HANDLE_TYPE_FILE_DESCRIPTOR if home.device().map(can_share_pools).transpose()? == Some(true) => {
             PoolSharing::Exported
         }
-        // As attribute 119 says.
+        // As device attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
     target.write(make(home, properties.maxSize as u64, sharing)?.handle());
     Ok(())
 }
 
-/// Whether pools of a device can be made to be shared.
+/// Returns whether pools of a device can be created for sharing.
 fn can_share_pools(ordinal: u32) -> Result<bool, CUresult> {
     Ok(device(ordinal.cast_signed())?.value(MEMPOOL_HANDLE_TYPES).unsigned_abs() & HANDLE_TYPE_FILE_DESCRIPTOR != 0)
 }
 
-/// What was allocated in it stays until it is freed; a default pool gives 1.
+/// Destroys a pool. Its allocations stay until they are freed; a default pool gives 1.
 pub(crate) fn destroy(pool: CUmemoryPool) -> Result<(), CUresult> {
     let pool = resolve(pool)?;
     let mut choices = POOL_CHOICES.lock();
@@ -563,7 +563,7 @@ pub(crate) unsafe fn set_attribute(pool: CUmemoryPool, attribute: u32, value: *m
     pool.set_attribute(attribute, unsafe { attribute.read(value) }?)
 }
 
-/// Every device reaches the arenas that its peers can reach: grants are only checked and kept.
+/// Checks and stores grants: every device reaches the arenas of its peers anyway.
 ///
 /// # Safety
 ///
@@ -598,7 +598,8 @@ fn check_grant(grant: &CUmemAccessDesc, home: PoolLocation) -> Result<(), CUresu
     rules::device_grant(grant.flags, home.device() == Some(grant.location.id.unsigned_abs())).map(drop)
 }
 
-/// The pool's own device has access, or the host; other devices where that was granted. All have access to managed memory.
+/// Returns the access to a pool. Its own device, or the host, has access, and devices that were granted it. Managed memory
+/// is open to all.
 ///
 /// # Safety
 ///
@@ -630,18 +631,18 @@ pub(crate) unsafe fn access(
     Ok(())
 }
 
-/// The device of a pool whose allocations other programs may be handed.
+/// Returns the device of a pool that was created for sharing.
 pub(crate) fn exported(pool: CUmemoryPool) -> Result<u32, CUresult> {
     let pool = resolve(pool)?;
     pool.home.device().filter(|_| pool.sharing == PoolSharing::Exported).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// A pool of another program.
+/// Makes a pool that stands for another program's.
 pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
     Ok(make(PoolLocation::Device(device), 0, PoolSharing::Imported)?.handle())
 }
 
-/// The pointer data of an allocation in such a pool.
+/// Returns the pointer data of an allocation in a shared pool.
 ///
 /// # Safety
 ///
@@ -659,7 +660,7 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
     Ok(())
 }
 
-/// An allocation of another program, at an address of this one's; it is freed here before it is freed there.
+/// Maps an allocation of another program at an address of this one. It is freed here before it is freed there.
 ///
 /// # Safety
 ///

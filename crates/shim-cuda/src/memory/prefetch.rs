@@ -1,4 +1,4 @@
-//! Prefetching and discarding managed memory in groups: all ranges are checked before anything is noted.
+//! Batches that prefetch and discard managed memory: all ranges are checked before anything is stored.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
@@ -8,7 +8,7 @@ use katydid_driver_rules::memory::{self as rules, locations};
 use crate::memory::managed;
 use crate::sync::stream;
 
-/// Ranges of one call.
+/// Reads and checks the ranges of one call.
 ///
 /// # Safety
 ///
@@ -27,7 +27,7 @@ unsafe fn ranges(
     Ok(ranges)
 }
 
-/// The place that each of `count` ranges is meant for.
+/// Returns the target of each of `count` ranges.
 ///
 /// # Safety
 ///
@@ -65,7 +65,7 @@ pub(crate) unsafe fn batch(
     Ok(())
 }
 
-/// What the memory holds afterwards is not said: it is left as it is.
+/// Only checks the ranges: CUDA does not say what the memory holds afterwards, so it is left unchanged.
 ///
 /// # Safety
 ///

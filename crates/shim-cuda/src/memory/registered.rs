@@ -1,13 +1,13 @@
-//! Memory of the program's own that it registers, so that the GPU can use it.
+//! The program's own memory that it registers for the GPU.
 //!
-//! The rule: it stays the program's, untouched. The pages cannot move into memory that both processes see, because other
-//! threads may write to them at any moment. (A heap block shares its first and last page with its neighbours.) So on every
-//! link the worker has pages of its own at the same address, made when a launch first names the block. The program pushes
-//! their contents before such launches. At synchronisations it pulls what the GPU changed, as [`crate::memory::pinned`]
-//! does for a stream link. Copies need none of that: they take the program's bytes as they are.
+//! The memory stays the program's, untouched. The pages cannot move into memory that both processes see, because other
+//! threads may write to them at any moment. (A heap block shares its first and last page with its neighbors.) So on every
+//! link the worker has its own pages at the same address, made when a launch first names the block. The program pushes their
+//! contents before such launches. At synchronizations it pulls the GPU's changes, as [`crate::memory::pinned`] does for a
+//! stream link. Copies need none of that: they take the program's bytes as they are.
 //!
-//! A kernel cannot wait for the program to write while it runs, nor for another process that has the memory mapped as well.
-//! So memory that exists only for that is refused: files that are mapped for others to see and wanted for kernels.
+//! While a kernel runs, it cannot wait for writes of the program, nor of another process that maps the memory as well. So
+//! memory whose only purpose is that is refused: shared mappings of files that are wanted for kernels.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
     let Registration { end, flags: wire_flags, is_read_only } = Registration::new(start, size, flags)?;
     registration::check(&(start / PAGE_BYTES * PAGE_BYTES..end.next_multiple_of(PAGE_BYTES)))?;
-    // What cannot be written needs the flag for that.
+    // Memory that cannot be written needs the read-only flag.
     if !is_read_only && !is_writable(&(start..end)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -60,7 +60,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     })
 }
 
-/// `cuMemHostUnregister`: waits for the GPU and takes back what it wrote.
+/// Answers `cuMemHostUnregister`: waits for the GPU and pulls its writes.
 pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     model::forbid()?;
     let shim = shim()?;
@@ -73,7 +73,7 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     if !region.is_registered() || region.start != address {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // Copies and fills that wait in a stream behind a function of the program's name nothing.
+    // Copies and fills in a stream behind a function of the program name no blocks.
     if pinned.is_in_use(&region) || registry::may_call_back() {
         completion::synchronize_all()?;
     }
@@ -83,34 +83,35 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     forgotten
 }
 
-/// Whether the process may write everywhere in a range; also if that cannot be found out.
+/// Returns whether the process may write everywhere in a range; also true if that cannot be found out.
 fn is_writable(range: &Range<u64>) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
     maps.lines().filter_map(|line| mapping_in(line, range)).all(|mapping| mapping.rights.get(1) == Some(&b'w'))
 }
 
-/// Whether another process may have opened and mapped a part of a range; not what only children of this one can have.
+/// Returns whether another process may have opened and mapped a part of a range; memory that only children can share is
+/// excluded.
 fn is_others_too(range: &Range<u64>) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
     maps.lines().filter_map(|line| mapping_in(line, range)).any(|mapping| mapping.is_file_of_many())
 }
 
-/// What a line of `maps` says of a mapping.
+/// A mapping, as a line of `maps` describes it.
 struct Mapping<'a> {
-    /// `rwxp` or `rwxs`, with `-` for each that it has not.
+    /// `rwxp` or `rwxs`, with `-` for each missing right.
     rights: &'a [u8],
-    /// A path, or what else is there.
+    /// A path, or the text in its place.
     path: &'a str,
 }
 
 impl Mapping<'_> {
-    /// Shared, and of a file with a path: memory without a file is shown as one of `/dev/zero`.
+    /// Returns whether it is shared, of a file with a path: shared memory without a file has the path `/dev/zero`.
     fn is_file_of_many(&self) -> bool {
         self.rights.get(3) == Some(&b's') && self.path.starts_with('/') && !self.path.starts_with("/dev/zero")
     }
 }
 
-/// What a line (`first-last rights offset device inode path`, the numbers hexadecimal) says if it is about a part of a range.
+/// Parses a line (`first-last rights offset device inode path`, the numbers hexadecimal), if its mapping overlaps a range.
 fn mapping_in<'a>(line: &'a str, range: &Range<u64>) -> Option<Mapping<'a>> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     let mut columns = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! What the table of pinned memory asks about memory that the program registered.
+//! Checks of registered memory for the table of pinned memory.
 #![expect(unsafe_code, reason = "asks the system about memory of the program")]
 
 use std::ops::Range;
@@ -12,13 +12,13 @@ use crate::process::session::Shim;
 /// Bytes of a page of memory.
 pub(crate) const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
 
-/// Whether a registered block lies in one of these pages.
+/// Returns whether a registered block overlaps these pages.
 pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
     let inside = |region: &Region| region.start < pages.end && pages.start < region.start + region.size;
     !shim.regions.matching(|region| region.is_registered() && inside(region)).is_empty()
 }
 
-/// What the program gets when the worker has other memory at the address: its name, if that is the reason.
+/// Returns the program's error if the worker has other memory at the address, and reports a refusal if that is the reason.
 pub(crate) fn address_error(code: CUresult) -> CUresult {
     if code == CUresult::ERROR_NOT_SUPPORTED {
         return refuse(Function::cuMemHostRegister_v2, "has met an address that is in use in the worker");
@@ -26,19 +26,19 @@ pub(crate) fn address_error(code: CUresult) -> CUresult {
     code
 }
 
-/// Passes whole pages that the program maps: they are read when a launch names them.
+/// Checks that the program maps these whole pages: they are read when a launch names them.
 ///
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE`.
 pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
-    // A byte a page is written; so few pages at a time that the bytes are few.
+    // `mincore` writes a byte for each page, so a step has few pages.
     const REGISTRATION_STEP_BYTES: u64 = 1 << 30;
     let mut residency = vec![0_u8; (REGISTRATION_STEP_BYTES.min(pages.end - pages.start) / PAGE_BYTES) as usize];
     for start in (pages.start..pages.end).step_by(REGISTRATION_STEP_BYTES as usize) {
         let (length, first) =
             (REGISTRATION_STEP_BYTES.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
-        // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
+        // SAFETY: the vector has a byte for each page of a step; the kernel does not access the pages.
         if unsafe { libc::mincore(first, length as usize, residency.as_mut_ptr()) } != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

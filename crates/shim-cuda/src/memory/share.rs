@@ -1,7 +1,7 @@
-//! Blocks and pools of memory as file descriptors, which programs of one server pass on to each other.
+//! Memory blocks and pools as file descriptors, which programs of one server pass to each other.
 //!
-//! The block's own descriptor is the worker's. The program gets a small file in memory that holds the exporter's name: it can
-//! be sent, inherited and closed like the driver's, and the process that opens it takes the block from the exporter's worker. The
+//! The worker owns the block's real descriptor. The program gets a small memory file with the exporter's name. It can be
+//! sent, inherited and closed like the driver's. The process that opens it gets the block from the exporter's worker, so the
 //! exporter must still live then.
 #![expect(unsafe_code, reason = "reads and writes descriptors of C callers")]
 
@@ -26,12 +26,12 @@ use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
 use crate::sync::stream::UnorderedWork;
 
-/// First bytes of the file of a block; the name follows.
+/// First bytes of a block's file; the name follows.
 const BLOCK_FILE_MAGIC: [u8; 8] = *b"KATYDIDB";
-/// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
+/// First bytes of a pool's file; the worker's ordinal of its device follows, padded to the length of a name.
 const POOL_FILE_MAGIC: [u8; 8] = *b"KATYDIDP";
 
-/// Blocks of this program that were exported, by the names in their files.
+/// Exported blocks of this program, by the names in their files.
 struct OwnBlocks(Vec<(Vec<u8>, Weak<Allocation>)>);
 
 static OWN_BLOCKS: Mutex<OwnBlocks> = Mutex::new(OwnBlocks(Vec::new()));
@@ -47,7 +47,7 @@ impl OwnBlocks {
     }
 }
 
-/// A file that holds a name and never changes.
+/// Makes a sealed file with a name.
 fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
     let file = File::from(memfd_create("katydid-block", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all_at(&[&magic, name].concat(), 0)?;
@@ -55,12 +55,12 @@ fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The name that a caller's descriptor holds; the descriptor stays the caller's.
+/// Reads the name in a caller's descriptor, which stays the caller's.
 fn name_in(descriptor: c_int, expected_magic: [u8; 8]) -> Option<[u8; EXPORTER_NAME_BYTES]> {
     if descriptor < 0 {
         return None;
     }
-    // SAFETY: not closed here; one that is not open only fails to be read.
+    // SAFETY: it is never closed here; a descriptor that is not open only fails to be read.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
     let mut bytes = [0; BLOCK_FILE_MAGIC.len() + EXPORTER_NAME_BYTES];
     file.read_exact_at(&mut bytes, 0).ok()?;
@@ -68,7 +68,7 @@ fn name_in(descriptor: c_int, expected_magic: [u8; 8]) -> Option<[u8; EXPORTER_N
     if *magic == expected_magic { name.try_into().ok() } else { None }
 }
 
-/// The descriptor of a block that was made for it.
+/// Returns the descriptor of a block that was created for sharing.
 ///
 /// # Safety
 ///
@@ -94,8 +94,8 @@ pub(crate) unsafe fn export(
     Ok(())
 }
 
-/// A handle for the block, to be released like any other. A block of this program has one handle, which has to be released
-/// once more then; NVIDIA's driver gives it a further one.
+/// Returns a handle for the block, to be released like any other. A block of this program has one handle, which then needs
+/// one more release; NVIDIA's driver makes a further handle.
 ///
 /// # Safety
 ///
@@ -111,7 +111,7 @@ pub(crate) unsafe fn import(
     if kind != HANDLE_TYPE_FILE_DESCRIPTOR {
         return Err(wrong);
     }
-    // The descriptor is the pointer's value, of which the upper half means nothing.
+    // The pointer's value is the descriptor; its upper half means nothing.
     let name = name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?;
     let own = OWN_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).find(&name);
     if let Some(handle) = own.and_then(|block| virtual_memory::another_handle(&block)) {
@@ -130,7 +130,8 @@ pub(crate) unsafe fn import(
     Ok(())
 }
 
-/// The descriptor of a pool that was made for it: it carries only the device. Each allocation is passed on by itself.
+/// Returns the descriptor of a pool that was created for sharing. It carries only the device: each allocation is passed
+/// separately.
 ///
 /// # Safety
 ///
@@ -154,7 +155,7 @@ pub(crate) unsafe fn export_pool(
     Ok(())
 }
 
-/// A pool that stands for another program's: nothing can be allocated in it.
+/// Makes a pool that stands for another program's: nothing can be allocated in it.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! A warning where host and device change the same memory at once, and updates may be lost which natively are not.
+//! Warns if host and device change the same memory at once, and updates may be lost that natively are not.
 //!
-//! Attributes of devices tell that of managed memory. A program that does not ask them, or whose memory has no attribute, is told by a line
-//! on standard error, once.
+//! For managed memory, device attributes tell that. If a program does not query them, or its memory has no attribute, one
+//! line on standard error tells it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,13 +12,12 @@ use katydid_fatbin::ModuleImage;
 use crate::context::device;
 use crate::memory::counts::{MANAGED_BLOCKS, MANAGED_VARIABLES, REGISTERED_BLOCKS};
 
-/// Some code of the program has atomic operations of system scope.
+/// Whether some code of the program has atomic operations of system scope.
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
-/// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
-/// from libraries.
+/// Largest image that is searched for them, in bytes: compiled programs are smaller, and larger images come from libraries.
 const MAX_SEARCHED_IMAGE_BYTES: usize = 2 << 20;
 
-/// Looks whether code changes memory together with the host.
+/// Notes whether code changes memory together with the host.
 pub(crate) fn note_code(image: &ModuleImage<'_>, architectures: &[u32]) {
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_SEARCHED_IMAGE_BYTES {
@@ -30,14 +29,14 @@ pub(crate) fn note_code(image: &ModuleImage<'_>, architectures: &[u32]) {
     }
 }
 
-/// Warns once if code and memory have come together of which updates may be lost.
+/// Warns once if the program has such code and such memory.
 pub(crate) fn warn() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !SYSTEM_ATOMICS.load(Ordering::Relaxed) {
         return;
     }
     let memory = match () {
-        // Both sides have pages of their own, on every link.
+        // Both sides have their own pages, on every link.
         () if REGISTERED_BLOCKS.is_any() => "registered memory (cudaHostRegister)",
         () if MANAGED_VARIABLES.is_any() => "managed variables or memory of the host's in a block of cuMemCreate",
         () if MANAGED_BLOCKS.is_any() && !is_concurrent() => {
@@ -53,7 +52,7 @@ pub(crate) fn warn() {
     }
 }
 
-/// Whether host and device may use managed memory at once, atomic operations among it.
+/// Returns whether host and device may use managed memory at once, also in atomic operations.
 fn is_concurrent() -> bool {
     let concurrent = device_attribute::CONCURRENT_MANAGED_ACCESS;
     device::all().is_ok_and(|devices| devices.iter().all(|device| device.value(concurrent) != 0))

@@ -1,8 +1,8 @@
-//! Virtual memory of the program's own making: reserved addresses, blocks of memory, and what is mapped where.
+//! The virtual memory API: reserved addresses, blocks of memory, and mappings.
 //!
-//! The rule: an address is reserved in the program and in the worker, or in neither. So this side chooses: it takes
-//! addresses here first, and asks the worker for the very same. What is mapped is in the map of addresses, mapping by
-//! mapping; memory of neighbours can be used as one, as on the GPU.
+//! An address is reserved both in the program and in the worker, or in neither. So the shim reserves first, and asks the
+//! worker for the same address. Each mapping is an entry of the address map; adjacent mappings can be used as one, as on the
+//! GPU.
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::ffi::c_void;
@@ -31,19 +31,19 @@ use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
 
-/// Where reservations without a requested address go: between the places of the arenas.
+/// Addresses for reservations without a requested one: between the arenas.
 const UNHINTED_RESERVATIONS: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
-/// Places that are tried for one reservation: each can be taken on one of the two sides.
+/// Addresses that are tried for one reservation: each can be taken on one of the two sides.
 const RESERVATION_ATTEMPTS: u32 = 64;
-/// Bytes of the records that travel.
+/// Bytes of a properties record in messages.
 const ALLOCATION_PROP_BYTES: usize = size_of::<CUmemAllocationProp>();
 
 /// A block of memory of a device, or of the host, without an address.
 pub(crate) struct Allocation {
     slot: SlabSlot,
-    /// Where its memory is; devices by the program's ordinal.
+    /// Location of its memory; devices by the program's ordinal.
     location: CUmemLocation,
-    /// What the program asked for in sharing and use, word by word.
+    /// The requested sharing and use, word by word.
     requested: (u32, u8, u8),
     size: u64,
     uses: Mutex<BlockUses>,
@@ -52,7 +52,7 @@ pub(crate) struct Allocation {
 /// Blocks of memory without an address.
 pub(crate) static ALLOCATIONS: HandleTable<Allocation> = HandleTable::new();
 
-/// What keeps a block.
+/// The references to a block.
 struct BlockUses {
     /// How often the handle may still be released.
     handles: u32,
@@ -60,7 +60,7 @@ struct BlockUses {
 }
 
 impl Allocation {
-    /// What it was created with.
+    /// Returns the properties of its creation.
     fn properties(&self) -> CUmemAllocationProp {
         let (sharing, compression, rdma) = self.requested;
         CUmemAllocationProp {
@@ -76,7 +76,7 @@ impl Allocation {
         }
     }
 
-    /// The program's ordinal of its device; the first one for memory of the host.
+    /// Returns the program's ordinal of its device; the first one for host memory.
     fn device(&self) -> u32 {
         if is_host(self.location) { 0 } else { self.location.id.unsigned_abs() }
     }
@@ -86,18 +86,18 @@ impl Allocation {
         self.slot.index + 1
     }
 
-    /// One more mapping keeps it.
+    /// Adds a mapping.
     pub(crate) fn map(&self, shim: &Shim) -> Result<(), CUresult> {
         self.change(shim, |uses| uses.mappings += 1)
     }
 
-    /// One mapping less does.
+    /// Removes a mapping.
     pub(crate) fn unmap(&self, shim: &Shim) -> Result<(), CUresult> {
         self.change(shim, |uses| uses.mappings -= 1)
     }
 
-    /// Changes what keeps the block, and gives it back when nothing does any more. A mapped block without a handle can
-    /// get one again, so the worker keeps its own until then.
+    /// Changes the references to the block, and frees it with the last one. A mapped block without a handle can get one
+    /// again, so the worker keeps its handle until then.
     fn change(&self, shim: &Shim, change: impl FnOnce(&mut BlockUses)) -> Result<(), CUresult> {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut uses);
@@ -110,8 +110,8 @@ impl Allocation {
     }
 }
 
-/// What the program reserved and mapped. Its lock is held across every message, so that both sides see one order and an
-/// id is never given to a second block too early.
+/// The program's reservations and mappings. Its lock is held across every message, so that both sides see one order and no
+/// id is given to a second block too early.
 #[derive(Default)]
 struct VirtualMemory {
     state: Mutex<VirtualRanges>,
@@ -120,7 +120,7 @@ struct VirtualMemory {
 #[derive(Default)]
 struct VirtualRanges {
     reservations: RangeMap<Reservation>,
-    /// Where the search for a place begins, as a distance.
+    /// Where the next search starts, as an offset in the range.
     next: u64,
     mapped: RangeMap<Arc<Allocation>>,
 }
@@ -139,16 +139,16 @@ impl VirtualRanges {
         let Ok(reservation) = Reservation::at(address, size) else { return Ok(false) };
         match shim.session.call(0, &kdAddressReserve { address, size }) {
             Ok(_) => {}
-            // The worker's driver may have taken the place for itself, or have no room just there.
+            // The worker's driver may have taken the address for itself, or have no room there.
             Err(CUresult::ERROR_ALREADY_MAPPED | CUresult::ERROR_OUT_OF_MEMORY) => return Ok(false),
             Err(other) => return Err(other),
         }
-        // Taken from the system just now, so no region can be there.
+        // The system gave these addresses just now, so no region can be there.
         let _ = self.reservations.insert(address, size, reservation);
         Ok(true)
     }
 
-    /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large.
+    /// Reserves wherever both sides have room. Steps grow, because obstacles may be large.
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let span = UNHINTED_RESERVATIONS.end - UNHINTED_RESERVATIONS.start;
         let mut step = size;
@@ -171,8 +171,8 @@ impl VirtualRanges {
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    /// Gives the program pages of its own where memory of the host is mapped, which are kept equal to the worker's as
-    /// managed variables are. Memory of a device stays out of its reach.
+    /// Maps pages for the program where host memory is mapped; they are kept equal to the worker's like managed variables.
+    /// The program does not reach device memory.
     fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
         let allocation = self.mapped.find(start).map(|(.., allocation)| allocation);
         let allocation = allocation.filter(|allocation| is_host(allocation.location));
@@ -193,7 +193,7 @@ impl VirtualRanges {
         Ok(())
     }
 
-    /// Takes such pages away; the mapping stays, for devices.
+    /// Unmaps such pages; the mapping stays, for devices.
     fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
         let region = shim.regions.remove(start, |region| region.kind == RegionKind::HostMapped);
         let (Some(region), Some(pinned)) = (region, pinned::get()) else { return Ok(()) };
@@ -205,8 +205,8 @@ impl VirtualRanges {
         Ok(())
     }
 
-    /// Takes the program's own pages of some mappings away and asks the worker for something that these would be in the way
-    /// of. What the program has written there is the memory's from then on; if the worker refuses, nothing has changed.
+    /// Removes the program's own pages of some mappings and runs `ask`, a request to the worker that they would block. The
+    /// program's writes there are pushed first. If the worker refuses, nothing has changed.
     fn without_pages(
         &self,
         shim: &Shim,
@@ -226,7 +226,7 @@ impl VirtualRanges {
         })
     }
 
-    /// The mappings that fill `address..address + size` exactly.
+    /// Returns the mappings that fill `address..address + size` exactly.
     fn tiles(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, CUresult> {
         let end = address.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let tiles: Vec<_> = self.mapped.overlapping(address, end).map(|(at, length, _)| (at, length)).collect();
@@ -235,7 +235,7 @@ impl VirtualRanges {
     }
 }
 
-/// At the requested address if that is free on both sides, else elsewhere.
+/// Reserves the requested address if it is free on both sides, otherwise another one.
 ///
 /// # Safety
 ///
@@ -257,7 +257,7 @@ pub(crate) unsafe fn reserve(
     Ok(())
 }
 
-/// Addresses for memory that this library maps for the program.
+/// Reserves addresses for memory that this library maps for the program.
 pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
     let shim = shim()?;
     if size == 0 || !size.is_multiple_of(GRANULARITY_BYTES) {
@@ -266,7 +266,7 @@ pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
     VIRTUAL_MEMORY.lock().reserve_anywhere(shim, size, GRANULARITY_BYTES)
 }
 
-/// A block that was made to be shared in this way.
+/// Returns a block that was created for this kind of sharing.
 ///
 /// # Errors
 ///
@@ -277,7 +277,8 @@ pub(crate) fn shareable(handle: CUmemGenericAllocationHandle, sharing: u32) -> R
     if is_shareable { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// A handle for a block that `take` gets under its number; it answers size and the worker's ordinal of the device.
+/// Makes a handle for a block. `take` gets the block under its number, and returns size and the worker's ordinal of the
+/// device.
 pub(crate) fn adopt(
     sharing: u32,
     take: impl FnOnce(u32) -> Result<(u64, i32), CUresult>,
@@ -294,14 +295,14 @@ pub(crate) fn adopt(
     Ok(allocation.slot.handle as u64)
 }
 
-/// Runs `body` so that both sides see one order of what it does to blocks.
+/// Runs `body` in one order, for both sides, with other changes to blocks.
 pub(crate) fn in_order<T>(body: impl FnOnce(&Shim) -> Result<T, CUresult>) -> Result<T, CUresult> {
     let shim = shim()?;
     let _order = VIRTUAL_MEMORY.lock();
     body(shim)
 }
 
-/// A whole reservation in which nothing is mapped.
+/// Frees a whole reservation without mappings.
 pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
     let mut state = VIRTUAL_MEMORY.lock();
@@ -313,7 +314,7 @@ pub(crate) fn unreserve(address: CUdeviceptr, size: usize) -> Result<(), CUresul
     Ok(())
 }
 
-/// A location as the worker counts devices; the host is the host.
+/// Returns a location with the worker's ordinal of a device; the host stays the host.
 fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
     if is_host(location) {
         return Ok(location);
@@ -326,7 +327,7 @@ fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
     Ok(CUmemLocation { id: device.position as i32, ..location })
 }
 
-/// Properties as they travel.
+/// Encodes properties for a message.
 fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; ALLOCATION_PROP_BYTES], CUresult> {
     if properties.requestedHandleTypes & !HANDLE_TYPE_FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -342,7 +343,7 @@ fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; ALLOCATION_PROP_B
     Ok(bytes)
 }
 
-/// This call reports that memory ran out.
+/// Creates a block. This call reports that memory ran out.
 ///
 /// # Safety
 ///
@@ -381,14 +382,14 @@ pub(crate) unsafe fn create(
     Ok(())
 }
 
-/// The block behind a handle that may still be used.
+/// Returns the block of a handle that was not released.
 pub(crate) fn allocation(handle: CUmemGenericAllocationHandle) -> Result<Arc<Allocation>, CUresult> {
     let allocation = ALLOCATIONS.get()?.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let alive = allocation.uses.lock().unwrap_or_else(PoisonError::into_inner).handles > 0;
     if alive { Ok(allocation) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// One more handle of a block, also of one that only mappings keep; none where nothing keeps it any more.
+/// Returns another handle of a block, also of one that only mappings keep; none once nothing keeps it.
 pub(crate) fn another_handle(block: &Allocation) -> Option<CUmemGenericAllocationHandle> {
     let _order = VIRTUAL_MEMORY.lock();
     let mut uses = block.uses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -397,14 +398,14 @@ pub(crate) fn another_handle(block: &Allocation) -> Option<CUmemGenericAllocatio
     is_kept.then_some(block.slot.handle as u64)
 }
 
-/// The memory goes when its last mapping is gone too.
+/// Releases a handle. The memory goes when its last mapping is gone too.
 pub(crate) fn release(handle: CUmemGenericAllocationHandle) -> Result<(), CUresult> {
     let shim = shim()?;
     let _order = VIRTUAL_MEMORY.lock();
     allocation(handle)?.change(shim, |uses| uses.handles -= 1)
 }
 
-/// Without access until that is granted.
+/// Maps a block, without access until that is granted.
 pub(crate) fn map(
     address: CUdeviceptr,
     size: usize,
@@ -428,12 +429,12 @@ pub(crate) fn map(
     Ok(())
 }
 
-/// Whole mappings, one or several side by side.
+/// Unmaps whole mappings, one or several adjacent ones.
 pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let (shim, size) = (shim()?, size as u64);
     let mut state = VIRTUAL_MEMORY.lock();
     let tiles = state.tiles(address, size)?;
-    // The thread of the program's functions keeps open pages equal, also while the driver waits for the GPU.
+    // The upcall thread keeps open pages equal, also while the driver waits for the GPU.
     let unmap = || shim.session.call(stack::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
     state.without_pages(shim, &tiles, unmap)?;
     for (start, _) in tiles {
@@ -444,7 +445,7 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Whole mappings; each grant names a device.
+/// Grants access to whole mappings; each grant names a device.
 ///
 /// # Safety
 ///
@@ -516,7 +517,7 @@ pub(crate) unsafe fn granularity(
     Ok(())
 }
 
-/// What a block was created with.
+/// Returns the properties of a block's creation.
 ///
 /// # Safety
 ///
@@ -531,7 +532,7 @@ pub(crate) unsafe fn properties(
     Ok(())
 }
 
-/// A handle of the block that is mapped at an address, to be released once more.
+/// Returns a handle of the block mapped at an address, which then needs one more release.
 ///
 /// # Safety
 ///

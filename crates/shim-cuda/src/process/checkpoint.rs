@@ -1,5 +1,5 @@
-//! `cuCheckpointProcess*`: another process of this machine is locked, checkpointed, restored and unlocked, by the supervisor of
-//! its job. No session is needed for that, so these functions work before `cuInit`, and on the calling process too.
+//! `cuCheckpointProcess*`: locks, checkpoints, restores and unlocks another process of this machine, through the supervisor
+//! of its job. That needs no session, so these functions work before `cuInit`, and on the calling process too.
 #![expect(unsafe_code, reason = "reads and writes structures of C callers")]
 
 use std::time::Duration;
@@ -14,10 +14,10 @@ use sys::{CUresult, Function};
 const ARGUMENTS_BYTES: usize = 64;
 /// Bytes of a pair of UUIDs.
 const UUID_PAIR_BYTES: usize = 32;
-/// Most pairs that are looked at: more GPUs than any server has.
+/// Most pairs that are read: more GPUs than any server has.
 const MAX_UUID_PAIRS: usize = 1024;
 
-/// A structure of arguments, all zero if it is not given.
+/// Returns the bytes of a structure of arguments, all zero for a null one.
 ///
 /// # Safety
 ///
@@ -31,12 +31,12 @@ unsafe fn argument_bytes<T>(arguments: *const T) -> [u8; ARGUMENTS_BYTES] {
     unsafe { arguments.cast::<[u8; ARGUMENTS_BYTES]>().read_unaligned() }
 }
 
-/// Refuses what is reserved.
+/// Refuses reserved bytes that are not zero.
 fn reserved(bytes: &[u8]) -> Result<(), CUresult> {
     if bytes.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// What the program gets; its user reads why, where the code alone does not say it.
+/// Returns the program's error, and reports the reason to the user if the code alone does not tell it.
 fn report<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresult> {
     outcome.map_err(|error| {
         let text = error.to_string();
@@ -55,7 +55,7 @@ pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUres
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(tid) }?;
     let outcome = TargetProcess::find(pid).and_then(|target| {
-        // A process whose session is of another API only has none.
+        // A process whose only session is of another API has no such state.
         target.state()?;
         target.restore_thread()
     });

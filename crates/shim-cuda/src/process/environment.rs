@@ -1,6 +1,7 @@
-//! Environment variables of CUDA: what of the program's has no effect, or only a part of it, is said when the session begins.
+//! Environment variables of CUDA: a report at the start of the session about those without effect, or with only a part of
+//! it.
 //!
-//! Which variables there are and who acts on them is in `katydid_driver_rules::state::environment`.
+//! `katydid_driver_rules::state::environment` lists the variables and where they take effect.
 
 use katydid_client::output::report;
 use katydid_client::session::Session;
@@ -8,7 +9,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::state::environment::{Effect, set, value, without_driver_cache, without_effect};
 use katydid_wire::message::kdEnvironment;
 
-/// Names the variables that the worker's driver was not started with. Asks the worker only where the program has some.
+/// Reports the variables that the worker's driver was not started with. Asks the worker only if the program has some.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::ffi::arguments::out;
 
-/// The name of a code; null and `ERROR_INVALID_VALUE` for one that is unknown.
+/// Returns the name of a code; null and `ERROR_INVALID_VALUE` for an unknown one.
 ///
 /// # Safety
 ///
@@ -18,7 +18,7 @@ pub(crate) unsafe fn name(error: CUresult, text: *mut *const c_char) -> Result<(
     unsafe { answer(error.name(), text) }
 }
 
-/// What a code means; null and `ERROR_INVALID_VALUE` for one that is unknown.
+/// Returns the meaning of a code; null and `ERROR_INVALID_VALUE` for an unknown one.
 ///
 /// # Safety
 ///

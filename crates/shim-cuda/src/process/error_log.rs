@@ -1,4 +1,4 @@
-//! The error log as programs ask for it; [`crate::ffi::guard`] notes what fails.
+//! The functions of the error log; [`crate::ffi::guard`] notes failed calls.
 #![expect(unsafe_code, reason = "writes buffers of C callers")]
 
 use std::ffi::{c_char, c_void};
@@ -25,7 +25,7 @@ pub(crate) unsafe fn register(
     Ok(())
 }
 
-/// No call of the function begins after this.
+/// Unregisters a function: no call of it begins after this.
 pub(crate) fn unregister(callback: CUlogsCallbackHandle) -> Result<(), CUresult> {
     log::unlisten(callback.0.addr())
 }
@@ -41,7 +41,7 @@ pub(crate) unsafe fn current(iterator: *mut u32, flags: u32) -> Result<(), CUres
     Ok(())
 }
 
-/// Appends to a file of the program's.
+/// Appends the log to a file of the program.
 ///
 /// # Safety
 ///
@@ -51,7 +51,7 @@ pub(crate) unsafe fn dump_to_file(iterator: *mut u32, path: *const c_char, flags
     unsafe { log::dump_to_file(iterator, text(path)?, flags) }
 }
 
-/// The lines end with a NUL; `size` is the buffer's, and then that of the text.
+/// Copies the log's lines, which end with a NUL. `size` is first the buffer's, and then that of the text.
 ///
 /// # Safety
 ///

@@ -2,12 +2,12 @@
 
 use katydid_cuda_sys::CUresult;
 
-/// Accepts the start of a profile, which is none (`cuProfilerStart`).
+/// Accepts the start of a profile, without effect (`cuProfilerStart`).
 pub(crate) fn start() -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Accepts the end of a profile, which is none (`cuProfilerStop`).
+/// Accepts the end of a profile, without effect (`cuProfilerStop`).
 pub(crate) fn stop() -> Result<(), CUresult> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The one session of this process: what `cuInit` has set up with the worker.
+//! The one session of this process, as `cuInit` set it up with the worker.
 
 use std::sync::OnceLock;
 
@@ -11,19 +11,19 @@ use katydid_wire::facts::Facts;
 /// The program's side of the session.
 pub(crate) struct Shim {
     pub(crate) session: Session<CUresult>,
-    /// What the worker said of its devices, by the worker's ordinals.
+    /// The worker's facts about its devices, by the worker's ordinals.
     pub(crate) facts: Facts,
-    /// What every address of GPU memory belongs to.
+    /// The address map: the owner of every address of GPU memory.
     pub(crate) regions: Regions,
-    /// Launches wait for their kernels (`CUDA_LAUNCH_BLOCKING`).
+    /// Whether launches wait for their kernels (`CUDA_LAUNCH_BLOCKING`).
     pub(crate) launches_block: bool,
-    /// Keeps the ranges free for as long as the process lives.
+    /// Reserves the address ranges as long as the process lives.
     pub(crate) arenas: NegotiatedArenas,
 }
 
 static PROCESS_SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// The session of this process, and what came with it.
+/// Returns the session of this process, with its tables.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub(crate) fn shim() -> Result<&'static Shim, CUresult> {
     PROCESS_SHIM.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }
 
-/// Sets the session, unless there is one; returns the one that there is.
+/// Sets the session, unless there is one; returns the existing one.
 pub(crate) fn fill(shim: Shim) -> &'static Shim {
     PROCESS_SHIM.get_or_init(|| shim)
 }

@@ -1,4 +1,4 @@
-//! The start of the session: what `cuInit` sets up, and what happens to it at forks and at the exit.
+//! The start of the session in `cuInit`, and its handling at forks and at exit.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,16 +38,16 @@ use crate::texture::array::{ARRAYS, MIPMAPS};
 use crate::texture::reference::TEXTURE_REFERENCES;
 use crate::texture::surface_reference::SURFACE_REFERENCES;
 
-/// Handles of one kind at a time. The worker takes ids below 2^24.
+/// Most handles of one kind at a time. The worker accepts ids below 2^24.
 const MAX_HANDLES: u32 = 1 << 22;
-/// Arrays and mipmaps at a time: the worker takes as many of both together.
+/// Most arrays, and most mipmaps, at a time: the worker accepts twice as many of both together.
 const MAX_ARRAY_HANDLES: u32 = 1 << 19;
-/// References of one kind at a time: the worker takes as many of both together.
+/// Most references of one kind at a time: the worker accepts twice as many of both together.
 const MAX_TEXTURE_REFERENCES: u32 = 1 << 15;
-/// Contexts are few, and each costs the worker's GPU memory.
+/// Most contexts at a time: programs have few, and each costs the worker's GPU memory.
 const MAX_CONTEXTS: u32 = 1 << 12;
 
-/// `cuInit`: connects. A failure is said in one line, once, and may be tried again.
+/// Answers `cuInit`: connects. A failure is reported once, in one line, and may be retried.
 pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     static STARTING: Mutex<Option<String>> = Mutex::new(None);
     if flags != 0 {
@@ -74,7 +74,7 @@ pub(crate) fn init(flags: u32) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// In the child of a fork: the connection is the parent's.
+/// Abandons the session in the child of a fork: the connection is the parent's.
 fn after_fork() {
     if let Ok(shim) = shim() {
         shim.session.abandon();
@@ -85,7 +85,7 @@ fn at_exit() {
     tracing::finish();
 }
 
-/// Why there is no session: what the program gets, and what its user reads.
+/// Why there is no session: the program's code, and the text for its user.
 struct StartFailure {
     code: CUresult,
     text: String,
@@ -103,10 +103,10 @@ impl StartFailure {
     }
 }
 
-/// A job, and the way of its session.
+/// A job, and the connection of its session.
 type JobConnection = (JobMembership, Address, LinkKind);
 
-/// Forks wait from here until it is known what a child of this process must not have.
+/// Starts the session. Forks wait from here until it is known what a child of this process must not have.
 fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), StartFailure> {
     let mut job = JobMembership::from_environment()?;
     if let Some(job) = &mut job {
@@ -132,14 +132,14 @@ fn fetch_facts(session: &Session<CUresult>) -> Result<Facts, StartFailure> {
     Ok(facts)
 }
 
-/// What the program's user reads of a driver that knows less than programs of this library may ask for.
+/// Returns a warning for the user if the driver is older than the version that this library reports.
 fn older(version: i32) -> Option<String> {
     let (major, minor) = (version / 1000, version % 1000 / 10);
     let text = format!("the server's driver knows CUDA {major}.{minor}: what is newer will be refused there");
     (major < DRIVER_VERSION / 1000).then_some(text)
 }
 
-/// Sets up all tables, the session last; none where the program sees no device.
+/// Sets up all tables, the session last; none if the program sees no device.
 fn build(
     session: Session<CUresult>,
     facts: Facts,
@@ -165,7 +165,7 @@ fn no_address_space(error: io::Error) -> StartFailure {
     StartFailure::new(format!("no address space for handles: {error}"))
 }
 
-/// The devices that the program may see, with a primary context for each.
+/// Makes the devices that the program may see, with a primary context for each.
 fn visible_devices(
     facts: &Facts,
     arenas: &NegotiatedArenas,
@@ -186,7 +186,7 @@ fn visible_devices(
     Ok(devices)
 }
 
-/// Makes room for the records of all kinds but contexts.
+/// Reserves the tables of all kinds except contexts.
 fn reserve_tables() -> io::Result<()> {
     objects::reserve(MAX_HANDLES)?;
     STREAMS.reserve(MAX_HANDLES)?;
@@ -205,7 +205,7 @@ fn reserve_tables() -> io::Result<()> {
     DESCRIPTIONS.reserve(MAX_HANDLES)
 }
 
-/// An empty `CUDA_VISIBLE_DEVICES` hides every device, so it is not the same as none.
+/// Returns a variable, also an empty one: an empty `CUDA_VISIBLE_DEVICES` hides every device, and an unset one none.
 fn variable_even_empty(name: &str) -> Option<String> {
     variable(name).or_else(|| std::env::var_os(name).map(|_| String::new()))
 }

@@ -1,4 +1,4 @@
-//! The hook that records calls when `KATYDID_TRACE` names a file. Off, it costs one relaxed load.
+//! The hook that records calls if `KATYDID_TRACE` names a file. Off, it costs one relaxed load.
 
 use std::ffi::c_char;
 use std::path::Path;
@@ -28,13 +28,13 @@ const TRACING_ON: u8 = 2;
 static TRACING_STATE: AtomicU8 = AtomicU8::new(TRACING_UNKNOWN);
 static TRACE_WRITER: OnceLock<Option<TraceWriter>> = OnceLock::new();
 
-/// Whether calls need not be recorded.
+/// Returns whether calls need not be recorded.
 #[inline]
 pub(crate) fn is_off() -> bool {
     TRACING_STATE.load(Ordering::Relaxed) == TRACING_OFF
 }
 
-/// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
+/// Details of a call's work from its parameters. The generated entry points make it when calls are recorded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallDetail {
     stream: Option<CUstream>,
@@ -100,7 +100,7 @@ impl CallDetail {
         self.bytes(copy.WidthInBytes.saturating_mul(copy.Height).saturating_mul(copy.Depth) as u64)
     }
 
-    /// A function that is looked up, and what the answer is.
+    /// Adds a function that is looked up, and the answer.
     ///
     /// # Safety
     ///
@@ -115,7 +115,7 @@ impl CallDetail {
         Self { lookup: Some(Lookup { name, version, is_found }), ..self }
     }
 
-    /// A private table that is looked up, and what the answer is.
+    /// Adds a private table that is looked up, and the answer.
     ///
     /// # Safety
     ///
@@ -131,7 +131,7 @@ impl CallDetail {
         Self { lookup: Some(Lookup { name, version: 0, is_found }), ..self }
     }
 
-    /// The stream of work on the GPU that a function gives it, if it does: the default one where it names none.
+    /// Returns the stream of the function's work on the GPU, if it has any: the default one if it names none.
     fn work(&self, function: Function) -> Option<CUstream> {
         let name = function.name();
         let is_work =
@@ -142,7 +142,7 @@ impl CallDetail {
         is_work.then(|| self.stream.unwrap_or(CUstream::NULL))
     }
 
-    /// Writes it down; `stream` is that of work whose function may name none.
+    /// Writes the record; `stream` is that of work whose function may name none.
     fn record(&self, stream: Option<CUstream>, of: CallId, writer: &TraceWriter) {
         let stream = self.stream.or(stream).map(|stream| stream.0.addr() as u64);
         if stream.is_some() || self.bytes > 0 {
@@ -162,9 +162,9 @@ impl CallDetail {
     }
 }
 
-/// Runs a call and records it, with what is known of its work.
+/// Runs a call and records it, with the details of its work.
 pub(crate) fn traced(function: Function, detail: Option<CallDetail>, call: impl FnOnce() -> CUresult) -> CUresult {
-    // The file is the parent's: a forked child leaves no marks in it.
+    // The file is the parent's: a forked child records nothing in it.
     let Some(writer) = writer().filter(|_| life::now() != Life::Forked) else { return call() };
     let stream = detail.as_ref().and_then(|detail| detail.work(function));
     let span = stream.and_then(gpu_time::begin);
@@ -189,7 +189,7 @@ pub(crate) fn traced(function: Function, detail: Option<CallDetail>, call: impl 
     result
 }
 
-/// Cuts the file to its length, for the end of the process.
+/// Truncates the file to its length, at the end of the process.
 pub(crate) fn finish() {
     if let Some(Some(writer)) = TRACE_WRITER.get() {
         gpu_time::collect(writer);

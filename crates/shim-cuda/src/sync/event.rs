@@ -1,4 +1,4 @@
-//! Events: the shim makes their handles, and creates and records them without waiting. The worker reports whether one has completed.
+//! Events: the shim makes their handles, and creates and records them without waiting. The worker reports completion.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::sync::Arc;
@@ -27,49 +27,49 @@ use crate::memory::pinned;
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// In what a peek tells of an event, beside its context's wire id: it was recorded before, and no other program can have
-/// it, so that it is recorded by a message and nothing else.
+/// A bit of a [`peek`] at an event, beside its context's wire id. The event was recorded before, and no other program can
+/// have it, so recording it takes a single message.
 const PLAIN_EVENT_BIT: u32 = 1 << 31;
 
-/// How long an answer of the worker's may be repeated without asking it. Work that goes on meanwhile may fail, and a program
-/// that asks for nothing but an event that is done must hear of that: so much later than natively at most.
+/// How long the worker's answer may be repeated without asking again. Running work may fail meanwhile, and a program that
+/// only polls a completed event must learn of that. This is its longest delay over the native driver.
 const ANSWER_LIFETIME: Duration = Duration::from_millis(1);
 
-/// An event of the program, with what is known of its completion.
+/// An event of the program, and the state of its completion.
 pub(crate) struct Event {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
-    /// It was recorded in a stream, outside of captures.
+    /// Whether it was recorded in a stream, outside of captures.
     pub(crate) was_recorded: AtomicBool,
-    /// Another program may have it too.
+    /// Whether another program may have it too.
     pub(crate) is_shared: AtomicBool,
-    /// No other program can ever have it.
+    /// Whether no other program can ever have it.
     pub(crate) is_private: bool,
-    /// When it was last found to have come to pass.
+    /// Its last known completion.
     pub(crate) done: CompletionRecord,
 }
 
-/// An event that had completed after a number of messages. It stays complete while no other message is sent, since recording it
-/// takes one: by a call, a graph that is launched, a function of the program's.
+/// The completion of an event after a number of messages. It holds while no other message is sent, since recording the event
+/// again takes one: by a call, the launch of a graph, or a function of the program.
 #[derive(Default)]
 pub(crate) struct CompletionRecord {
-    /// One more than the messages that had been sent before the worker was asked; 0: it has not come to pass, as far as is known.
+    /// One more than the messages that had been sent before the worker was asked; 0 for no known completion.
     sent: AtomicU64,
-    /// Nanoseconds of [`trace::now`] at which the worker had answered.
+    /// Nanoseconds of [`trace::now`] when the worker had answered.
     at: AtomicU64,
 }
 
 impl CompletionRecord {
-    /// The worker, asked when `sent` messages had been sent, has said that the event has come to pass.
+    /// Notes that the worker, asked after `sent` messages, has answered that the event has completed.
     fn note(&self, sent: u64, now: u64) {
         self.at.store(now, Ordering::Relaxed);
         self.sent.store(sent + 1, Ordering::Relaxed);
     }
 
-    /// Whether the worker, asked now when `sent` messages have been sent, would say the same again.
+    /// Returns whether the worker, asked now after `sent` messages, would answer the same again.
     fn is_known(&self, sent: u64, now: impl FnOnce() -> u64) -> bool {
         let is_latest = self.sent.load(Ordering::Relaxed) == sent + 1;
-        // A program that was restored may find an earlier time on the clock, and must not wait until that has come.
+        // A restored program may find an earlier time on the clock, and must not wait until that has come.
         let since = |now: u64| now.checked_sub(self.at.load(Ordering::Relaxed));
         is_latest && since(now()).is_some_and(|since| since < ANSWER_LIFETIME.as_nanos() as u64)
     }
@@ -122,14 +122,14 @@ pub(crate) unsafe fn create(target: *mut CUevent, flags: u32) -> Result<(), CUre
     Ok(())
 }
 
-/// The handle ends at once; the driver keeps the event until it has come to pass.
+/// Destroys an event. The handle ends at once; the driver keeps the event until it has completed.
 pub(crate) fn destroy(event: CUevent) -> Result<(), CUresult> {
     model::of_process().forget_event(event);
     let event = EVENTS.get()?.remove(event.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     shim()?.session.enqueue(event.context.wire(), &cuEventDestroy_v2 { hEvent: event.wire() })
 }
 
-/// The event stands for a place in a graph from now on, if its stream is captured.
+/// Makes the event stand for a node of a graph, if its stream is captured.
 fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bool, CUresult> {
     if model::of_process().is_quiet() {
         return Ok(false);
@@ -138,8 +138,8 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
     Ok(model::of_process().record(event, stream::capture_stream(stream)?, is_external)? == CaptureOutcome::Yes)
 }
 
-/// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
-/// the context in which to ask: that of the event on a thread without one, such as PyTorch's that pins memory.
+/// Refuses to query or wait for an event of a capture, and any query while a capture forbids it. Returns the event, and the
+/// context for the query: the event's own on a thread without one, such as PyTorch's that pins memory.
 fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
     let event_object = object(event)?;
     let context = stack::wire_or_of(&event_object.context)?;
@@ -148,7 +148,7 @@ fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
     Ok((event_object, context))
 }
 
-/// Outside of captures; event and stream must be of the same context.
+/// Records an event outside of captures; event and stream must belong to the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     backpressure::take_slot(stream)?;
     let (glance, shim) = (peek(event)?, shim()?);
@@ -165,7 +165,7 @@ fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Records any event in any stream; whether no other program can ever have the event.
+/// Records any event in any stream; returns whether no other program can ever have the event.
 fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
     let same = event.context.slot == context.slot;
@@ -176,14 +176,14 @@ fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     let (shim, wire_context) = (shim()?, stack::wire_or_of(&context)?);
     shim.session.enqueue(wire_context, &cuEventRecord { hEvent: event.wire(), hStream: wire(stream)? })?;
     if event.is_shared.load(Ordering::Relaxed) {
-        // A program that hears of it right after this must not find it as it was before. What it comes to is said when
-        // a caller asks.
+        // Another program that learns of the record right after this must not find the old state. A later query reports the
+        // outcome.
         let _ = shim.session.ask(wire_context, &cuEventQuery { hEvent: event.wire() });
     }
     Ok(event.is_private)
 }
 
-/// The event comes to pass when the stream has done what it holds now.
+/// Records an event: it completes when the stream has done all its current work.
 pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     if is_captured(event, stream, false)? {
         return Ok(());
@@ -191,27 +191,27 @@ pub(crate) fn record(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     record_now(event, stream)
 }
 
-/// With `CU_EVENT_RECORD_EXTERNAL` or nothing.
+/// Records an event with `CU_EVENT_RECORD_EXTERNAL` or without flags.
 pub(crate) fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
     object(event)?;
     if is_captured(event, stream, is_external(flags)?)? {
         return Ok(());
     }
-    // Outside of captures the flag means nothing.
+    // Outside of captures the flag has no meaning.
     record_now(event, stream)
 }
 
-/// Whether the event has come to pass; `ERROR_NOT_READY` when it has not.
+/// Returns whether the event has completed; `ERROR_NOT_READY` if not.
 pub(crate) fn query(event: CUevent) -> Result<(), CUresult> {
     unless_done(event, |session, context, wire| session.call(context, &cuEventQuery { hEvent: wire }).map(drop))
 }
 
-/// Waits until the event has come to pass.
+/// Waits until the event has completed.
 pub(crate) fn synchronize(event: CUevent) -> Result<(), CUresult> {
     unless_done(event, |session, context, wire| session.call(context, &cuEventSynchronize { hEvent: wire }).map(drop))
 }
 
-/// Has `ask` ask the worker about an event, unless the answer is known to be that it has come to pass.
+/// Runs `ask`, which asks the worker about an event, unless the event is known to have completed.
 fn unless_done(
     event: CUevent,
     ask: impl FnOnce(&Session<CUresult>, u32, u32) -> Result<(), CUresult>,
@@ -229,7 +229,7 @@ fn unless_done(
     Ok(())
 }
 
-/// Milliseconds between the moments at which two events came to pass.
+/// Returns the milliseconds between the completion of two events.
 ///
 /// # Safety
 ///
@@ -239,7 +239,7 @@ pub(crate) unsafe fn elapsed_time(target: *mut f32, start: CUevent, end: CUevent
     unsafe { elapsed(target, start, end, 1) }
 }
 
-/// Milliseconds between the moments of two events, in the version of CUDA 12.8.
+/// Returns the milliseconds between two events, in the version of CUDA 12.8.
 ///
 /// # Safety
 ///
@@ -255,7 +255,7 @@ pub(crate) unsafe fn elapsed_time_v2(target: *mut f32, start: CUevent, end: CUev
 unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) -> Result<(), CUresult> {
     let (start, end) = (object(start)?, object(end)?);
     let is_recorded = |event: &Event| event.was_recorded.load(Ordering::Relaxed);
-    // Looked at before the place for the answer is, as the driver does; of others' events the worker's driver knows more.
+    // Checked before the output, as the driver does; the worker's driver knows more of other programs' events.
     let is_wrong =
         start.context.slot != end.context.slot || (target.is_null() && !(is_recorded(&start) && is_recorded(&end)));
     if is_wrong {
@@ -268,21 +268,21 @@ unsafe fn elapsed(target: *mut f32, start: CUevent, end: CUevent, version: u32) 
     Ok(())
 }
 
-/// Milliseconds between two events, for the library itself: it reports no error of the program's.
+/// Returns the milliseconds between two events, for the shim itself: it reports no error of the program's calls.
 ///
 /// # Errors
 ///
-/// `ERROR_NOT_READY`, or what else the driver answered.
+/// `ERROR_NOT_READY`, or another code of the driver.
 pub(crate) fn ask_elapsed(context: u32, start: CUevent, end: CUevent) -> Result<f32, CUresult> {
     let message = kdElapsedTime { start: object(start)?.wire(), end: object(end)?.wire(), version: 1 };
     Ok(shim()?.session.ask(context, &message)?.milliseconds)
 }
 
-/// Waits for an event in the same way.
+/// Waits for an event, for the shim itself.
 ///
 /// # Errors
 ///
-/// What the driver answered.
+/// The driver's code.
 pub(crate) fn ask_wait(context: u32, event: CUevent) -> Result<(), CUresult> {
     shim()?.session.ask(context, &cuEventSynchronize { hEvent: object(event)?.wire() }).map(drop)
 }

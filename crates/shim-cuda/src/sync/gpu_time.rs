@@ -1,10 +1,10 @@
-//! When the work of calls ran on the GPU, for a trace: an event before it and one behind it, in its stream.
+//! Times the work of calls on the GPU, for a trace: with an event before it and one after it, in its stream.
 //!
-//! Times of events are differences. So each context has an event whose moment by the monotonic clock is known: one of a stream of
-//! its own, which waits for nothing of the program's. What events say is asked for when the program waits anyway, and by questions
-//! that take no error away from it.
+//! Times of events are differences. So each context has a base event with a known time on the monotonic clock, in a stream
+//! that waits for no work of the program. The shim asks for times when the program waits anyway, with messages that take no
+//! error away from it.
 //!
-//! The rule: what cannot be timed (a captured stream, one of another context) is left out, and no call fails by it.
+//! Work that cannot be timed (in a captured stream, or in one of another context) is left out, and makes no call fail.
 #![expect(unsafe_code, reason = "our own calls of functions for C callers")]
 
 use std::collections::{HashMap, VecDeque};
@@ -19,26 +19,26 @@ use crate::context::stack;
 use crate::graph::model;
 use crate::sync::{event, stream};
 
-/// Set to 0: nothing is timed on the GPU.
+/// Set to 0, it disables times of the GPU.
 const TRACE_GPU_VARIABLE: &str = "KATYDID_TRACE_GPU";
-/// Spans that wait to be asked about before the next call asks.
+/// Waiting spans that make the next call collect times.
 const MAX_WAITING_SPANS: usize = 4096;
-/// A difference in milliseconds of 32 bits is no more exact than a microsecond beyond some seconds.
+/// Largest exact difference: milliseconds as 32-bit floats are no more exact than a microsecond beyond some seconds.
 const MAX_EXACT_MS: f32 = 4000.0;
 /// A stream that does not wait for the default one.
 const STREAM_NON_BLOCKING: u32 = 1;
 
-/// Work that was given to a stream.
+/// Work that was queued in a stream.
 struct TimedWork {
     begin: CUevent,
     end: CUevent,
     of: CallId,
 }
 
-/// What is timed in one context.
+/// The timed work of one context.
 #[derive(Default)]
 struct TimedContext {
-    /// An event, and when it came to pass, in nanoseconds of the monotonic clock.
+    /// The base event, and its time in nanoseconds of the monotonic clock.
     base: Option<(CUevent, u64)>,
     spare: Vec<CUevent>,
     pending: VecDeque<TimedWork>,
@@ -57,13 +57,13 @@ fn timed_contexts() -> MutexGuard<'static, TimedContexts> {
     TIMED_CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Work whose beginning is marked.
+/// Work whose beginning is recorded.
 pub(crate) struct BegunSpan {
     context: u32,
     event: CUevent,
 }
 
-/// Marks the beginning of work in a stream; none where it cannot be timed.
+/// Records the beginning of work in a stream; none if it cannot be timed.
 pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
     static IS_WANTED: LazyLock<bool> = LazyLock::new(|| variable(TRACE_GPU_VARIABLE).is_none_or(|value| value != "0"));
     if !*IS_WANTED || is_captured(stream) {
@@ -79,7 +79,7 @@ pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
     Some(BegunSpan { context, event })
 }
 
-/// Marks the end of a span's work; nothing is kept of a call that failed.
+/// Records the end of a span's work; a failed call leaves none.
 pub(crate) fn end(span: BegunSpan, stream: CUstream, of: CallId, has_succeeded: bool) {
     let mut contexts = timed_contexts();
     let context = contexts.0.entry(span.context).or_default();
@@ -92,12 +92,12 @@ pub(crate) fn end(span: BegunSpan, stream: CUstream, of: CallId, has_succeeded: 
     }
 }
 
-/// Whether so much waits that it is to be asked about now.
+/// Returns whether so many spans wait that their times must be collected now.
 pub(crate) fn is_much() -> bool {
     PENDING_SPANS.load(Ordering::Relaxed) >= MAX_WAITING_SPANS
 }
 
-/// Writes down what has come to pass.
+/// Writes the times of completed spans to the trace.
 pub(crate) fn collect(writer: &TraceWriter) {
     if PENDING_SPANS.load(Ordering::Relaxed) == 0 {
         return;
@@ -111,20 +111,20 @@ pub(crate) fn collect(writer: &TraceWriter) {
                     context.pending.push_front(span);
                     break;
                 }
-                // Its context is gone, or the GPU is.
+                // The context is gone, or the GPU.
                 Err(_) => {}
             }
             PENDING_SPANS.fetch_sub(1, Ordering::Relaxed);
         }
     }
     if is_much() {
-        // Work that does not end must not have every later call ask about it.
+        // Work that never ends must not make every later call ask for it.
         contexts.0.values_mut().for_each(|context| context.pending.clear());
         PENDING_SPANS.store(0, Ordering::Relaxed);
     }
 }
 
-/// Start by the monotonic clock, and duration, in nanoseconds; the events are used again.
+/// Returns start by the monotonic clock, and duration, in nanoseconds; the events are reused.
 fn times(number: u32, context: &mut TimedContext, span: &TimedWork) -> Result<(u64, u64), CUresult> {
     let (base, moment) = context.base.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let duration = nanoseconds(event::ask_elapsed(number, span.begin, span.end)?);
@@ -143,12 +143,12 @@ fn nanoseconds(milliseconds: f32) -> u64 {
     (f64::from(milliseconds).max(0.0) * 1e6) as u64
 }
 
-/// Work may have begun before the base came to pass.
+/// Returns nanoseconds since the base event; negative if work began before it.
 fn since_base(milliseconds: f32) -> i64 {
     (f64::from(milliseconds) * 1e6) as i64
 }
 
-/// Whether a stream is captured, or may be.
+/// Returns whether a stream is captured, or may be.
 fn is_captured(stream: CUstream) -> bool {
     let mut status = 0;
     // SAFETY: `status` is writable.
@@ -156,7 +156,7 @@ fn is_captured(stream: CUstream) -> bool {
     result.is_err() || status != 0
 }
 
-/// An event whose moment is known.
+/// Makes a base event with a known time.
 fn base(context: u32) -> Option<(CUevent, u64)> {
     let (mut own, mut event) = (CUstream::NULL, CUevent::NULL);
     // SAFETY: `own` is writable.
@@ -168,7 +168,7 @@ fn base(context: u32) -> Option<(CUevent, u64)> {
     Some((event, now()))
 }
 
-/// An event that is recorded in the stream.
+/// Records an event in the stream.
 fn mark(context: &mut TimedContext, stream: CUstream) -> Option<CUevent> {
     let event = match context.spare.pop() {
         Some(event) => event,
@@ -181,7 +181,7 @@ fn mark(context: &mut TimedContext, stream: CUstream) -> Option<CUevent> {
     };
     match event::record(event, stream) {
         Ok(()) => Some(event),
-        // The stream is of another context, or the event was of one that is gone.
+        // The stream is of another context, or the event's context is gone.
         Err(_) => None,
     }
 }

@@ -1,7 +1,8 @@
-//! Streams: the shim makes their handles, and has the worker create them without waiting. Their records answer queries of properties.
+//! Streams: the shim makes their handles, and the worker creates them without a wait. Their records answer queries of
+//! properties.
 //!
-//! Handle 0 is the default stream of the calling function's kind: the legacy one, or, inside the variants that end in
-//! `_ptsz` and `_ptds`, the thread's own. Handles 1 and 2 name these two outright.
+//! Handle 0 is the default stream of the called function's kind: the legacy one, or the thread's own in the variants that
+//! end in `_ptsz` and `_ptds`. Handles 1 and 2 always name these two.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use std::cell::Cell;
@@ -30,14 +31,14 @@ const PER_THREAD_STREAM: usize = 2;
 const FIRST_STREAM_WIRE_ID: u32 = 3;
 
 thread_local! {
-    /// Whether the function being called means the thread's own default stream.
+    /// Whether the current call means the thread's own default stream.
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What there is now whose work does not come after that of a context's default stream by itself.
+/// Number of things whose work does not come after that of a context's default stream by itself.
 static UNORDERED_WORK: AtomicUsize = AtomicUsize::new(0);
 
-/// One such thing, as long as it lives.
+/// Counts in [`UNORDERED_WORK`] as long as it lives.
 pub(crate) struct UnorderedWork(());
 
 impl UnorderedWork {
@@ -46,7 +47,7 @@ impl UnorderedWork {
         Self(())
     }
 
-    /// Other programs have memory of this one, or it has theirs: from now on, since no message reports the end of that.
+    /// Counts one for good: memory is shared with other programs from now on, and no message reports the end of that.
     pub(crate) fn begin_for_good() {
         std::mem::forget(Self::begin());
     }
@@ -58,7 +59,7 @@ impl Drop for UnorderedWork {
     }
 }
 
-/// A stream of the program's own.
+/// A stream that the program created.
 pub(crate) struct Stream {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
@@ -69,7 +70,7 @@ pub(crate) struct Stream {
     _apart: Option<UnorderedWork>,
 }
 
-/// Streams of the program's own, of all contexts.
+/// Streams that the program created, of all contexts.
 pub(crate) static STREAMS: HandleTable<Stream> = HandleTable::new();
 
 impl Handle for CUstream {
@@ -102,7 +103,7 @@ pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresu
     with_default(true, body)
 }
 
-/// Runs a function of the program's in the middle of a call: what it calls is no part of that call.
+/// Runs a function of the program in the middle of a call: its own calls do not belong to that one.
 pub(crate) fn outside_of_call(body: impl FnOnce()) {
     with_default(false, body);
 }
@@ -114,14 +115,14 @@ fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Wire id of the default stream that the function being called means.
+/// Returns the wire id of the current call's default stream.
 pub(crate) fn default_wire() -> u32 {
     let per_thread = PER_THREAD_DEFAULT.try_with(Cell::get).unwrap_or(false);
     if per_thread { PER_THREAD_STREAM as u32 } else { 0 }
 }
 
-/// Whether work of one stream is in order with that of another, each given by wire ids of context and stream: they are the same,
-/// or one is the default stream of a context and the other one of those that it waits for.
+/// Returns whether work of one stream is in order with that of another, each by wire ids of context and stream: both are the
+/// same, or one is the default stream of a context and the other waits for it.
 pub(crate) fn are_in_order(one: (u32, u32), other: (u32, u32)) -> bool {
     let is_legacy = |it: (u32, u32)| it.1 <= LEGACY_STREAM as u32;
     match (is_legacy(one), is_legacy(other)) {
@@ -132,7 +133,7 @@ pub(crate) fn are_in_order(one: (u32, u32), other: (u32, u32)) -> bool {
     }
 }
 
-/// Whether a stream that is not the legacy one of a context waits for that.
+/// Returns whether a stream, not the legacy one of a context, waits for that one.
 pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool {
     if is_of_thread(stream) {
         return here == context;
@@ -141,7 +142,7 @@ pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool
     record.is_some_and(|record| record.flags & stream_flags::NON_BLOCKING == 0 && record.context.wire() == context)
 }
 
-/// Refuses what work in groups is not given to: the legacy default stream, by whatever name, and what is no stream.
+/// Refuses streams that take no batches: the legacy default stream, by any name, and invalid streams.
 ///
 /// # Errors
 ///
@@ -150,23 +151,23 @@ pub(crate) fn takes_groups(stream: CUstream) -> Result<(), CUresult> {
     rules::check_group(stream, is_of_thread(default_wire()), || object(stream).is_ok())
 }
 
-/// Whether a wire id means another stream in each thread.
+/// Returns whether a wire id means a different stream in each thread.
 pub(crate) fn is_of_thread(wire: u32) -> bool {
     wire == PER_THREAD_STREAM as u32
 }
 
-/// Whether work of other streams may overtake that of one, by its wire id, where no event orders them.
+/// Returns whether work of other streams may overtake that of one, by its wire id, without an event between them.
 pub(super) fn can_be_overtaken(stream: u32) -> bool {
     is_of_thread(stream) || UNORDERED_WORK.load(Ordering::Relaxed) > 0 || are_several()
 }
 
-/// Wire id of a stream.
+/// Returns the wire id of a stream.
 ///
 /// # Errors
 ///
 /// `ERROR_INVALID_HANDLE`.
 pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
-    // The caller is about to use the stream: what can be part of a graph was taken into it before.
+    // The caller is about to use the stream: work that can be captured was captured before.
     refuse_captured(stream)?;
     match stream.0.addr() {
         0 => Ok(default_wire()),
@@ -175,8 +176,8 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     }
 }
 
-/// Wire id of a stream, and the ids of the context of a stream of the program's own, which need not be `here`, the current
-/// context.
+/// Returns the wire id of a stream, and the context ids of a stream that the program created, which may differ from the
+/// current context.
 ///
 /// # Errors
 ///
@@ -197,7 +198,7 @@ pub(crate) fn wire_and_ids(
     Ok((wire, Some(owner)))
 }
 
-/// Wire id of a stream of the context with wire id `context`, if that is the current one too, and active, and nothing is
+/// Returns the wire id of a stream of the context with wire id `context`, if that is current and active, and nothing is
 /// captured.
 pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
     if stack::wire() != Ok(context) || !model::of_process().is_quiet() {
@@ -207,7 +208,7 @@ pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
     wire(stream).ok().filter(|_| is_there)
 }
 
-/// A stream of either sort.
+/// A default stream, or one that the program created.
 enum ResolvedStream {
     /// A default stream of a context: 0 the legacy one, 1 the thread's own.
     Default(Arc<Context>, usize),
@@ -224,12 +225,12 @@ fn resolve(stream: CUstream) -> Result<ResolvedStream, CUresult> {
             stack::active()?;
             object(stream).map(ResolvedStream::Made)
         }
-        // A handle says which context is meant.
+        // The handle tells the context.
         _ => object(stream).map(ResolvedStream::Made),
     }
 }
 
-/// The context in which to send what is about a stream.
+/// Returns the context for messages about a stream.
 pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
     match resolve(stream)? {
         ResolvedStream::Default(..) => stack::wire(),
@@ -237,7 +238,7 @@ pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
     }
 }
 
-/// What stream capture knows a stream by. A thread's default streams have keys of their own, above all ids.
+/// Returns the key of a stream for stream capture. A thread's default streams have keys of their own, above all ids.
 pub(crate) fn capture_stream(stream: CUstream) -> Result<CaptureStream, CUresult> {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
@@ -258,7 +259,7 @@ pub(crate) fn capture_stream(stream: CUstream) -> Result<CaptureStream, CUresult
     })
 }
 
-/// The context whose work a stream takes.
+/// Returns the context of a stream.
 pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
     Ok(match resolve(stream)? {
         ResolvedStream::Default(context, _) => context,
@@ -266,7 +267,7 @@ pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
     })
 }
 
-/// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
+/// Refuses calls that cannot be captured on a captured stream, and on the legacy stream while blocking streams are captured.
 pub(crate) fn refuse_captured(stream: CUstream) -> Result<(), CUresult> {
     let graphs = model::of_process();
     if graphs.is_quiet() { Ok(()) } else { graphs.refuse_captured(capture_stream(stream)?) }
@@ -280,7 +281,7 @@ pub(crate) unsafe fn create(target: *mut CUstream, flags: u32) -> Result<(), CUr
     unsafe { create_with_priority(target, flags, 0) }
 }
 
-/// A priority outside the device's range is moved to its nearer end.
+/// Creates a stream. A priority outside the device's range is clamped.
 ///
 /// # Safety
 ///
@@ -294,7 +295,7 @@ pub(crate) unsafe fn create_with_priority(target: *mut CUstream, flags: u32, pri
     Ok(())
 }
 
-/// A record of a stream that the worker has yet to make, and its priority.
+/// Makes the record of a stream that the worker has yet to create, and returns its priority.
 pub(crate) fn new_record(context: Arc<Context>, flags: u32, priority: i32) -> Result<(Arc<Stream>, i32), CUresult> {
     rules::check_flags(flags)?;
     let priority = context.with_facts(|it| rules::priority(priority, it.least_priority, it.greatest_priority))?;
@@ -307,7 +308,7 @@ pub(crate) fn new_record(context: Arc<Context>, flags: u32, priority: i32) -> Re
     Ok((stream, priority))
 }
 
-/// The handle ends at once, the work in the stream goes on.
+/// Destroys a stream. The handle ends at once; work in the stream goes on.
 pub(crate) fn destroy(stream: CUstream) -> Result<(), CUresult> {
     let stream = STREAMS.get()?.remove(stream.0.addr()).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     model::of_process().forget_stream(stream.id);
@@ -357,7 +358,7 @@ pub(crate) unsafe fn context(stream: CUstream, target: *mut CUcontext) -> Result
     Ok(())
 }
 
-/// The context of a stream; of one that belongs to a green context, that and its primary context.
+/// Returns the context of a stream; for a stream of a green context, that one and its primary context.
 ///
 /// # Safety
 ///
@@ -385,7 +386,7 @@ pub(crate) unsafe fn device(stream: CUstream, target: *mut CUdevice) -> Result<(
     Ok(())
 }
 
-/// What a private table calls a stream's object: an address inside its record, never the handle itself.
+/// Returns a private table's value for a stream's object: an address inside its record, never the handle itself.
 pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
     Ok(match resolve(stream)? {
         ResolvedStream::Default(context, index) => context.slot.handle + 1 + index,
@@ -393,7 +394,7 @@ pub(crate) fn object_address(stream: CUstream) -> Result<usize, CUresult> {
     })
 }
 
-/// The id of the stream that an address of [`object_address`] stands for.
+/// Returns the id of the stream for an address from [`object_address`].
 pub(crate) fn id_of_object(object: usize) -> Result<u64, CUresult> {
     if let Some(stream) = STREAMS.get()?.get(object.wrapping_sub(1)) {
         return Ok(stream.id);

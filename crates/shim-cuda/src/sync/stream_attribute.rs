@@ -7,7 +7,7 @@ use katydid_wire::message::{kdStreamAttribute, kdStreamSetAttribute};
 use crate::context::request::call;
 use crate::sync::stream;
 
-/// Writes as many bytes as the attribute has, as the driver does.
+/// Answers an attribute, and writes as many bytes as it has, as the driver does.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Words in memory that streams and the program signal each other with: written and waited for in the stream's turn.
+//! Words in memory by which streams and the program signal each other: written and awaited in stream order.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, Function, batch_operation as id};
@@ -14,8 +14,8 @@ use crate::ffi::arguments::refuse;
 use crate::graph::capture;
 use crate::sync::stream;
 
-/// Passes an operation on a word that the GPU reaches. On a stream link the program's pinned memory is only copied now and then, so
-/// a word there would be waited for in vain: it is refused.
+/// Checks an operation on a word that the GPU reaches. On a stream link the program's pinned memory is only synchronized now
+/// and then, so that a wait for a word there would never end: it is refused.
 fn check(address: u64, operation: Option<WordOperation>) -> Result<(), CUresult> {
     let Some(WordOperation { size, access, .. }) = operation else { return Ok(()) };
     match locate(DeclaredMemory::Device, address, size)? {
@@ -32,34 +32,34 @@ fn check(address: u64, operation: Option<WordOperation>) -> Result<(), CUresult>
     }
 }
 
-/// Puts an operation that is a call of its own into a stream.
+/// Queues an operation that is a call of its own.
 fn single(stream: CUstream, operation: u32, address: u64, value: u64, flags: u32) -> Result<(), CUresult> {
     let it = CUstreamBatchMemOpParams { operation, address, value, flags, rest: [0; 2] };
     check(address, WordOperation::of_call(&it)?)?;
     if capture::word(stream, it)? { Ok(()) } else { queue(stream::wire(stream)?, &it) }
 }
 
-/// Writes a word of 4 bytes in the turn of a stream.
+/// Writes a word of 4 bytes in stream order.
 pub(crate) fn write_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
     single(stream, id::WRITE_VALUE_32, addr, u64::from(value), flags)
 }
 
-/// Writes a word of 8 bytes in the turn of a stream.
+/// Writes a word of 8 bytes in stream order.
 pub(crate) fn write_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
     single(stream, id::WRITE_VALUE_64, addr, value, flags)
 }
 
-/// `cuStreamWaitValue32`: the stream waits, not the caller.
+/// Answers `cuStreamWaitValue32`: the stream waits, not the caller.
 pub(crate) fn wait_32(stream: CUstream, addr: CUdeviceptr, value: u32, flags: u32) -> Result<(), CUresult> {
     single(stream, id::WAIT_VALUE_32, addr, u64::from(value), flags)
 }
 
-/// `cuStreamWaitValue64`: the stream waits, not the caller.
+/// Answers `cuStreamWaitValue64`: the stream waits, not the caller.
 pub(crate) fn wait_64(stream: CUstream, addr: CUdeviceptr, value: u64, flags: u32) -> Result<(), CUresult> {
     single(stream, id::WAIT_VALUE_64, addr, value, flags)
 }
 
-/// `cuStreamBatchMemOp`: all operations are checked before the first is queued.
+/// Answers `cuStreamBatchMemOp`: all operations are checked before the first is queued.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ pub(crate) unsafe fn batch(
     operations.iter().try_for_each(|operation| queue(stream, operation))
 }
 
-/// Queues an operation that was checked.
+/// Queues a checked operation.
 fn queue(stream: u32, it: &CUstreamBatchMemOpParams) -> Result<(), CUresult> {
     let (addr, value, flags) = (it.address, it.value, it.flags);
     match it.operation {

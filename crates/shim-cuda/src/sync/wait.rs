@@ -1,4 +1,4 @@
-//! Waiting: of the program for streams, and of streams for events.
+//! Waits of the program for streams, and of streams for events.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -18,11 +18,11 @@ use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
 thread_local! {
-    /// The stream that this thread has found to have done everything, which speaks for one wait.
+    /// The stream that this thread has found empty, which saves one wait.
     static DRAINED_STREAM: Cell<Option<DrainedStream>> = const { Cell::new(None) };
 }
 
-/// A stream that had nothing left to do after a number of messages. It stays idle while no other message is sent.
+/// A stream that was empty after a number of messages. It stays idle while no other message is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DrainedStream {
     /// Wire ids of context and stream.
@@ -30,7 +30,7 @@ struct DrainedStream {
     sent: u64,
 }
 
-/// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
+/// Refuses to wait for a stream, or to query it, while a stream capture forbids it.
 fn forbid(stream: CUstream) -> Result<(), CUresult> {
     let graphs = model::of_process();
     if graphs.is_quiet() { Ok(()) } else { graphs.forbid(UncapturedCall::Stream(stream::capture_stream(stream)?)) }
@@ -47,25 +47,25 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
     waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
 }
 
-/// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
-/// hear what other work has come to.
+/// Returns whether the thread's last copy out has waited for the stream, and nothing was sent since. It answers so only
+/// once: a second wait must learn the outcome of other work.
 fn is_empty(shim: &Shim, stream: (u32, u32)) -> bool {
     let drained = DrainedStream { stream, sent: shim.session.enqueued() };
     DRAINED_STREAM.take() == Some(drained) && !shim.session.is_lost()
 }
 
-/// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
-/// question is a round trip.
+/// As [`waits_in`], for a copy that waits for everything in its stream: a later wait then needs no message, which saves a
+/// round trip.
 pub(crate) fn empties<T>(way: StreamIds, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let sent = shim()?.session.enqueued();
     let got = waits_in(way.stream, copy)?;
-    // The id of a thread's own stream means another stream in each thread, and this record does not distinguish them.
+    // The id of a thread's own stream means a different stream in each thread, and this record does not distinguish them.
     DRAINED_STREAM
         .set((!stream::is_of_thread(way.stream)).then_some(DrainedStream { stream: (way.context, way.stream), sent }));
     Ok(got)
 }
 
-/// Runs what returns when everything in the stream before it is done, so that the program may look at what that wrote.
+/// Runs `run`, which returns when everything before it in the stream is done, so that the program may read the results.
 pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let epoch = shim()?.session.enqueued();
     let got = run()?;
@@ -73,19 +73,19 @@ pub(crate) fn waits_in<T>(stream: u32, run: impl FnOnce() -> Result<T, CUresult>
     Ok(got)
 }
 
-/// Waits for everything in the stream of a wire id.
+/// Waits for everything in a stream by wire id.
 pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
     synchronize_in(stack::wire()?, stream)
 }
 
-/// Waits for everything in the stream of a wire id, asked in a context of a wire id.
+/// Waits for everything in a stream by wire id, through a context by wire id.
 pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> {
     let shim = shim()?;
     waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)
 }
 
-/// Waits for everything that a copy would come after if it were given to the stream now, in a context of a wire id: work of the
-/// default stream too, where the two are in order. Who only waits for the stream is not.
+/// Waits for everything that a copy, queued now in a stream and context by wire ids, would come after. That includes work of
+/// the default stream, if the two are in order. A wait for the stream alone does not include it.
 pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
     if stream > stream::LEGACY_STREAM as u32 && stream::waits_for_legacy((context, stream), context) {
         synchronize_in(context, stream::LEGACY_STREAM as u32)?;
@@ -93,7 +93,7 @@ pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CU
     synchronize_in(context, stream)
 }
 
-/// Whether everything in the stream is done; `ERROR_NOT_READY` when it is not.
+/// Returns whether everything in the stream is done; `ERROR_NOT_READY` if not.
 pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
     let context = stream::asked_in(stream)?;
     forbid(stream)?;
@@ -101,7 +101,7 @@ pub(crate) fn query(stream: CUstream) -> Result<(), CUresult> {
     waits_in(stream, || shim.session.call(context, &cuStreamQuery { hStream: stream })).map(drop)
 }
 
-/// The stream waits for what the event recorded.
+/// Makes the stream wait for the work that the event recorded.
 pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
     let waited = object(event)?;
     let is_external = is_external(flags)?;
@@ -114,7 +114,7 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
         }
     }
     backpressure::take_slot(stream)?;
-    // Outside of captures the flag means nothing.
+    // Outside of captures the flag has no meaning.
     let message = cuStreamWaitEvent { hStream: stream::wire(stream)?, hEvent: waited.wire(), Flags: 0 };
     shim()?.session.enqueue(stream::asked_in(stream)?, &message)
 }

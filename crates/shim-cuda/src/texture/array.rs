@@ -1,7 +1,7 @@
-//! Arrays and mipmaps: made by the worker's driver, known here by handle, extent and format.
+//! Arrays and mipmaps: the worker's driver makes them, the shim knows their handle, extent and format.
 //!
-//! What a program asks of an array is answered from what it was made with. Levels of a mipmap are handles of their own,
-//! the same each time.
+//! Queries of an array are answered from the parameters of its creation. Levels of a mipmap have their own handles, the same
+//! each time.
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) struct Array {
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     /// Whether it is a level, which only its mipmap destroys.
     level: bool,
-    /// Its memory, where that is mapped later; a level's is its mipmap's.
+    /// Its memory, if it is mapped later; a level has that of its mipmap.
     pub(crate) later: Option<Arc<DeferredMemory>>,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Mipmap {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    /// Levels that were asked for.
+    /// Levels that the program has asked for.
     levels: Mutex<Vec<Option<Arc<Array>>>>,
-    /// Its memory, where that is mapped later.
+    /// Its memory, if it is mapped later.
     pub(crate) later: Option<Arc<DeferredMemory>>,
 }
 
@@ -59,7 +59,7 @@ impl Handle for CUarray {
 }
 
 impl Array {
-    /// The number that messages carry: odd, mipmaps have the even ones.
+    /// The number that messages carry: odd, as mipmaps have even ones.
     pub(crate) fn wire(&self) -> u32 {
         self.slot.index * 2 + 1
     }
@@ -98,7 +98,7 @@ impl Mipmap {
     }
 }
 
-/// Bytes of a channel of format `code`; None for formats that are no plain texels.
+/// Returns the bytes of a channel of format `code`; None for formats without plain texels.
 fn channel_bytes(code: u32) -> Option<u64> {
     Some(match code {
         0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => 1,
@@ -115,7 +115,7 @@ fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
     extents.into_iter().fold(texel, u64::saturating_mul)
 }
 
-/// Refuses formats whose copies could not be checked here.
+/// Refuses formats whose copies cannot be checked here.
 fn check_format(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     channel_bytes(descriptor.Format).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
@@ -188,7 +188,7 @@ pub(crate) unsafe fn plain_descriptor(target: *mut CUDA_ARRAY_DESCRIPTOR, array:
     Ok(())
 }
 
-/// The driver waits for work that may use it. Destroying a level does nothing.
+/// Destroys an array. The driver waits for work that may use it. Destroying a level does nothing.
 pub(crate) fn destroy(array: CUarray) -> Result<(), CUresult> {
     let array = object(array)?;
     if array.level {
@@ -196,7 +196,7 @@ pub(crate) fn destroy(array: CUarray) -> Result<(), CUresult> {
     }
     let shim = shim()?;
     shim.session.call(array.context.wire(), &kdArrayDestroy { array: array.wire() })?;
-    // Only now: a new array must not have the id before the worker has let go of it.
+    // Only now: a new array must not have the id before the worker has released it.
     ARRAYS.get()?.remove(array.slot.handle);
     array.later.as_ref().map_or(Ok(()), |later| later.end())
 }
@@ -239,7 +239,7 @@ fn extent(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> [usize; 3] {
     [descriptor.Width, descriptor.Height, descriptor.Depth]
 }
 
-/// What level `number` of a mipmap looks like.
+/// Returns the descriptor of level `number` of a mipmap.
 fn level_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, number: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
     let [width, height, depth] = level_extent(extent(descriptor), descriptor.Flags, number);
     CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, ..*descriptor }
@@ -265,7 +265,7 @@ pub(crate) unsafe fn level(target: *mut CUarray, mipmap: CUmipmappedArray, numbe
     Ok(())
 }
 
-/// Gives a level a handle, here and in the worker.
+/// Makes a handle for a level, here and in the worker.
 fn make_level(mipmap: &Mipmap, number: u32) -> Result<Arc<Array>, CUresult> {
     let shim = shim()?;
     let (context, descriptor) = (Arc::clone(&mipmap.context), level_of(&mipmap.descriptor, number));
@@ -278,7 +278,7 @@ fn make_level(mipmap: &Mipmap, number: u32) -> Result<Arc<Array>, CUresult> {
     Ok(array)
 }
 
-/// Its levels go too.
+/// Destroys a mipmap with its levels.
 pub(crate) fn destroy_mipmap(mipmap: CUmipmappedArray) -> Result<(), CUresult> {
     let mipmap = object(mipmap)?;
     let shim = shim()?;
@@ -291,7 +291,7 @@ pub(crate) fn destroy_mipmap(mipmap: CUmipmappedArray) -> Result<(), CUresult> {
     mipmap.later.as_ref().map_or(Ok(()), |later| later.end())
 }
 
-/// Only video formats have planes.
+/// Refuses planes, which only video formats have.
 ///
 /// # Safety
 ///

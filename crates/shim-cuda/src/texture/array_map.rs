@@ -1,7 +1,7 @@
-//! Memory of arrays that is mapped later: sparse ones tile by tile, deferred ones as a whole.
+//! Memory of arrays that is mapped later: tile by tile for sparse ones, as a whole for deferred ones.
 //!
-//! The driver in the worker checks what a program asks for; here handles become ids. What is mapped is noted by tiles,
-//! since it keeps a block alive whose handle the program gives back, as a mapping at an address does.
+//! The worker's driver checks the program's requests; the shim replaces handles by ids. Mappings are recorded by tile, since
+//! each keeps a block alive whose handle the program has released, as a mapping at an address does.
 #![expect(unsafe_code, reason = "reads and writes structures of C callers")]
 
 use std::collections::HashMap;
@@ -25,28 +25,28 @@ use crate::memory::virtual_memory::{self, Allocation};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
-/// More entries in one call make no sense; this many fit into a message.
+/// Most entries of one call: more make no sense, and this many fit into a message.
 const MAX_MAP_ENTRIES: usize = 4096;
 
-/// What an array or mipmap whose memory is mapped later has of it.
+/// The mapped memory of an array or mipmap whose memory is mapped later.
 pub(crate) struct DeferredMemory {
     is_sparse: bool,
     properties: OnceLock<CUDA_ARRAY_SPARSE_PROPERTIES>,
     mapped: Mutex<HashMap<ArrayPiece, Arc<Allocation>>>,
 }
 
-/// What can be mapped by itself.
+/// A piece of an array that can be mapped separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ArrayPiece {
     /// All of a deferred array.
     Whole,
-    /// A tile: level, layer, and which one in each direction.
+    /// A tile: level, layer, and its position in each direction.
     Tile([u32; 5]),
-    /// A tile's bytes of the small levels: layer, which one.
+    /// A tile's bytes of the small levels: layer, and which tile.
     Tail(u32, u64),
 }
 
-/// The pieces that an entry names, which the driver has found to be right.
+/// Returns the pieces of an entry that the driver has accepted.
 fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
     let Some(tile) = tile else { return vec![ArrayPiece::Whole] };
     if info.subresourceType == id::MIPTAIL {
@@ -70,7 +70,7 @@ fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
 }
 
 impl DeferredMemory {
-    /// For arrays with these flags.
+    /// Makes the record for an array with these flags; none if its memory is not mapped later.
     pub(crate) fn of(flags: u32) -> Option<Arc<Self>> {
         let later = || Self {
             is_sparse: flags & array_flag::SPARSE != 0,
@@ -80,7 +80,7 @@ impl DeferredMemory {
         is_mapped_later(flags).then(|| Arc::new(later()))
     }
 
-    /// What the driver says of the tiles; it says the same each time.
+    /// Returns the driver's properties of the tiles, which never change.
     fn properties(&self, array: u32) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
         if let Some(properties) = self.properties.get() {
             return Ok(*properties);
@@ -96,7 +96,7 @@ impl DeferredMemory {
         Ok(*self.properties.get_or_init(|| properties))
     }
 
-    /// Notes what a call has mapped or unmapped.
+    /// Records the mappings that a call has made or removed.
     fn note(
         &self,
         shim: &Shim,
@@ -119,7 +119,7 @@ impl DeferredMemory {
         Ok(())
     }
 
-    /// The array has ended: nothing of it is mapped any more.
+    /// Removes all mappings of an array that has ended.
     pub(crate) fn end(&self) -> Result<(), CUresult> {
         virtual_memory::in_order(|shim| {
             let mapped = std::mem::take(&mut *self.mapped.lock().unwrap_or_else(PoisonError::into_inner));
@@ -128,7 +128,7 @@ impl DeferredMemory {
     }
 }
 
-/// What an entry means: the number of the array or mipmap, and what is known of its memory.
+/// The array of an entry: number of the array or mipmap, and the state of its memory.
 struct NamedArray {
     array: u32,
     later: Arc<DeferredMemory>,
@@ -144,14 +144,14 @@ fn named(info: &CUarrayMapInfo) -> Result<NamedArray, CUresult> {
     Ok(NamedArray { array, later: later.ok_or(CUresult::ERROR_INVALID_VALUE)? })
 }
 
-/// The program's bits of devices as the worker's; one that names none stays wrong.
+/// Maps the program's device bits to the worker's; an invalid bit stays invalid.
 fn devices(mask: u32) -> Result<u32, CUresult> {
     let devices = device::all()?;
     let bit = |ordinal: u32| devices.get(ordinal as usize).map_or(1 << 31, |device| 1 << device.position);
     Ok((0..u32::BITS).filter(|ordinal| mask & (1 << ordinal) != 0).fold(0, |all, ordinal| all | bit(ordinal)))
 }
 
-/// An entry as it travels.
+/// Encodes an entry for the message.
 fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, CUresult> {
     Ok(Change {
         kind: info.resourceType,
@@ -167,7 +167,7 @@ fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, 
     })
 }
 
-/// `cuMemMapArrayAsync`: the driver checks all entries, then changes all of them when the stream gets there.
+/// Answers `cuMemMapArrayAsync`: the driver checks all entries, and changes all of them when the stream reaches the call.
 ///
 /// # Safety
 ///
@@ -222,7 +222,7 @@ pub(crate) unsafe fn mipmap_properties(
     Ok(())
 }
 
-/// What the driver asks for an array that is mapped as a whole.
+/// Returns the driver's memory requirements of an array that is mapped as a whole.
 fn needs(
     array: u32,
     later: Option<&Arc<DeferredMemory>>,

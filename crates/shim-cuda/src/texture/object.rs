@@ -1,6 +1,6 @@
 //! Texture and surface objects: numbers that the worker's driver chose, since device code holds them.
 //!
-//! What they were made from is kept here, for the functions that ask for it back.
+//! The shim keeps the parameters of their creation, for the functions that query them.
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::context::stack;
 use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
 
-/// What an object was made from; a surface has only the first.
+/// The parameters of an object's creation; a surface has only the first.
 #[derive(Clone, Copy)]
 struct ObjectDescription {
     resource: CUDA_RESOURCE_DESC,
@@ -42,13 +42,13 @@ impl Objects {
     }
 }
 
-/// What a number of the current context was made from.
+/// Returns the parameters of an object of the current context.
 fn record(number: u64) -> Result<ObjectDescription, CUresult> {
     let key = (stack::wire()?, number);
     OBJECTS.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// The resource as it travels: with an id instead of a handle.
+/// Encodes the resource for a message: with an id instead of a handle.
 fn arguments(it: &CUDA_RESOURCE_DESC) -> Result<TextureArguments, CUresult> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
     if it.flags != 0 {
@@ -68,7 +68,7 @@ fn arguments(it: &CUDA_RESOURCE_DESC) -> Result<TextureArguments, CUresult> {
     })
 }
 
-/// A sampler as it travels.
+/// Encodes a sampler for a message.
 fn sampler(it: &CUDA_TEXTURE_DESC) -> [u32; 14] {
     let [x, y, z] = it.addressMode;
     let [red, green, blue, alpha] = it.borderColor.map(f32::to_bits);
@@ -79,7 +79,7 @@ fn sampler(it: &CUDA_TEXTURE_DESC) -> [u32; 14] {
     [a, b, c, d, e, f, g, bias, lowest, highest, red, green, blue, alpha]
 }
 
-/// A view as it travels.
+/// Encodes a view for a message.
 fn view_words(it: &CUDA_RESOURCE_VIEW_DESC) -> [u64; 8] {
     [
         it.format.into(),
@@ -116,7 +116,7 @@ pub(crate) unsafe fn create(
     Ok(())
 }
 
-/// A number without an object is no error.
+/// Destroys a texture object; a number without an object is no error.
 pub(crate) fn destroy(texture: CUtexObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
     // Forgotten first: the driver may give the number to the next object.
@@ -154,7 +154,7 @@ pub(crate) unsafe fn view(target: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexOb
     Ok(())
 }
 
-/// Makes a surface object of an array; nothing else can be one.
+/// Makes a surface object of an array, the only resource for one.
 ///
 /// # Safety
 ///
@@ -178,7 +178,7 @@ pub(crate) unsafe fn create_surface(
     Ok(())
 }
 
-/// A number without an object is no error.
+/// Destroys a surface object; a number without an object is no error.
 pub(crate) fn destroy_surface(surface: CUsurfObject) -> Result<(), CUresult> {
     let context = stack::wire()?;
     OBJECTS.lock().remove(&(context, surface));

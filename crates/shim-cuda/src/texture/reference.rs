@@ -1,8 +1,8 @@
-//! Texture references: named in a module, bound to an array or to memory by the program, one property a call.
+//! Texture references: named in a module; the program binds them to an array or memory, and sets one property per call.
 //!
-//! All that a reference is set to is kept here and sent with every change, so that the worker and a journal need the
-//! last message only. What the driver makes of it comes back, and answers the questions. A change that the driver refuses
-//! leaves the reference as it was.
+//! The shim keeps all settings of a reference and sends them with every change, so that the worker and a journal need only
+//! the last message. The driver's resulting state comes back, and answers queries. If the driver refuses a change, the
+//! reference stays unchanged.
 #![expect(unsafe_code, reason = "reads and writes memory of C callers")]
 
 use std::any::Any;
@@ -35,13 +35,13 @@ const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 pub(crate) struct TextureReference {
     pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
-    /// Handle of its module; 0 for one of the program's own.
+    /// Handle of its module; 0 for one that the program created.
     module: usize,
     name: Vec<u8>,
     state: Mutex<TextureReferenceState>,
 }
 
-/// What it is set to.
+/// The settings of a reference.
 #[derive(Clone, Default)]
 struct TextureReferenceState {
     arguments: ReferenceArguments,
@@ -49,14 +49,14 @@ struct TextureReferenceState {
     bound: Option<BoundArray>,
 }
 
-/// What a reference does not keep alive.
+/// An array or mipmap that a reference does not keep alive.
 #[derive(Clone)]
 struct BoundArray {
     handle: usize,
     object: Weak<dyn Any + Send + Sync>,
 }
 
-/// Texture references of all modules, and those of the program.
+/// Texture references of all modules, and those that the program created.
 pub(crate) static TEXTURE_REFERENCES: HandleTable<TextureReference> = HandleTable::new();
 
 impl Handle for CUtexref {
@@ -72,7 +72,7 @@ impl Handle for CUtexref {
 }
 
 impl TextureReference {
-    /// The number that messages carry: odd, those of surfaces are even.
+    /// The number that messages carry: odd, as those of surfaces are even.
     pub(crate) fn wire(&self) -> u32 {
         self.slot.index * 2 + 1
     }
@@ -87,7 +87,7 @@ impl TextureReference {
 }
 
 impl TextureReferenceState {
-    /// Takes over what the driver says.
+    /// Takes over the driver's state.
     fn learn(&mut self, facts: &[u8]) -> Result<(), CUresult> {
         let Some(facts) = ReferenceFacts::decode(facts) else {
             return Err(shim()?.session.broken("a texture reference"));
@@ -97,7 +97,7 @@ impl TextureReferenceState {
         Ok(())
     }
 
-    /// Binds it to something else.
+    /// Binds it to another resource.
     fn bind(&mut self, resource: TextureArguments) {
         let old_texture = self.arguments.texture;
         self.arguments.texture = TextureArguments { sampler: old_texture.sampler, ..resource };
@@ -112,7 +112,7 @@ impl TextureReferenceState {
         self.bound = Some(bound);
     }
 
-    /// Leaves an array that is gone.
+    /// Unbinds an array that is gone.
     fn leave_gone(&mut self) {
         if self.bound.as_ref().is_some_and(|bound| bound.object.strong_count() == 0) {
             self.arguments.set &= !property::RESOURCE;
@@ -121,7 +121,7 @@ impl TextureReferenceState {
     }
 }
 
-/// A new reference, in a module or in none.
+/// Makes a new reference, in a module or in none.
 fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUresult> {
     let shim = shim()?;
     let (context, wire, owner, name) = match module {
@@ -140,7 +140,7 @@ fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUre
     })
 }
 
-/// The same handle every time.
+/// Returns a module's reference of a name: the same handle every time.
 ///
 /// # Safety
 ///
@@ -156,7 +156,7 @@ pub(crate) unsafe fn of_module(target: *mut CUtexref, module: CUmodule, name: *c
     Ok(())
 }
 
-/// One that no code reads.
+/// Creates a reference that no code reads.
 ///
 /// # Safety
 ///
@@ -168,7 +168,7 @@ pub(crate) unsafe fn create(target: *mut CUtexref) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Only one of the program's own can be ended.
+/// Destroys a reference that the program created; others are refused.
 pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
     let (shim, reference) = (shim()?, object(reference)?);
     if reference.module != 0 {
@@ -178,7 +178,7 @@ pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
     shim.session.enqueue(reference.context.wire(), &kdReferenceDestroy { reference: reference.wire() })
 }
 
-/// What was found in a module has gone with it.
+/// Forgets the references of a module that ended.
 pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
     let references = TEXTURE_REFERENCES.get()?;
     for reference in references.live().iter().filter(|it| it.module == module) {
@@ -187,7 +187,7 @@ pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Sends a changed state, and keeps it if the driver takes it; the offset that the driver answers, in bytes.
+/// Sends a changed state, and keeps it if the driver accepts it. Returns the driver's offset, in bytes.
 fn change(reference: CUtexref, with: impl FnOnce(&mut TextureReferenceState)) -> Result<u64, CUresult> {
     let reference = object(reference)?;
     let mut current = reference.state();
@@ -207,7 +207,7 @@ fn set(reference: CUtexref, bit: u32, word: usize, value: u32) -> Result<(), CUr
     set_some(reference, bit, word, &[value])
 }
 
-/// Sets numbers of the sampler that lie side by side.
+/// Sets adjacent numbers of the sampler.
 fn set_some(reference: CUtexref, bit: u32, word: usize, values: &[u32]) -> Result<(), CUresult> {
     let store = |state: &mut TextureReferenceState| {
         state.arguments.set |= bit;
@@ -217,7 +217,7 @@ fn set_some(reference: CUtexref, bit: u32, word: usize, values: &[u32]) -> Resul
     change(reference, store).map(drop)
 }
 
-/// Texels of an array, in its format.
+/// Binds the reference to an array, with its format.
 pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Result<(), CUresult> {
     let bound = object(array)?;
     check_reference_flags(flags)?;
@@ -227,7 +227,7 @@ pub(crate) fn set_array(reference: CUtexref, array: CUarray, flags: u32) -> Resu
     change(reference, |state| state.bind_array(resource, BoundArray { handle, object })).map(drop)
 }
 
-/// Texels of a mipmap, in its format.
+/// Binds the reference to a mipmap, with its format.
 pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u32) -> Result<(), CUresult> {
     let bound = object(mipmap)?;
     check_reference_flags(flags)?;
@@ -237,8 +237,8 @@ pub(crate) fn set_mipmap(reference: CUtexref, mipmap: CUmipmappedArray, flags: u
     change(reference, |state| state.bind_array(resource, BoundArray { handle, object })).map(drop)
 }
 
-/// Memory in a line, in the format that the reference has. Where its address is not aligned, texels begin at the aligned
-/// one below, and the call returns the bytes between; a caller without an output for them must pass an aligned address.
+/// Binds the reference to linear memory, in the reference's format. If the address is not aligned, texels begin at the
+/// aligned address below, and the call returns the bytes between. Without an output for them, the address must be aligned.
 ///
 /// # Safety
 ///
@@ -264,7 +264,7 @@ pub(crate) unsafe fn set_address(
     Ok(())
 }
 
-/// What addresses of textures are multiples of, in bytes, on the device of a reference.
+/// Returns the alignment of texture addresses on the device of a reference, in bytes.
 fn alignment(reference: CUtexref) -> Result<u64, CUresult> {
     let reference = object(reference)?;
     let device = device::all()?.get(reference.context.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
@@ -298,7 +298,7 @@ pub(crate) unsafe fn set_rows(
     change(reference, |state| state.bind(memory)).map(drop)
 }
 
-/// What texels of memory are; for an array, how its texels are taken.
+/// Sets the format of texels in memory; for an array, how its texels are read.
 pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: i32) -> Result<(), CUresult> {
     let channels = u32::try_from(channels).map_err(|_| INVALID_VALUE)?;
     let store = |state: &mut TextureReferenceState| {
@@ -308,7 +308,7 @@ pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: 
     change(reference, store).map(drop)
 }
 
-/// In one of three dimensions.
+/// Sets the address mode in one of three dimensions.
 pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddress_mode) -> Result<(), CUresult> {
     let dimension = reference_dimension(dimension)?;
     set(reference, property::ADDRESS_MODE << dimension, sampler_word::ADDRESS_MODE + dimension, mode)
@@ -324,7 +324,7 @@ pub(crate) fn set_level_filter(reference: CUtexref, mode: CUfilter_mode) -> Resu
     set(reference, property::LEVEL_FILTER, sampler_word::LEVEL_FILTER, mode)
 }
 
-/// Sets what is added to the level that is chosen.
+/// Sets the value that is added to the chosen level.
 pub(crate) fn set_level_bias(reference: CUtexref, bias: f32) -> Result<(), CUresult> {
     set(reference, property::LEVEL_BIAS, sampler_word::LEVEL_BIAS, bias.to_bits())
 }
@@ -334,12 +334,12 @@ pub(crate) fn set_level_clamp(reference: CUtexref, first: f32, last: f32) -> Res
     set_some(reference, property::LEVEL_CLAMP, sampler_word::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
 }
 
-/// Most samples along the longer side of a footprint.
+/// Sets the most samples along the longer side of a footprint.
 pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUresult> {
     set(reference, property::ANISOTROPY, sampler_word::ANISOTROPY, most)
 }
 
-/// Sets the colour outside of the image, four channels from red to alpha.
+/// Sets the border color outside of the image, four channels from red to alpha.
 ///
 /// # Safety
 ///
@@ -350,19 +350,19 @@ pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Resu
     set_some(reference, property::BORDER, sampler_word::BORDER, &colour.map(f32::to_bits))
 }
 
-/// How texels and coordinates are read.
+/// Sets how texels and coordinates are read.
 pub(crate) fn set_flags(reference: CUtexref, flags: u32) -> Result<(), CUresult> {
     set(reference, property::FLAGS, sampler_word::FLAGS, flags)
 }
 
-/// What a reference is bound to, if that is of a kind.
+/// Returns the state of a reference that is bound to a resource of one of these kinds.
 fn resource(reference: CUtexref, kinds: &[u32]) -> Result<TextureReferenceState, CUresult> {
     let state = object(reference)?.state().clone();
     let is_bound = state.arguments.set & property::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
     if is_bound { Ok(state) } else { Err(INVALID_VALUE) }
 }
 
-/// The program's handle of the array or mipmap that a reference is bound to.
+/// Returns the program's handle of the array or mipmap that a reference is bound to.
 fn array_of(reference: CUtexref, kind: u32) -> Result<usize, CUresult> {
     resource(reference, &[kind])?.bound.map(|bound| bound.handle).ok_or(INVALID_VALUE)
 }
@@ -398,7 +398,7 @@ pub(crate) unsafe fn address(target: *mut CUdeviceptr, reference: CUtexref) -> R
     Ok(())
 }
 
-/// Writes a number of the sampler, as `read` understands it.
+/// Writes a number of the sampler, decoded by `read`.
 fn answer<T>(target: Out<T>, reference: CUtexref, word: usize, read: fn(u32) -> T) -> Result<(), CUresult> {
     let value = object(reference)?.state().arguments.texture.sampler.get(word).copied();
     target.write(read(value.ok_or(INVALID_VALUE)?));

@@ -41,13 +41,13 @@ impl Handle for CUsurfref {
 }
 
 impl SurfaceReference {
-    /// The number that messages carry: even, those of textures are odd.
+    /// The number that messages carry: even, as those of textures are odd.
     pub(crate) fn wire(&self) -> u32 {
         self.slot.index * 2 + 2
     }
 }
 
-/// The same handle every time.
+/// Returns a module's reference of a name: the same handle every time.
 ///
 /// # Safety
 ///
@@ -72,7 +72,7 @@ pub(crate) unsafe fn of_module(target: *mut CUsurfref, module: CUmodule, name: *
     Ok(())
 }
 
-/// What was found in a module has gone with it.
+/// Forgets the references of a module that ended.
 pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
     let references = SURFACE_REFERENCES.get()?;
     for reference in references.live().iter().filter(|it| it.module == module) {
@@ -81,7 +81,7 @@ pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Flags have no meaning yet.
+/// Binds the reference to an array. Flags have no meaning yet.
 pub(crate) fn set_array(reference: CUsurfref, array: CUarray, flags: u32) -> Result<(), CUresult> {
     let (reference, array) = (object(reference)?, object(array)?);
     if flags != 0 {

@@ -1,8 +1,7 @@
-//! Tensor maps: the arguments travel, the worker's driver encodes.
+//! Tensor maps: the shim sends the arguments, and the worker's driver encodes them.
 //!
-//! A map is made of its arguments and nothing else, and begins with the address (on every driver so far:
-//! `cuTensorMapReplaceAddress` changes just that word). So a driver is asked once for each shape; libraries make the same maps
-//! for every launch.
+//! A map depends on its arguments alone, and begins with the address (on every driver so far: `cuTensorMapReplaceAddress`
+//! changes just that word). So the driver is asked once for each shape: libraries make the same maps for every launch.
 #![expect(unsafe_code, reason = "reads and writes arrays of C callers")]
 
 use std::collections::HashMap;
@@ -17,11 +16,11 @@ use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKin
 use crate::ffi::arguments::refuse;
 use crate::process::session::shim;
 
-/// Shapes that are remembered; then all are forgotten.
+/// Most cached shapes; at this number the cache is emptied.
 const MAX_TENSOR_SHAPES: usize = 1024;
-/// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
+/// A driver checks an address only for its alignment: shapes are cached for each remainder by this, in bytes.
 const ADDRESS_CHECK_ALIGN_BYTES: u64 = 256;
-/// A tensor without dimensions: what the functions fill in.
+/// A tensor without dimensions, which the functions fill in.
 const EMPTY_TENSOR_MAP: TensorMap = TensorMap {
     kind: TensorMapKind::Tiled,
     data_type: 0,
@@ -43,18 +42,18 @@ const EMPTY_TENSOR_MAP: TensorMap = TensorMap {
 
 /// A map in words; the first one is the address.
 type EncodedMap = [u64; size_of::<CUtensorMap>() / 8];
-/// All that a map is made of but for the address, of which the remainder counts.
+/// All arguments of a map except the address, of which only the remainder counts.
 type TensorMapKey = (TensorMap, u64);
 
-/// Maps that a driver has encoded.
+/// Maps that the driver has encoded.
 #[derive(Debug, Default)]
 struct EncodedMaps(Mutex<(u64, HashMap<TensorMapKey, EncodedMap>)>);
 
 static ENCODED_MAPS: LazyLock<EncodedMaps> = LazyLock::new(EncodedMaps::default);
 
 impl EncodedMaps {
-    /// The map of a shape for an address, if this driver has encoded one: `moves` counts drivers. A null
-    /// address has a map that is never repeated.
+    /// Returns the map of a shape for an address, if this driver has encoded one; `moves` counts drivers. A map with a null
+    /// address is never cached.
     fn of(&self, moves: u64, shape: &TensorMapKey, address: u64) -> Option<EncodedMap> {
         let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut map = *cache.1.get(shape).filter(|_| cache.0 == moves && address != 0)?;
@@ -62,7 +61,7 @@ impl EncodedMaps {
         Some(map)
     }
 
-    /// Notes a map. One that does not begin with its address is none whose address could be changed.
+    /// Caches a map, unless it does not begin with its address, which then could not be replaced.
     fn note(&self, moves: u64, shape: TensorMapKey, address: u64, map: EncodedMap) {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.0 != moves || cache.1.len() >= MAX_TENSOR_SHAPES {
@@ -92,7 +91,7 @@ unsafe fn encode(
         Some(encoded) => encoded,
         None => {
             let encoded = ask(function, address, map)?;
-            // Another driver may have answered than the one that was there before.
+            // The answer may have come from another driver than the one before.
             if shim.session.moves() == moves {
                 ENCODED_MAPS.note(moves, shape, address, encoded);
             }
@@ -249,7 +248,7 @@ pub(crate) unsafe fn im2col_wide(
     unsafe { encode(Function::cuTensorMapEncodeIm2colWide, target, address, &map) }
 }
 
-/// The address is the first word of a map, on every driver so far: `cuTensorMapEncodeTiled` was seen to put it there.
+/// Replaces the address, the first word of a map on every driver so far: `cuTensorMapEncodeTiled` was seen to put it there.
 ///
 /// # Safety
 ///

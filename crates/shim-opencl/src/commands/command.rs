@@ -1,4 +1,4 @@
-//! Commands that move nothing between the program and a device: copies, fills, markers, barriers.
+//! Commands that move no data between program and device: copies, fills, markers, barriers.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use katydid_opencl_sys::constant::{
@@ -20,19 +20,19 @@ use crate::process::session;
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
 
-/// A box at an origin.
+/// Returns the extent of a box at an origin.
 fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) -> TransferExtent {
     let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
     TransferExtent { origin: numbers(origin), region: numbers(region), row: row as u64, slice: slice as u64 }
 }
 
-/// A box of an image; nothing is said of memory that is no image, which is found out later.
+/// Returns the extent of a box of an image. It does not check that the memory is an image; a later step does.
 ///
 /// # Safety
 ///
 /// The origin is null or holds three numbers, and four of an image with levels.
 unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<TransferExtent, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let start = unsafe { three(origin)? };
     let shape = object::<Memory>(image)?.image;
     // SAFETY: not null, and by the contract.
@@ -52,7 +52,7 @@ fn copy(
             return Err(Code::INVALID_MEM_OBJECT);
         }
     }
-    // A driver may not look, and end the worker with sizes that leave all addresses.
+    // A driver may not check sizes that exceed the address space, and so may end the worker.
     if [(&source, &from), (&destination, &to)]
         .iter()
         .any(|(memory, side)| side.1 == BUFFER_RUN && !memory.holds(&side.2))
@@ -81,7 +81,7 @@ fn copy(
     Ok(())
 }
 
-/// Whether nothing can be wrong with a copy between two objects, each with its form and extent.
+/// Returns whether a copy between two objects, each with its form and extent, cannot fail.
 fn is_sure(order: &PendingCommand, from: (&Memory, u32, &TransferExtent), to: (&Memory, u32, &TransferExtent)) -> bool {
     let is_same = from.0.base.id == to.0.base.id;
     let images = [from.0.image_kind(), to.0.image_kind()];
@@ -91,7 +91,7 @@ fn is_sure(order: &PendingCommand, from: (&Memory, u32, &TransferExtent), to: (&
             let overlaps = is_same && start.abs_diff(end) < size;
             from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
         }
-        // The driver compares a box with another one of its image, and a buffer's pitches with each other.
+        // The driver compares boxes of the same image with each other, and the pitches of buffers too.
         _ if is_same || images == [None; 2] => false,
         _ if !order.queue.has_accepted_images(order.worker, ImageCommand::Copy, images) => false,
         (IMAGE_BOX, IMAGE_BOX) => from.0.is_sure_box(order, from.2) && to.0.is_sure_box(order, to.2),
@@ -100,7 +100,7 @@ fn is_sure(order: &PendingCommand, from: (&Memory, u32, &TransferExtent), to: (&
     }
 }
 
-/// Whether nothing can be wrong with a copy between a box of an image and a run of a buffer that is as long.
+/// Returns whether a copy between a box of an image and a run of a buffer of the same length cannot fail.
 fn is_sure_beside(
     order: &PendingCommand,
     image: (&Memory, &TransferExtent),
@@ -113,7 +113,7 @@ fn is_sure_beside(
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_copy_buffer(
     queue: cl_command_queue,
@@ -127,7 +127,7 @@ pub(crate) unsafe fn enqueue_copy_buffer(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let waits: WaitList = (count, events, event);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, waits, COMMAND_COPY_BUFFER)? };
     let part = |offset: usize| TransferExtent::run(offset as u64, size as u64);
     copy(order, (src_buffer, BUFFER_RUN, part(src_offset)), (dst_buffer, BUFFER_RUN, part(dst_offset)))
@@ -135,7 +135,7 @@ pub(crate) unsafe fn enqueue_copy_buffer(
 
 /// # Safety
 ///
-/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+/// Lists have their stated lengths, boxes have three numbers; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_copy_buffer_rect(
     queue: cl_command_queue,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn enqueue_copy_buffer_rect(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, from, to, size) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_RECT)?;
         (order, three(src_origin)?, three(dst_origin)?, three(region)?)
@@ -164,7 +164,7 @@ pub(crate) unsafe fn enqueue_copy_buffer_rect(
 
 /// # Safety
 ///
-/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+/// Lists have their stated lengths, boxes have three numbers; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_copy_image(
     queue: cl_command_queue,
@@ -177,7 +177,7 @@ pub(crate) unsafe fn enqueue_copy_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, source, destination) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE)?;
         let size = three(region)?;
@@ -188,7 +188,7 @@ pub(crate) unsafe fn enqueue_copy_image(
 
 /// # Safety
 ///
-/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+/// Lists have their stated lengths, boxes have three numbers; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_copy_image_to_buffer(
     queue: cl_command_queue,
@@ -201,7 +201,7 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, source) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
         (order, image_extent(src_image, src_origin, three(region)?)?)
@@ -212,7 +212,7 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
 
 /// # Safety
 ///
-/// Lists are as long as said, boxes have three numbers; `event` is null or writable.
+/// Lists have their stated lengths, boxes have three numbers; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_copy_buffer_to_image(
     queue: cl_command_queue,
@@ -225,7 +225,7 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, destination) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
         (order, image_extent(dst_image, dst_origin, three(region)?)?)
@@ -270,7 +270,7 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: TransferExtent
     Ok(())
 }
 
-/// Whether nothing can be wrong with the fill of a run.
+/// Returns whether the fill of a run cannot fail.
 fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &TransferExtent, pattern: &[u8]) -> bool {
     let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
     let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
@@ -279,7 +279,7 @@ fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &TransferExtent, p
 
 /// # Safety
 ///
-/// Lists are as long as said, the pattern is readable; `event` is null or writable.
+/// Lists have their stated lengths, the pattern is readable; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_fill_buffer(
     queue: cl_command_queue,
@@ -292,21 +292,21 @@ pub(crate) unsafe fn enqueue_fill_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    /// Bytes of the largest type: sixteen of eight.
+    /// Bytes of the largest type: a vector of sixteen 8-byte elements.
     const MAX_PATTERN_BYTES: usize = 128;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_FILL_BUFFER)? };
     if pattern.is_null() || pattern_size == 0 || pattern_size > MAX_PATTERN_BYTES {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
     fill(order, buffer, BUFFER_RUN, TransferExtent::run(offset as u64, size as u64), pattern)
 }
 
 /// # Safety
 ///
-/// Lists are as long as said, the colour has four words; `event` is null or writable.
+/// Lists have their stated lengths, the color has four words; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_fill_image(
     queue: cl_command_queue,
@@ -318,7 +318,7 @@ pub(crate) unsafe fn enqueue_fill_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, area, color) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_FILL_IMAGE)?;
         (order, image_extent(image, origin, three(region)?)?, list(16, fill_color.cast::<u8>()))
@@ -331,7 +331,7 @@ pub(crate) unsafe fn enqueue_fill_image(
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 pub(crate) unsafe fn enqueue_migrate_mem_objects(
     queue: cl_command_queue,
     num_mem_objects: u32,
@@ -341,7 +341,7 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, handles) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)?;
         (order, list(num_mem_objects as usize, mem_objects))
@@ -372,7 +372,7 @@ pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
     Ok(())
 }
 
-/// Enqueues a marker, and has `then` done before its event may end.
+/// Enqueues a marker, and runs `then` before its event may complete.
 pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
     let waits = order.arguments();
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
@@ -384,27 +384,27 @@ pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(),
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 pub(crate) unsafe fn enqueue_marker_with_wait_list(
     queue: cl_command_queue,
     count: u32,
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     mark(unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MARKER)? }, false)
 }
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 pub(crate) unsafe fn enqueue_barrier_with_wait_list(
     queue: cl_command_queue,
     count: u32,
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     mark(unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_BARRIER)? }, true)
 }
 
@@ -415,16 +415,16 @@ pub(crate) unsafe fn enqueue_marker(queue: cl_command_queue, event: *mut cl_even
     if event.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     mark(unsafe { PendingCommand::new(queue, (0, std::ptr::null(), event), COMMAND_MARKER)? }, false)
 }
 
 pub(crate) fn enqueue_barrier(queue: cl_command_queue) -> Result<(), Code> {
-    // SAFETY: no list and no place are given.
+    // SAFETY: no list and no event pointer is given.
     mark(unsafe { PendingCommand::new(queue, (0, std::ptr::null(), std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
 }
 
-/// The old form of a barrier that waits.
+/// Enqueues a barrier in its old form, which waits for events.
 ///
 /// # Safety
 ///
@@ -437,6 +437,6 @@ pub(crate) unsafe fn enqueue_wait_for_events(
     if count == 0 || events.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     mark(unsafe { PendingCommand::new(queue, (count, events, std::ptr::null_mut()), COMMAND_BARRIER)? }, true)
 }

@@ -1,5 +1,5 @@
-//! Launches. A launch of a shape that the driver has accepted once is queued without waiting for its word; should it fail
-//! all the same (for want of memory), the next call that waits for commands reports it.
+//! Kernel launches. A launch with a shape that the driver has accepted once is sent without a wait for the reply. If it fails all
+//! the same (for lack of memory), the next call that waits for commands reports the error.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use katydid_opencl_sys::constant::{COMMAND_NDRANGE_KERNEL, COMMAND_TASK};
@@ -13,13 +13,13 @@ use crate::objects::kernel::{Kernel, LaunchShape};
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 
-/// Puts `dimensions` numbers into their place.
+/// Copies `dimensions` numbers to their positions in `out`, and returns whether there were any.
 ///
 /// # Safety
 ///
-/// `from` is null or holds as many numbers.
+/// `from` is null or holds that many numbers.
 unsafe fn fill(out: &mut [u64], dimensions: u32, from: *const usize) -> bool {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let numbers = unsafe { list(dimensions as usize, from) };
     out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as u64);
     !numbers.is_empty()
@@ -53,7 +53,7 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_ndrange_kernel(
     queue: cl_command_queue,
@@ -66,13 +66,13 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_NDRANGE_KERNEL)? };
     if !(1..=3).contains(&work_dim) {
         return Err(Code::INVALID_WORK_DIMENSION);
     }
     let mut sizes = [0; 9];
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (offset, size, local) = unsafe {
         (
             fill(&mut sizes[0..3], work_dim, global_work_offset),
@@ -85,7 +85,7 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
     with_object(kernel, |kernel| launch(order, kernel, shape))
 }
 
-/// One item alone.
+/// Launches a single work-item.
 ///
 /// # Safety
 ///
@@ -97,7 +97,7 @@ pub(crate) unsafe fn enqueue_task(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
     let shape = LaunchShape::of_one(order.queue());
     with_object(kernel, |kernel| launch(order, kernel, shape))

@@ -1,6 +1,6 @@
-//! Mapped memory. The program gets memory of its own, filled as the map asks; what it may have written goes back when it
-//! unmaps. Objects that use the program's memory are mapped right there, and buffers in memory that the worker has too in
-//! that ([`crate::host::arena`]): the worker brings such a region up to date itself, if there is anything to be brought.
+//! Mapped memory. A map gives the program memory that is filled as requested; an unmap writes back what the program may have
+//! written. Objects that use the program's memory are mapped in that memory. Buffers in memory that the worker shares
+//! ([`crate::host::arena`]) are mapped there, and the worker itself updates such a region if needed.
 #![expect(unsafe_code, reason = "lends memory to the program")]
 
 use std::ptr;
@@ -31,13 +31,14 @@ use crate::process::session;
 use crate::transfers::images_in_place;
 use crate::transfers::transfer::Transfer;
 
-/// Refuses flags that OpenCL does not have. It has no maps that read or write and leave the bytes undefined, but drivers take such flags.
+/// Refuses invalid flags. OpenCL has no maps that read or write and also leave the bytes undefined, but drivers accept such
+/// flags.
 fn check_flags(flags: u64) -> Result<(), Code> {
     let valid_flags = MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION;
     if flags & !valid_flags == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
-/// Whether the program may read and write the object as the flags say. Drivers ask this after they have checked the region.
+/// Checks that the program may access the object as the flags say. Drivers check this after the region.
 fn check_access(memory: &Memory, flags: u64) -> Result<(), Code> {
     if flags & MAP_READ != 0 {
         memory.allows(Direction::In)?;
@@ -45,23 +46,23 @@ fn check_access(memory: &Memory, flags: u64) -> Result<(), Code> {
     if flags & !MAP_READ != 0 { memory.allows(Direction::Out) } else { Ok(()) }
 }
 
-/// Whether a map leaves the bytes undefined.
+/// Returns whether a map leaves the bytes undefined.
 fn is_undefined(flags: u64) -> bool {
     flags & (MAP_READ | MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) == MAP_WRITE_INVALIDATE_REGION
 }
 
-/// Where a region is to be mapped.
+/// Where a region will be mapped.
 struct MapTarget {
-    /// Pages of the region's own; none where the memory is the whole object's or the program's.
+    /// The region's own pages; `None` if the memory is the whole object's or the program's.
     pages: Option<MappedPages>,
-    /// The bytes are there.
+    /// Whether the pages already hold the region's bytes.
     is_filled: bool,
-    /// What it shows when they are, if that can be known later.
+    /// What the region shows once it is filled, if that can be known later.
     shows: Option<Shown>,
 }
 
 impl MapTarget {
-    /// Pages for a region of `bytes` bytes of an image: those that show it already, or others.
+    /// Returns pages for an image region of `bytes` bytes: pages that already show it, or others.
     fn of_image(shows: Option<Shown>, bytes: usize) -> Result<Self, Code> {
         let shown = shows.as_ref().and_then(MappedPages::showing);
         let is_filled = shown.is_some();
@@ -70,13 +71,13 @@ impl MapTarget {
     }
 }
 
-/// What a region shows that is mapped by a command of this queue.
+/// Returns what a region shows once a command of this queue has mapped it.
 fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: TransferExtent) -> Option<Shown> {
     let version = memory.version(&order.queue)?;
     Some(Shown { object: memory.contents.number, version, extent })
 }
 
-/// Enqueues the map's command and notes the region.
+/// Enqueues the map's command and registers the region.
 ///
 /// # Safety
 ///
@@ -98,13 +99,13 @@ unsafe fn map(
         // SAFETY: by the contract.
         unsafe { transfer::read(&transfer, order, blocking)? }
     };
-    // Bytes that are on their way may not have come when the region is unmapped.
+    // Bytes of a pending read may not have arrived when the region is unmapped.
     let shows = target.shows.filter(|_| read_number == 0);
     memory.maps().add(Map { back, region, read_number, pages: target.pages, shows });
     Ok(region.start)
 }
 
-/// Maps a run of a buffer that lies in memory which the worker has too.
+/// Maps a run of a buffer that lies in memory shared with the worker.
 fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: u64) -> Result<usize, Code> {
     let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
@@ -119,7 +120,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     Ok(address)
 }
 
-/// The end of such a map.
+/// Unmaps such a run.
 fn unmap_shared(
     order: PendingCommand,
     memory: &Memory,
@@ -139,8 +140,8 @@ fn unmap_shared(
     Ok(())
 }
 
-/// A command that is in its place among the others and moves nothing to the program. A thread that waits for it knows of those before it,
-/// too, and so has what they read.
+/// Enqueues a command that takes its place in the order, but moves nothing to the program. A thread that waits for it also learns
+/// the end of earlier commands, and so gets the data that they read.
 fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
     if order.can_be_skipped(blocking) {
         order.skipped();
@@ -151,7 +152,7 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     let rows = Rows::run(scratch.as_mut_ptr().expose_provenance(), element);
     let first = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), rows, ..*transfer };
     if blocking {
-        // SAFETY: as many bytes as an element has, which nothing else uses.
+        // SAFETY: room for one element, which nothing else uses.
         return unsafe { transfer::read_now(&first, order) };
     }
     let waits = first.arguments(&order);
@@ -161,14 +162,14 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     Ok(())
 }
 
-/// The first byte, or element, of an extent.
+/// Returns the first byte or element of an extent.
 fn first_of(transfer: &Transfer) -> TransferExtent {
     TransferExtent { region: [1, 1, 1], ..transfer.extent }
 }
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable.
+/// Lists have their stated lengths; `event` is null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_map_buffer(
     queue: cl_command_queue,
@@ -181,7 +182,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<*mut void, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let memory = object::<Memory>(buffer)?;
     check_flags(flags)?;
@@ -201,7 +202,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
     } else {
         let shows = mapped_contents(&memory, &order, transfer.extent);
         let is_filled = shows.as_ref().is_some_and(|shows| memory.maps().shows(&transfer.rows, shows.version));
-        // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
+        // SAFETY: `run` has checked that the whole buffer's memory, or the program's, contains the region.
         unsafe { map(order, transfer, blocking != 0, flags, MapTarget { pages: None, is_filled, shows })? }
     };
     Ok(ptr::with_exposed_provenance_mut(address))
@@ -209,7 +210,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
 
 /// # Safety
 ///
-/// Lists are as long as said; origin and region hold three numbers; the other places are null or writable.
+/// Lists have their stated lengths; origin and region hold three numbers; the other pointers are null or writable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_map_image(
     queue: cl_command_queue,
@@ -224,12 +225,12 @@ pub(crate) unsafe fn enqueue_map_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<*mut void, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
     let memory = object::<Memory>(image)?;
     let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
     check_flags(flags)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (from, size) = unsafe { (three(origin)?, three(region)?) };
     shape.check(from, size)?;
     check_access(&memory, flags)?;
@@ -238,7 +239,7 @@ pub(crate) unsafe fn enqueue_map_image(
     }
     if memory.shared != 0 {
         let (row, slice) = images_in_place::packed(&shape);
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         let address = unsafe { map_in_place::map(order, (image, &memory), blocking != 0, flags, (origin, region))? };
         // SAFETY: by the contract.
         unsafe {
@@ -255,7 +256,7 @@ pub(crate) unsafe fn enqueue_map_image(
         (shape.row, shape.slice)
     };
     let in_host = memory.host + from[2] * shape.slice + from[1] * shape.line() + from[0] * shape.element;
-    // SAFETY: handed on. Of pages the address is not known yet.
+    // SAFETY: guaranteed by the caller. The address of new pages is not known yet.
     let mut transfer =
         unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(in_host.max(1)))? };
     let target = if memory.host == 0 {
@@ -264,7 +265,7 @@ pub(crate) unsafe fn enqueue_map_image(
         MapTarget { pages: None, is_filled: false, shows: None }
     };
     transfer.rows.start = target.pages.as_ref().map_or(in_host, |pages| pages.start);
-    // SAFETY: memory of this region's own, or the program's, which holds the whole image.
+    // SAFETY: memory of this region alone, or the program's, which contains the whole image.
     let address = unsafe { map(order, transfer, blocking != 0, flags, target)? };
     // SAFETY: by the contract.
     unsafe {
@@ -276,7 +277,7 @@ pub(crate) unsafe fn enqueue_map_image(
 
 /// # Safety
 ///
-/// Lists are as long as said; `event` is null or writable; no thread uses the region any more.
+/// Lists have their stated lengths; `event` is null or writable; no thread uses the region any more.
 pub(crate) unsafe fn enqueue_unmap_mem_object(
     queue: cl_command_queue,
     memobj: cl_mem,
@@ -285,28 +286,28 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
     let memory = object::<Memory>(memobj)?;
     if order.queue.context.base.id != memory.context.base.id {
         return Err(Code::INVALID_CONTEXT);
     }
     let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
-    // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
+    // A program that unmaps a region before its bytes have arrived can have changed it only by a command.
     if PENDING_READS.abandon(map.read_number, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
         map.back = UnmapAction::Nothing;
     }
-    // SAFETY: the region is still the program's, and lent until `map` is dropped.
+    // SAFETY: the region belongs to the program until `map` is dropped.
     let unmapped = unsafe { unmap(order, &memory, &map) };
     match unmapped {
         Ok(()) => note_unmapped(&memory, map),
-        // What is refused is mapped as before.
+        // A region whose unmap is refused stays mapped.
         Err(_) => memory.maps().add(map),
     }
     unmapped
 }
 
-/// Notes what an unmapped region shows, if nothing but its unmap has changed the object since it was mapped.
+/// Records what an unmapped region shows, if only its unmap has changed the object since the map.
 fn note_unmapped(memory: &Memory, mut map: Map) {
     let Some(mut shown) = map.shows.take() else { return };
     if matches!(map.back, UnmapAction::Written(..)) {
@@ -321,7 +322,7 @@ fn note_unmapped(memory: &Memory, mut map: Map) {
     }
 }
 
-/// Enqueues the end of a map.
+/// Enqueues the unmap of a region.
 ///
 /// # Safety
 ///
@@ -342,13 +343,13 @@ unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Resul
     }
 }
 
-/// The command of an unmap that brings nothing back.
+/// Enqueues an unmap that writes nothing back.
 fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
     if order.can_be_skipped(false) {
         order.skipped();
         return Ok(());
     }
-    // In a queue without order a marker would wait for all others.
+    // In an out-of-order queue a marker would wait for all other commands.
     if order.queue.is_in_order() {
         return command::mark(order, false);
     }

@@ -1,5 +1,5 @@
-//! Maps of images that lie in memory which the worker has too ([`crate::host::arena`]). The driver uses them in place, so a map
-//! has its turn among the commands and does nothing else. Of another worker than the one that said so, only a call tells.
+//! Maps of images that lie in memory shared with the worker ([`crate::host::arena`]). The driver uses them in place, so a map
+//! only takes its place in the order of commands. After a change of worker, only a call tells whether that still holds.
 #![expect(unsafe_code, reason = "reads through the pointers of C callers")]
 
 use std::ptr;
@@ -19,14 +19,14 @@ use crate::transfers::images_in_place::{have_ended_before, packed};
 use crate::transfers::in_place;
 use crate::transfers::transfer::Transfer;
 
-/// The bytes of a message about a region: events, extent, pitches.
+/// Encodes the message's arguments for a region: events, extent, pitches.
 fn arguments(order: &PendingCommand, transfer: &Transfer) -> Vec<u8> {
     let mut waits = transfer.arguments(order);
     in_place::pitches(transfer).into_iter().for_each(|pitch| (pitch as u64).put(&mut waits));
     waits
 }
 
-/// Maps a region, whose origin and region are the program's, and tells its address.
+/// Maps the region that the program gives by `origin` and `region`, and returns its address.
 ///
 /// # Safety
 ///
@@ -40,7 +40,7 @@ pub(crate) unsafe fn map(
 ) -> Result<usize, Code> {
     let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
     let (row, slice) = packed(&shape);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let mut transfer =
         unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(memory.shared))? };
     let [x, y, z] = transfer.extent.origin.map(|number| number as usize);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn map(
     Ok(address)
 }
 
-/// Has the worker map a region: one that does not lie there is copied.
+/// Asks the worker to map a region: it copies one that does not lie in shared memory.
 fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: u64) -> Result<(), Code> {
     let order = if blocking { order.with_event(COMMAND_MAP_IMAGE)? } else { order };
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
@@ -70,7 +70,7 @@ fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: 
     order.sent(blocking)
 }
 
-/// The end of such a map. The command, if there is nothing to be done but to have its turn.
+/// Unmaps such a region. Returns the command if all that is left is to take its place in the order.
 pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) -> Result<Option<PendingCommand>, Code> {
     if writes {
         pending_reads::wait_for_overlapping(&transfer.rows)?;

@@ -27,7 +27,7 @@ use crate::process::upcall::{self, CallbackCall};
 
 /// # Safety
 ///
-/// Lists are as long as said; the function may be called once with `user_data`, from any thread.
+/// Lists have their stated lengths; the function may be called once with `user_data`, from any thread.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_svm_free(
     queue: cl_command_queue,
@@ -39,7 +39,7 @@ pub(crate) unsafe fn enqueue_svm_free(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, pointers) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_FREE)?;
         (order.with_event(COMMAND_SVM_FREE)?, list(num_svm_pointers as usize, svm_pointers))
@@ -60,7 +60,7 @@ pub(crate) unsafe fn enqueue_svm_free(
     outcome.inspect_err(|_| upcall::forget(token))
 }
 
-/// Frees shared virtual memory when its turn has come, which an event says: by the program's function, or by itself.
+/// Frees shared virtual memory once the command's event has completed: by the program's function, or directly.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ unsafe fn free_now(function: cl_svm_free_notify, event: &Event, addresses: Vec<u
 
 /// # Safety
 ///
-/// Lists are as long as said; memory that is not shared is readable, or writable until the command has ended.
+/// Lists have their stated lengths; memory that is not shared is readable, or writable until the command has ended.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_svm_memcpy(
     queue: cl_command_queue,
@@ -92,7 +92,7 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMCPY)? };
     if dst_ptr.is_null() || src_ptr.is_null() {
         return Err(Code::INVALID_VALUE);
@@ -104,7 +104,7 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
         return Err(Code::MEM_COPY_OVERLAP);
     }
     let done = order.event();
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { copy(&order, to, from, size)? };
     if blocking != 0 {
         event::wait_for(&[done])?;
@@ -141,7 +141,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
             // SAFETY: writable, by the contract.
             unsafe { PENDING_READS.expect(read_number, Rows::run(to, size), None) };
         }
-        // The device has no part in it: the present bytes come back in the command's turn.
+        // The device takes no part: the present bytes come back in the command's place in the order.
         (false, false) => {
             let (rows, read_number) = (Rows::run(from, size), PENDING_READS.number());
             pending_reads::wait_for_overlapping(&rows)?;
@@ -159,7 +159,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
 
 /// # Safety
 ///
-/// Lists are as long as said, the pattern is readable.
+/// Lists have their stated lengths, the pattern is readable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_svm_mem_fill(
     queue: cl_command_queue,
@@ -171,7 +171,7 @@ pub(crate) unsafe fn enqueue_svm_mem_fill(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, pattern) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMFILL)?;
         (order, list(pattern_size.min(256), pattern.cast::<u8>()))
@@ -195,7 +195,7 @@ pub(crate) unsafe fn enqueue_svm_mem_fill(
 
 /// # Safety
 ///
-/// Lists are as long as said; the region is left to the command until it has ended.
+/// Lists have their stated lengths; the region is left to the command until it has ended.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_svm_map(
     queue: cl_command_queue,
@@ -207,14 +207,14 @@ pub(crate) unsafe fn enqueue_svm_map(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
     let address = svm_ptr.addr();
     if size == 0 || !SVM_RANGES.contains(address, size) {
         return Err(Code::INVALID_VALUE);
     }
     let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
-    // What the program has mapped for writing, and has, is newer than what the device has.
+    // Bytes that the program has mapped for writing, and has received, are newer than the device's.
     let has_newest =
         SVM_RANGES.written_around(address, size).is_some() && !PENDING_READS.come_to(&Rows::run(address, size));
     let is_fine = SVM_RANGES.is_fine(address, size);
@@ -231,11 +231,11 @@ pub(crate) unsafe fn enqueue_svm_map(
         waits: &waits,
     };
     session::call(&message)?;
-    // What is written to fine-grained memory is there.
+    // Writes to fine-grained memory need no write-back.
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0 && !is_fine;
     SVM_RANGES.map(address, SvmMap { size, writes, read_number });
     if !fresh {
-        // SAFETY: pages of the allocation, which holds the region, as was checked.
+        // SAFETY: pages of the allocation, which was checked to contain the region.
         unsafe { PENDING_READS.expect(read_number, Rows::run(address, size), None) };
     }
     if blocking != 0 {
@@ -247,7 +247,7 @@ pub(crate) unsafe fn enqueue_svm_map(
 
 /// # Safety
 ///
-/// Lists are as long as said; no thread uses the region any more.
+/// Lists have their stated lengths; no thread uses the region any more.
 pub(crate) unsafe fn enqueue_svm_unmap(
     queue: cl_command_queue,
     svm_ptr: *mut void,
@@ -255,26 +255,26 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
     let address = svm_ptr.addr();
     let mut map = SVM_RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
-    // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
+    // A program that unmaps a region before its bytes have arrived can have changed it only by a command.
     map.writes &= !PENDING_READS.abandon(map.read_number, &Rows::run(address, map.size));
-    // A driver may give the device all of an allocation when a part of it is unmapped, and nothing afterwards: what the program has
-    // written around the part goes along.
+    // When a part of an allocation is unmapped, a driver may give the whole of it to the device, and nothing afterwards. So bytes
+    // that the program has written around the part are sent too.
     let around = SVM_RANGES.written_around(address, map.size);
     let around = around.filter(|(start, size)| !PENDING_READS.come_to(&Rows::run(*start, *size)));
     let (start, size) = around.unwrap_or((address, if map.writes { map.size } else { 0 }));
-    // SAFETY: pages of the allocation, which held the regions when they were mapped.
+    // SAFETY: pages of the allocation, which contained the regions when they were mapped.
     let unmapped = unsafe { unmap(&order, address, &Rows::run(start, size)) };
-    // What is refused is mapped as before.
+    // A region whose unmap is refused stays mapped.
     unmapped.inspect_err(|_| SVM_RANGES.map(address, map))?;
     order.publish();
     Ok(())
 }
 
-/// Enqueues the end of the map of an address, before which the bytes of `rows` go to the device.
+/// Enqueues the unmap of an address; the bytes of `rows` go to the device first.
 ///
 /// # Safety
 ///
@@ -292,7 +292,7 @@ unsafe fn unmap(order: &PendingCommand, address: usize, rows: &Rows) -> Result<(
 
 /// # Safety
 ///
-/// Lists are as long as said.
+/// Lists have their stated lengths.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_svm_migrate_mem(
     queue: cl_command_queue,
@@ -305,7 +305,7 @@ pub(crate) unsafe fn enqueue_svm_migrate_mem(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let number = num_svm_pointers as usize;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (order, pointers, sizes) = unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MIGRATE_MEM)?;
         (order, list(number, svm_pointers), list(number, sizes))

@@ -1,4 +1,4 @@
-//! Commands between a memory object and the program's memory.
+//! Commands that move data between a memory object and the program's memory.
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
 use katydid_opencl_sys::constant::{
@@ -21,20 +21,20 @@ use crate::process::session;
 use crate::transfers::transfer::Transfer;
 use crate::transfers::{blocks, images_in_place, in_place, send, staged_copy, zero_copy};
 
-/// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
-/// for the command, unless it could tell by what comes before the command, or after it in another queue.
+/// Enqueues a write. It copies the bytes before it returns, so even a blocking write need not wait for the command. The
+/// exception: commands before it, or after it in another queue, could reveal the difference.
 ///
 /// # Safety
 ///
 /// The rows are readable.
 pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let written = unsafe { write_uncounted(transfer, order, blocking) };
     transfer.memory.contents.written();
     written
 }
 
-/// Enqueues a write, and leaves what is known of the object's contents as it is.
+/// Enqueues a write, and leaves the known state of the object's contents unchanged.
 ///
 /// # Safety
 ///
@@ -64,8 +64,8 @@ unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: 
     written(order, waits)
 }
 
-/// Enqueues a read and, if the program waits, waits. Its number among the pending reads, if it does not and they are to be brought
-/// over; else 0.
+/// Enqueues a read and, if it is blocking, waits. Returns its number among the pending reads if its bytes are still to be
+/// fetched, else 0.
 ///
 /// # Safety
 ///
@@ -87,7 +87,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
     Ok(0)
 }
 
-/// Enqueues a read, and leaves it to the thread that learns that it has ended. Its number among the pending reads.
+/// Enqueues a read that is fetched by the thread that learns of its end. Returns its number among the pending reads.
 ///
 /// # Safety
 ///
@@ -104,21 +104,21 @@ unsafe fn begin(transfer: &Transfer, order: &PendingCommand) -> Result<u64, Code
     Ok(read_number)
 }
 
-/// Reads and waits, where bytes of older reads are on their way to the same place: these come first.
+/// Reads and waits, when older pending reads have the same target: their bytes must arrive first.
 ///
 /// # Safety
 ///
 /// The rows are writable.
 unsafe fn read_last(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
     let order = order.with_event(COMMAND_READ_BUFFER)?;
-    // SAFETY: handed on; the command has ended when this returns.
+    // SAFETY: guaranteed by the caller; the command has ended when this returns.
     unsafe { begin(transfer, &order)? };
     event::wait_for(&[order.event()])?;
     order.ended();
     Ok(())
 }
 
-/// Reads and waits, in the shortest way.
+/// Reads and waits by the shortest path.
 ///
 /// # Safety
 ///
@@ -146,7 +146,7 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
     let arguments = transfer.arguments(&order);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
     let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
-    // The reply is one field of bytes with its length before it.
+    // The reply is one field of bytes after its length.
     session::call_and_read(&message, |reply| {
         let data = reply.get(4..).filter(|data| data.len() == transfer.rows.len())?;
         // SAFETY: by the contract.
@@ -163,20 +163,20 @@ fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Res
     session::call(&kdclRead { queue, event, memory, form, read_number, waits: &transfer.arguments(order) }).map(drop)
 }
 
-/// The end of a command for which the program has waited.
+/// Completes a command that the program has waited for.
 fn finish(order: PendingCommand) -> Result<(), Code> {
     deliver()?;
     order.ended();
     Ok(())
 }
 
-/// What the program is to have and to know when commands have ended.
+/// Delivers pending data and deferred errors to the program once commands have ended.
 pub(crate) fn deliver() -> Result<(), Code> {
     pending_reads::deliver()?;
     session::take_deferred()
 }
 
-/// The end of a write whose bytes are taken.
+/// Completes a write whose bytes were copied.
 fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
     if waits {
         event::wait_for(&[order.event()])?;
@@ -188,7 +188,7 @@ fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
     result
 }
 
-/// A run of a buffer, and as many bytes of the program's.
+/// Returns the transfer between a run of a buffer and as many bytes of the program.
 pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, pointer: *const void) -> Result<Transfer, Code> {
     let memory = object::<Memory>(buffer)?;
     let fits = offset.checked_add(size).is_some_and(|end| end as u64 <= memory.size);
@@ -203,7 +203,7 @@ type WaitList = (u32, *const cl_event, *mut cl_event);
 
 /// # Safety
 ///
-/// Lists are as long as said; `ptr` is writable for `size` bytes until the command has ended.
+/// Lists have their stated lengths; `ptr` is writable for `size` bytes until the command has ended.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_read_buffer(
     queue: cl_command_queue,
@@ -216,7 +216,7 @@ pub(crate) unsafe fn enqueue_read_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
         read(&run(buffer, offset, size, ptr)?.allowed(Direction::In)?, order, blocking != 0).map(drop)
@@ -225,7 +225,7 @@ pub(crate) unsafe fn enqueue_read_buffer(
 
 /// # Safety
 ///
-/// Lists are as long as said; `ptr` is readable for `size` bytes.
+/// Lists have their stated lengths; `ptr` is readable for `size` bytes.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_write_buffer(
     queue: cl_command_queue,
@@ -238,14 +238,14 @@ pub(crate) unsafe fn enqueue_write_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?;
         write(&run(buffer, offset, size, ptr)?.allowed(Direction::Out)?, order, blocking != 0)
     }
 }
 
-/// Pitches of a box: 0 stands for no gaps.
+/// Returns the pitches of a box; a pitch of 0 means no gaps.
 pub(crate) fn pitches(region: [usize; 3], row: usize, slice: usize) -> Result<(usize, usize), Code> {
     let row = if row == 0 { region[0] } else { row };
     let rows = region[1].checked_mul(row).ok_or(Code::INVALID_VALUE)?;
@@ -254,13 +254,13 @@ pub(crate) fn pitches(region: [usize; 3], row: usize, slice: usize) -> Result<(u
     if fits { Ok((row, slice)) } else { Err(Code::INVALID_VALUE) }
 }
 
-/// Where a box ends, which is not empty.
+/// Returns the end of a box, which must not be empty.
 fn end(origin: [usize; 3], region: [usize; 3], row: usize, slice: usize) -> Option<usize> {
     let last = |at: usize, pitch: usize| origin[at].checked_add(region[at] - 1)?.checked_mul(pitch);
     last(2, slice)?.checked_add(last(1, row)?)?.checked_add(last(0, 1)?)?.checked_add(1)
 }
 
-/// A box of a buffer, and one of the program's memory.
+/// A box of a buffer, and a box of the program's memory.
 struct BoxPair {
     buffer_origin: *const usize,
     host_origin: *const usize,
@@ -275,7 +275,7 @@ impl BoxPair {
     /// The pointers are null or hold three numbers.
     unsafe fn transfer(self, buffer: cl_mem, pointer: *const void) -> Result<Transfer, Code> {
         let memory = object::<Memory>(buffer)?;
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         let (origin, host, region) =
             unsafe { (three(self.buffer_origin)?, three(self.host_origin)?, three(self.region)?) };
         if pointer.is_null() || region.contains(&0) || !memory.is_buffer() {
@@ -286,7 +286,7 @@ impl BoxPair {
         if end(origin, region, own_row, own_slice).is_none_or(|end| end as u64 > memory.size) {
             return Err(Code::INVALID_VALUE);
         }
-        // No memory ends beyond all addresses, so none begins there.
+        // No memory extends past the last address, so such a box cannot exist.
         let ends = end(host, region, row, slice).and_then(|end| pointer.expose_provenance().checked_add(end));
         ends.ok_or(Code::INVALID_VALUE)?;
         let start = pointer.expose_provenance() + host[2] * slice + host[1] * row + host[0];
@@ -304,7 +304,7 @@ impl BoxPair {
 
 /// # Safety
 ///
-/// Lists are as long as said; the box at `ptr` is writable until the command has ended.
+/// Lists have their stated lengths; the box at `ptr` is writable until the command has ended.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_read_buffer_rect(
     queue: cl_command_queue,
@@ -323,7 +323,7 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
@@ -333,7 +333,7 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
 
 /// # Safety
 ///
-/// Lists are as long as said; the box at `ptr` is readable.
+/// Lists have their stated lengths; the box at `ptr` is readable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_write_buffer_rect(
     queue: cl_command_queue,
@@ -352,7 +352,7 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
@@ -360,11 +360,11 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     }
 }
 
-/// A box of an image, and the program's memory for it.
+/// Returns the transfer between a box of an image and the program's memory.
 ///
 /// # Safety
 ///
-/// Origin and region are null or hold three numbers; four the origin of an image with levels.
+/// Origin and region are null or hold three numbers; for an image with levels, the origin holds four.
 pub(crate) unsafe fn image_box(
     image: cl_mem,
     origin: *const usize,
@@ -373,7 +373,7 @@ pub(crate) unsafe fn image_box(
     pointer: *const void,
 ) -> Result<Transfer, Code> {
     let memory = object::<Memory>(image)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (place_in_image, region) = unsafe { (three(origin)?, three(region)?) };
     let shape = memory.image.as_ref().ok_or(Code::INVALID_MEM_OBJECT)?;
     // SAFETY: not null, and an image with levels has an origin of four numbers, by the contract.
@@ -383,7 +383,7 @@ pub(crate) unsafe fn image_box(
     }
     shape.check(place_in_image, region)?;
     let width = region[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
-    // The images of an array of lines are a slice apart, though the region counts them as rows.
+    // The images of an array of lines are a slice apart, although the region counts them as rows.
     let row = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY && slice != 0 { slice } else { row };
     let row = if row == 0 { width } else { row };
     let rows = region[1].checked_mul(row).ok_or(Code::INVALID_VALUE)?;
@@ -399,7 +399,7 @@ pub(crate) unsafe fn image_box(
 
 /// # Safety
 ///
-/// Lists are as long as said; the box at `ptr` is writable until the command has ended.
+/// Lists have their stated lengths; the box at `ptr` is writable until the command has ended.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_read_image(
     queue: cl_command_queue,
@@ -415,7 +415,7 @@ pub(crate) unsafe fn enqueue_read_image(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let waits: WaitList = (count, events, event);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, waits, COMMAND_READ_IMAGE)?;
         read(
@@ -429,7 +429,7 @@ pub(crate) unsafe fn enqueue_read_image(
 
 /// # Safety
 ///
-/// Lists are as long as said; the box at `ptr` is readable.
+/// Lists have their stated lengths; the box at `ptr` is readable.
 #[expect(clippy::too_many_arguments, reason = "the vendor's signature")]
 pub(crate) unsafe fn enqueue_write_image(
     queue: cl_command_queue,
@@ -445,7 +445,7 @@ pub(crate) unsafe fn enqueue_write_image(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     let waits: WaitList = (count, events, event);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let order = PendingCommand::new(queue, waits, COMMAND_WRITE_IMAGE)?;
         write(

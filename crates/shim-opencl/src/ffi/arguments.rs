@@ -1,11 +1,11 @@
-//! Arguments of C callers: lists, texts, places.
+//! Reads arguments of C callers: lists, texts, pointers.
 #![expect(unsafe_code, reason = "reads through the pointers of C callers")]
 
 use std::ffi::CStr;
 
 use katydid_opencl_sys::{Code, char};
 
-/// A list of a C caller's: its elements, or none for null.
+/// Returns the elements of a C list; empty for null.
 ///
 /// # Safety
 ///
@@ -18,7 +18,7 @@ pub(crate) unsafe fn list<'a, T>(count: usize, list: *const T) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(list, count) }
 }
 
-/// The values of a list before the 0 that ends it; none for null.
+/// Returns the values of a list before its terminating 0; `None` for null.
 ///
 /// # Safety
 ///
@@ -36,11 +36,11 @@ pub(crate) unsafe fn terminated<'a, T: Default + PartialEq>(first: *const T) -> 
     Some(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Pairs up to the name 0, which is kept: a value may be 0 where a name may not.
+/// Returns pairs up to the name 0, which is included: a value may be 0, but a name may not.
 ///
 /// # Safety
 ///
-/// The list is null or ends with 0 in the place of a name.
+/// The list is null, or ends with 0 at the position of a name.
 pub(crate) unsafe fn pairs<T: Copy + Default + PartialEq>(first: *const T) -> Option<Vec<T>> {
     if first.is_null() {
         return None;
@@ -58,7 +58,7 @@ pub(crate) unsafe fn pairs<T: Copy + Default + PartialEq>(first: *const T) -> Op
     }
 }
 
-/// A C string's bytes; none for null.
+/// Returns the bytes of a C string; empty for null.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub(crate) unsafe fn text<'a>(text: *const char) -> &'a [u8] {
     if text.is_null() { &[] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// Three numbers of a C caller's.
+/// Reads three numbers from a C caller.
 ///
 /// # Safety
 ///

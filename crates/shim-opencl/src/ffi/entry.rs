@@ -1,4 +1,4 @@
-//! The exported symbols, generated from `spec/opencl.api`: one a line, each going through [`crate::ffi::returns`].
+//! The exported symbols, generated from `spec/opencl.api`: one a line, each through [`crate::ffi::returns`].
 #![expect(unsafe_code, reason = "the FFI boundary of the library")]
 #![allow(non_snake_case, reason = "the symbols and their parameters carry the vendor's names")]
 #![allow(unreachable_pub, reason = "reached through the dynamic linker")]
@@ -17,13 +17,13 @@ use katydid_opencl_sys as sys;
 
 include!(concat!(env!("OUT_DIR"), "/opencl_entry.rs"));
 
-/// Says that this library is Katydid's: the worker refuses to take it for a driver, which would call itself.
+/// Marks this library as Katydid's: the worker refuses it as a driver, which would call itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn katydid_shim_marker() -> u32 {
     1
 }
 
-/// Names the build of this library to supervisors, whose images carry the file.
+/// Identifies the build of this library to supervisors, whose images contain the file.
 #[used]
 #[unsafe(link_section = ".note.katydid")]
 static BUILD_NOTE: katydid_wire::build_note::BuildNote = katydid_wire::build_note::BuildNote::current();

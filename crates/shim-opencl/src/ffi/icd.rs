@@ -1,4 +1,4 @@
-//! What ICD loaders look at: every handle begins with the address of the table of functions.
+//! The part that ICD loaders read: every handle begins with the address of the function table.
 
 use katydid_opencl_sys::void;
 
@@ -10,7 +10,7 @@ pub(crate) struct DispatchTable<const N: usize>(pub(crate) [*const void; N]);
 #[expect(unsafe_code, reason = "the table is read by every thread")]
 unsafe impl<const N: usize> Sync for DispatchTable<N> {}
 
-/// The word that every handle begins with.
+/// Returns the word that every handle begins with.
 pub(crate) fn head() -> usize {
     (&raw const crate::ffi::entry::TABLE).expose_provenance()
 }

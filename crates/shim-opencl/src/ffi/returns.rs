@@ -1,7 +1,7 @@
-//! What every exported symbol passes: panics, errors to codes, forks.
+//! The wrapper of every exported symbol: catches panics, converts errors to codes, checks for forks.
 //!
-//! The rule: nothing unwinds into the program, and a call after a fork or without a worker is answered without touching
-//! the session. Calls while the process exits are served as any others: programs release their objects then.
+//! Nothing unwinds into the program. A call after a fork or without a worker is answered without access to the session. Calls
+//! during process exit are served as usual: programs release their objects then.
 #![expect(unsafe_code, reason = "writes codes where C callers want them")]
 
 use std::ptr;
@@ -13,12 +13,12 @@ use katydid_opencl_sys::{
     Code, Function, cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program, cl_sampler, void,
 };
 
-/// What a function returns when it has no object to return.
+/// The null value that a function returns in place of an object.
 pub(crate) trait Null {
     const NULL: Self;
 }
 
-/// What a function gives that returns an object and a code: the object alone, or both, where one that is there has failed.
+/// The result of a function that returns an object and a code: the object alone, or both if an existing object has failed.
 pub(crate) trait ObjectReturn {
     type Handle: Null;
 
@@ -67,11 +67,11 @@ fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<
     catch_panics(|| function.name(), body).unwrap_or(Err(Code::OUT_OF_HOST_MEMORY))
 }
 
-/// A function that returns a code.
+/// Runs a function that returns a code.
 ///
 /// # Safety
 ///
-/// What `body` needs.
+/// The requirements of `body`.
 pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(), Code>) -> i32 {
     match run(function, body) {
         Ok(()) => Code::SUCCESS.0,
@@ -79,11 +79,11 @@ pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(),
     }
 }
 
-/// A function that returns an object, and its code at `out`.
+/// Runs a function that returns an object, and stores its code at `out`.
 ///
 /// # Safety
 ///
-/// `out` is null or writable; and what `body` needs.
+/// `out` is null or writable, and the requirements of `body` hold.
 pub(crate) unsafe fn object<R: ObjectReturn>(
     function: Function,
     out: *mut i32,
@@ -98,25 +98,25 @@ pub(crate) unsafe fn object<R: ObjectReturn>(
     object
 }
 
-/// A function that returns an object or null.
+/// Runs a function that returns an object or null.
 ///
 /// # Safety
 ///
-/// What `body` needs.
+/// The requirements of `body`.
 pub(crate) unsafe fn lookup<H: Null>(function: Function, body: impl FnOnce() -> Result<H, Code>) -> H {
     run(function, body).unwrap_or(H::NULL)
 }
 
-/// A function that returns nothing.
+/// Runs a function that returns nothing.
 ///
 /// # Safety
 ///
-/// What `body` needs.
+/// The requirements of `body`.
 pub(crate) unsafe fn silent(function: Function, body: impl FnOnce() -> Result<(), Code>) {
     let _ = run(function, body);
 }
 
-/// Says once which function was refused.
+/// Reports once that a function was refused.
 #[cold]
 fn refuse(function: Function) -> Code {
     static REFUSALS: Refusals<{ Function::ALL.len() }> = Refusals::new();
@@ -124,12 +124,12 @@ fn refuse(function: Function) -> Code {
     Code::INVALID_OPERATION
 }
 
-/// The answer of functions that are turned away by name.
+/// Returns the code of functions that are always refused.
 pub(crate) fn refused_entry(function: Function) -> i32 {
     refuse(function).0
 }
 
-/// The answer of functions that return an object and are turned away by name.
+/// Returns the null value of functions that return an object and are always refused.
 pub(crate) fn refused_lookup<H: Null>(function: Function) -> H {
     refuse(function);
     H::NULL

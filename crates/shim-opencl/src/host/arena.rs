@@ -1,9 +1,9 @@
-//! Memory that the program and its worker both have, at the same addresses: buffers of `CL_MEM_ALLOC_HOST_PTR`.
+//! Memory shared by the program and its worker, at the same addresses: buffers of `CL_MEM_ALLOC_HOST_PTR`.
 //!
-//! On a processor such a buffer lies there on both sides, so that a map copies nothing. Elsewhere the driver copies from the
-//! device right into the mapped memory, and back. A block is used again when the driver has destroyed its buffer, which is
-//! after all commands that use it: its callback says so. That of an image whose commands are known to have ended is used again
-//! at once, since the worker executes what is sent later after the image's release.
+//! On a processor such a buffer lies there on both sides, so a map copies nothing. Elsewhere the driver copies directly between
+//! the device and the mapped memory. A block is reused when the driver's callback reports that its buffer is destroyed, after all
+//! commands that use it. The block of an image whose commands have ended is reused at once: the worker executes later messages
+//! after the image's release.
 #![expect(unsafe_code, reason = "maps memory at the addresses that both sides agreed on")]
 
 use std::ops::Range;
@@ -17,30 +17,30 @@ use katydid_opencl_sys::Code;
 
 use crate::process::session;
 
-/// Blocks are whole pages, which are aligned as any element wants.
+/// Blocks are whole pages, whose alignment suits any element.
 const PAGE_BYTES: u64 = katydid_wire::PAGE_BYTES as u64;
-/// Bytes that stay for other blocks when blocks are freed: fresh pages cost more than what is copied to them.
+/// Bytes that freed blocks keep for later blocks: fresh pages cost more than the copies into them.
 const MAX_UNUSED_BYTES: u64 = 64 << 20;
 
-/// The arena of this process; none on streams.
+/// The arena of this process; unset on streams.
 static HOST_MEMORY: OnceLock<HostMemory> = OnceLock::new();
 
-/// The arena, and where it begins.
+/// The arena, and its first address.
 pub(crate) struct HostMemory {
     arena: Arena,
     start: u64,
-    /// Keeps the addresses for as long as the process lives.
+    /// Reserves the addresses for as long as the process lives.
     _range: Reservation,
 }
 
-/// Bytes of the arena, for one buffer. Freed by [`Block::free`] alone: commands may use it when its handle is gone.
+/// A block of the arena for one buffer. Only [`Block::free`] frees it: commands may use it after its handle is gone.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) address: usize,
     size: u64,
 }
 
-/// How the arena's memory grows: the worker sees the same file.
+/// Grows and shrinks the arena's memory: the worker maps the same file.
 struct File {
     start: u64,
 }
@@ -53,7 +53,7 @@ impl Backing for File {
     }
 
     fn shrink(&self, range: &Range<u64>) -> Result<(), Code> {
-        // SAFETY: a whole piece of the arena's mapping, in which there is no block, so no code refers to it.
+        // SAFETY: a whole piece of the arena's mapping without a block in it, so no code refers to it.
         unsafe { shared_pages::remove(range) };
         Ok(())
     }
@@ -72,19 +72,19 @@ impl HostMemory {
         Ok(Self { arena: Arena::new(start..end, 0), start, _range: range })
     }
 
-    /// Makes it the arena of this process.
+    /// Installs the arena for this process.
     pub(crate) fn install(self) {
         // There is one session, so this is the first.
         let _ = HOST_MEMORY.set(self);
     }
 }
 
-/// Whether the worker shares memory with this process.
+/// Returns whether the worker shares memory with this process.
 pub(crate) fn is_there() -> bool {
     HOST_MEMORY.get().is_some()
 }
 
-/// Memory of zeros or of what a block before had in it; none if there is no room, or no such memory.
+/// Allocates a block, with zeros or an earlier block's bytes. Returns `None` without room or without shared memory.
 pub(crate) fn allocate(size: usize) -> Option<Block> {
     let memory = HOST_MEMORY.get()?;
     let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES)?;
@@ -92,8 +92,8 @@ pub(crate) fn allocate(size: usize) -> Option<Block> {
     Some(Block { address: address as usize, size: pages })
 }
 
-/// Gives what no block has back to the system: it need not be in the program's dump. Not while another thread is at work with it, for
-/// which no thread waits here.
+/// Returns unused memory to the system, which keeps it out of the program's dump. Does nothing while another thread uses the
+/// arena: this thread never waits for it.
 pub(crate) fn trim() {
     if let Some(memory) = HOST_MEMORY.get() {
         let _ = memory.arena.try_trim(&File { start: memory.start });
@@ -101,12 +101,12 @@ pub(crate) fn trim() {
 }
 
 impl Block {
-    /// Bytes of its whole pages.
+    /// Returns the bytes of its whole pages.
     pub(crate) fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// No thread uses it any more.
+    /// Frees the block, which no thread may use any more.
     pub(crate) fn free(self) {
         let Some(memory) = HOST_MEMORY.get() else { return };
         let _ = memory.arena.free(self.address as u64, 0);

@@ -1,5 +1,5 @@
-//! Long data on its way to the worker: in pieces before the message that uses it, or behind that message's own bytes. What
-//! memory objects begin with lies in memory of both sides where there is some.
+//! Sends long data to the worker: in parts before the message that uses it, or inside that message. Initial contents of memory
+//! objects go through shared memory where it exists.
 #![expect(unsafe_code, reason = "reads the memory that programs name")]
 
 use std::borrow::Cow;
@@ -13,36 +13,36 @@ use crate::host::rows::Rows;
 use crate::host::transfer_blocks::LentBlock;
 use crate::process::session;
 
-/// Data up to here goes with its message, bytes.
+/// Most bytes of data that go inside a message.
 const MAX_INLINE_BYTES: usize = 64 << 10;
-/// Most data of one message, bytes; the worker takes no more.
+/// Most bytes of data of one message; the worker accepts no more.
 pub(crate) const MAX_DATA_BYTES: usize = 16 << 30;
 
-/// Data that is on its way, and what its message says of it.
+/// Data that was sent, as its message refers to it.
 pub(crate) struct SentData<'a> {
-    /// 1: it came before the message.
+    /// 1: it was sent before the message.
     pub(crate) staged: u32,
-    /// What goes with the message.
+    /// The bytes inside the message.
     pub(crate) inline: &'a [u8],
 }
 
-/// What a memory object begins with, for a call that waits for its reply.
+/// Initial contents of a memory object, for a call that waits for its reply.
 pub(crate) struct InitialData<'a> {
-    /// As [`SentData`] has it, or [`STAGED_IN_HOST`].
+    /// As for [`SentData`], or [`STAGED_IN_HOST`].
     pub(crate) staged: u32,
-    /// What goes with the message.
+    /// The bytes inside the message.
     pub(crate) inline: Cow<'a, [u8]>,
-    /// Where the data lies until the reply.
+    /// The block that holds the data until the reply.
     _lent: Option<LentBlock>,
 }
 
 impl<'a> InitialData<'a> {
-    /// The data of an object that begins with nothing.
+    /// Returns the value for an object without initial contents.
     pub(crate) fn none() -> Self {
         Self { staged: 0, inline: Cow::Borrowed(&[]), _lent: None }
     }
 
-    /// Has the bytes of the rows ready: in memory that the worker has too where there is some, or on their way.
+    /// Copies the bytes of the rows to shared memory where it exists, or sends them.
     ///
     /// # Safety
     ///
@@ -61,7 +61,7 @@ impl<'a> InitialData<'a> {
     }
 }
 
-/// Sends what does not go with the message itself.
+/// Sends data in parts unless it fits inside its message.
 pub(crate) fn send(bytes: &[u8]) -> Result<SentData<'_>, Code> {
     if bytes.len() <= MAX_INLINE_BYTES {
         return Ok(SentData { staged: 0, inline: bytes });

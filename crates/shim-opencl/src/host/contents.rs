@@ -1,42 +1,42 @@
-//! What is known here of a memory object's contents, so that a map need not read what never was there, or what the program
-//! has already.
+//! Tracks whether a memory object's contents may have changed. A map need not read bytes that were never written, or that the
+//! program has already.
 //!
-//! Commands are counted that may have changed them: those that name the object, and launches once it was a kernel's argument.
-//! Each is counted when it is enqueued, before the call returns. Equal counts say that contents are equal, if nothing that was
-//! enqueued before the first count came after it: so in the only queue of a context, one that keeps its order.
+//! It counts commands that may have changed the contents: those that name the object, and launches once it was a kernel's
+//! argument. Each is counted when it is enqueued, before the call returns. Equal counts prove equal contents only if nothing that
+//! was enqueued before the first count runs after it. That holds in the only queue of a context, if it is in order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A state of an object's contents. Those of equal states are equal.
+/// A state of an object's contents. Equal versions mean equal contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContentsVersion {
     writes: u64,
-    /// Launches in its context; 0: no kernel can write to it.
+    /// Launches in its context, plus 1; 0: no kernel can write to it.
     launches: u64,
 }
 
 impl ContentsVersion {
-    /// The state after one more write.
+    /// Returns the version after one more write.
     pub(crate) fn after_write(self) -> Self {
         Self { writes: self.writes + 1, ..self }
     }
 }
 
-/// What may have changed an object's contents.
+/// The changes that an object's contents may have had.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    /// The object's own among all that the process has had.
+    /// Number of the object, unique in the process.
     pub(crate) number: u64,
-    /// Commands that wrote to it, one of them for what it began with.
+    /// Number of commands that wrote to it; initial contents count as one.
     writes: AtomicU64,
-    /// It has been an argument of a kernel.
+    /// Whether it was an argument of a kernel.
     is_argument: AtomicBool,
-    /// Others see its memory: a part, the whole, or the program.
+    /// Whether its memory can be reached otherwise: by a part, the whole, or the program.
     is_shared: AtomicBool,
 }
 
 impl Contents {
-    /// The contents of a new object; `is_given` tells whether the program gave some.
+    /// Returns the contents of a new object; `is_given` tells whether the program gave initial data.
     pub(crate) fn new(is_given: bool) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
@@ -47,34 +47,34 @@ impl Contents {
         }
     }
 
-    /// A command that writes to it was enqueued.
+    /// Counts a write command that was enqueued.
     pub(crate) fn written(&self) {
         self.writes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It is about to be an argument of a kernel.
+    /// Notes that it is about to be an argument of a kernel.
     pub(crate) fn be_argument(&self) {
         if !self.is_argument.load(Ordering::Relaxed) {
             self.is_argument.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether a kernel has had it as an argument.
+    /// Returns whether it was an argument of a kernel.
     pub(crate) fn is_argument(&self) -> bool {
         self.is_argument.load(Ordering::SeqCst)
     }
 
-    /// Its memory has another name from now on, so that no thread knows what is there.
+    /// Notes that its memory can be reached otherwise, so that its contents are unknown from then on.
     pub(crate) fn share(&self) {
         self.is_shared.store(true, Ordering::SeqCst);
     }
 
-    /// Whether no command and no program has given it any: a read of it brings anything.
+    /// Returns whether no command and no initial data has written it: a read may return any bytes.
     pub(crate) fn are_undefined(&self) -> bool {
         self.version(0) == Some(ContentsVersion { writes: 0, launches: 0 }) && !self.is_argument()
     }
 
-    /// What they are now, after `launches` launches of the context; none if no thread can know.
+    /// Returns the present version, after `launches` launches of the context; `None` if it cannot be known.
     pub(crate) fn version(&self, launches: u64) -> Option<ContentsVersion> {
         if self.is_shared.load(Ordering::SeqCst) {
             return None;

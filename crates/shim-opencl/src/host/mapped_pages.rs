@@ -1,7 +1,7 @@
-//! Pages that are lent to the program for what it maps.
+//! Pages that the program gets for regions that it maps.
 //!
-//! Fresh pages cost more than the copies that fill them. So some that the program has given back are kept for other maps. They
-//! still show what was mapped there: a map of the same box, of contents that have not changed, finds its bytes in them.
+//! Fresh pages cost more than the copies that fill them. So some pages that the program has unmapped are kept for later maps.
+//! They still show the old region: a map of the same box with unchanged contents finds its bytes in them.
 #![expect(unsafe_code, reason = "maps and unmaps pages")]
 
 use std::ptr;
@@ -15,13 +15,13 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::host::contents::ContentsVersion;
 use crate::host::pending_reads::PENDING_READS;
 
-/// Most bytes that are kept in all, and of one region.
+/// Most bytes that are kept, in total and per region.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 const MAX_KEPT_REGION_BYTES: usize = 16 << 20;
-/// Regions whose bytes are kept, before one of them is taken for another map.
+/// Number of regions with known contents from which on one of them is reused for another map.
 const MAX_SHOWING_REGIONS: usize = 16;
 
-/// What pages show: a part of an object, by its number, in a state of its contents.
+/// What pages show: a part of an object, by number, in a version of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) object: u64,
@@ -29,25 +29,25 @@ pub(crate) struct Shown {
     pub(crate) extent: TransferExtent,
 }
 
-/// Memory lent to the program: pages of their own, aligned as any element wants.
+/// Memory for the program: separate pages, whose alignment suits any element.
 #[derive(Debug)]
 pub(crate) struct MappedPages {
     pub(crate) start: usize,
-    /// Whole pages, at most twice as many bytes as are needed.
+    /// Whole pages, at most twice as many bytes as needed.
     length: usize,
-    /// What they show when they are given back, if that is known.
+    /// What they show when they are returned, if that is known.
     pub(crate) shown: Option<Shown>,
 }
 
-/// What the program has given back.
+/// Pages that the program has returned.
 pub(crate) static RETURNED_PAGES: ReturnedPages = ReturnedPages { regions: Mutex::new(Vec::new()) };
 
-/// Regions that no map has, the oldest first.
+/// Regions without a map, the oldest first.
 pub(crate) struct ReturnedPages {
     regions: Mutex<Vec<ReturnedRegion>>,
 }
 
-/// Pages, and what they show.
+/// Returned pages, and what they show.
 #[derive(Debug, PartialEq, Eq)]
 struct ReturnedRegion {
     start: usize,
@@ -60,15 +60,15 @@ impl ReturnedPages {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The region that shows just this.
+    /// Takes the region that shows exactly this.
     fn take_showing(&self, shown: &Shown) -> Option<ReturnedRegion> {
         let mut regions = self.lock();
         let at = regions.iter().rposition(|region| region.shown.as_ref() == Some(shown))?;
         Some(regions.remove(at))
     }
 
-    /// A region that holds `length` bytes, and is not much larger: the one given back last of those that show nothing, or
-    /// the oldest of many that show something.
+    /// Takes a region that holds `length` bytes and is at most twice as large. It prefers the newest one that shows nothing.
+    /// Otherwise it takes the oldest, if enough regions show something.
     fn take(&self, length: usize) -> Option<ReturnedRegion> {
         let mut regions = self.lock();
         let fits = |region: &ReturnedRegion| (length..=length.saturating_mul(2)).contains(&region.length);
@@ -78,7 +78,7 @@ impl ReturnedPages {
         Some(regions.remove(at))
     }
 
-    /// Keeps a region, and lets go of the oldest ones beyond the bound.
+    /// Keeps a region, and frees the oldest ones beyond the limit.
     fn put(&self, region: ReturnedRegion) {
         if region.length > MAX_KEPT_REGION_BYTES {
             return unmap(&region);
@@ -93,15 +93,15 @@ impl ReturnedPages {
         }
     }
 
-    /// An object is gone: no map asks for what its pages show.
+    /// Forgets what pages show of an object that is gone: no map will ask for it.
     pub(crate) fn forget(&self, object: u64) {
         for region in self.lock().iter_mut() {
             region.shown.take_if(|shown| shown.object == object);
         }
     }
 
-    /// Gives all of it back to the system: it need not be in the program's dump. Not while another thread is at work with it, for
-    /// which no thread waits here.
+    /// Returns all regions to the system, which keeps them out of the program's dump. Does nothing while another thread uses the
+    /// list: this thread never waits for it.
     pub(crate) fn trim(&self) {
         if let Ok(mut regions) = self.regions.try_lock() {
             regions.drain(..).for_each(|region| unmap(&region));
@@ -115,7 +115,7 @@ fn unmap(region: &ReturnedRegion) {
 }
 
 impl MappedPages {
-    /// Pages of `length` bytes: zeros, or what was mapped before.
+    /// Returns pages of `length` bytes: zeros, or an earlier region's bytes.
     pub(crate) fn new(length: usize) -> Result<Self, Code> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Code::MAP_FAILURE)?;
         if let Some(ReturnedRegion { start, length, .. }) = RETURNED_PAGES.take(length) {
@@ -128,7 +128,7 @@ impl MappedPages {
         Ok(Self { start, length, shown: None })
     }
 
-    /// The pages that show just this, if they are kept.
+    /// Returns the pages that show exactly this, if they are kept.
     pub(crate) fn showing(shown: &Shown) -> Option<Self> {
         let ReturnedRegion { start, length, .. } = RETURNED_PAGES.take_showing(shown)?;
         Some(Self { start, length, shown: None })

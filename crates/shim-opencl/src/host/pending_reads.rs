@@ -1,10 +1,10 @@
-//! What commands read for the program and is not in its memory yet.
+//! Data of reads that has not arrived in the program's memory yet.
 //!
-//! A read that the program does not wait for ends in the worker. Its bytes come over in the calls by which the program
-//! learns that a command has ended: waiting, finishing, asking for a state, a callback. So the thread that knows, has the bytes.
+//! A non-blocking read ends in the worker. The program fetches its bytes in calls that tell it that a command has ended: waits,
+//! `clFinish`, status queries, callbacks. So a thread that knows of the end has the bytes.
 //!
-//! Until then they are known by their place. A call that brings other bytes there, or takes what is there, comes after them: the
-//! oldest are brought first.
+//! Until then, each read is known by its target. A call that writes other bytes there, or reads them, comes after it: the oldest
+//! reads are fetched first.
 #![expect(unsafe_code, reason = "writes into memory that programs named for their reads")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,15 +18,15 @@ use crate::host::rows::Rows;
 use crate::host::transfer_blocks::{self, TRANSFER_BLOCKS, TransferBlock};
 use crate::process::session;
 
-/// One read under way.
+/// One pending read.
 struct PendingRead {
     number: u64,
     target: Rows,
-    /// Whether its bytes are still to be brought over.
+    /// Whether its bytes are still to be fetched.
     is_wanted: bool,
-    /// Another one was under way to a part of the same place when it was begun.
+    /// Whether another read with an overlapping target was pending when it began.
     is_second: bool,
-    /// Where its bytes are when it has ended; none if the worker sends them.
+    /// The block with its bytes after its end; `None` if the worker sends them.
     block: Option<TransferBlock>,
 }
 
@@ -34,30 +34,30 @@ struct PendingRead {
 pub(crate) static PENDING_READS: PendingReads =
     PendingReads { list: Mutex::new(Vec::new()), count: AtomicUsize::new(0), last: AtomicU64::new(0) };
 
-/// Reads under way, oldest first.
+/// Pending reads, oldest first.
 pub(crate) struct PendingReads {
     list: Mutex<Vec<PendingRead>>,
-    /// How many there are, to be asked without the lock.
+    /// The number of reads, which can be read without the lock.
     count: AtomicUsize,
     last: AtomicU64,
 }
 
 impl PendingReads {
-    /// A number for a new read.
+    /// Returns a number for a new read.
     pub(crate) fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether there are any.
+    /// Returns whether any reads are pending.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) != 0
     }
 
-    /// Notes a read that the worker has accepted.
+    /// Adds a read that the worker has accepted.
     ///
     /// # Safety
     ///
-    /// The target stays writable until the command has ended, as OpenCL demands of the program.
+    /// The target stays writable until the command has ended, as OpenCL requires of the program.
     pub(crate) unsafe fn expect(&self, number: u64, target: Rows, block: Option<TransferBlock>) {
         let mut list = self.lock();
         let is_second = list.iter().any(|pending| pending.comes_to(&target));
@@ -65,12 +65,12 @@ impl PendingReads {
         self.count.store(list.len(), Ordering::Release);
     }
 
-    /// Whether a read under way brings bytes to a place.
+    /// Returns whether a pending read writes to these rows.
     pub(crate) fn come_to(&self, rows: &Rows) -> bool {
         self.first(rows).is_some()
     }
 
-    /// The oldest read under way that brings bytes to a place.
+    /// Returns the oldest pending read that writes to these rows.
     fn first(&self, rows: &Rows) -> Option<u64> {
         if !self.any() {
             return None;
@@ -78,7 +78,7 @@ impl PendingReads {
         self.lock().iter().find(|pending| pending.comes_to(rows)).map(|pending| pending.number)
     }
 
-    /// Leaves the place of a read alone from now on, if that is still under way and nothing else comes there.
+    /// Stops a pending read from writing to its target, if no other read has the same target. Returns whether it did.
     pub(crate) fn abandon(&self, number: u64, rows: &Rows) -> bool {
         if !self.any() {
             return false;
@@ -89,7 +89,7 @@ impl PendingReads {
         own.map(|own| own.is_wanted = false).is_some()
     }
 
-    /// Leaves memory alone from now on that is about to be gone.
+    /// Stops pending reads from writing to memory that is about to be freed.
     pub(crate) fn abandon_all(&self, start: usize, length: usize) {
         if !self.any() {
             return;
@@ -104,12 +104,12 @@ impl PendingReads {
 }
 
 impl PendingRead {
-    /// Whether it brings bytes to a place.
+    /// Returns whether it writes to these rows.
     fn comes_to(&self, rows: &Rows) -> bool {
         self.is_wanted && self.target.overlaps(rows)
     }
 
-    /// Brings its bytes over, if they are wanted, and its command has ended; false if that has not.
+    /// Fetches its bytes if they are wanted and its command has ended; returns false if it has not.
     ///
     /// # Safety
     ///
@@ -119,7 +119,7 @@ impl PendingRead {
             // SAFETY: by the contract.
             return unsafe { bring(self.number, &self.target, &mut self.block, false) };
         }
-        // None of its bytes: what remains of them when all are fetched.
+        // Fetches an empty range at the end, as after all bytes.
         let offset = if self.block.is_some() { 0 } else { self.target.len() as u64 };
         let has_ended =
             session::call(&kdclFetch { read_number: self.number, offset, size: 0, how: fetch_mode::FETCH_NOW })?.state
@@ -131,7 +131,7 @@ impl PendingRead {
     }
 }
 
-/// Brings over what has ended. Callers have just learned that some command has.
+/// Fetches the reads that have ended. Callers have just learned that some command has ended.
 pub(crate) fn deliver() -> Result<(), Code> {
     if !PENDING_READS.any() {
         return Ok(());
@@ -143,7 +143,7 @@ pub(crate) fn deliver() -> Result<(), Code> {
         if under_way.contains(&pending.number) {
             return true;
         }
-        // SAFETY: not ended for the program, so its memory is still the command's.
+        // SAFETY: the program does not know of the end yet, so the memory still belongs to the command.
         match failure.and_then(|()| unsafe { pending.deliver() }) {
             Ok(has_ended) => !has_ended,
             Err(code) => {
@@ -156,8 +156,8 @@ pub(crate) fn deliver() -> Result<(), Code> {
     failure
 }
 
-/// Which are not to be asked for, where several come to one place: an older one may end between the questions for it and for a
-/// younger one, and would be brought over that. So the younger ones are asked for first.
+/// Returns the reads that still run, if some have overlapping targets; those are not fetched now. An older read may end between
+/// the queries for it and a younger one, and would then overwrite the younger bytes. So the younger ones are queried first.
 fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
     if !list.iter().any(|pending| pending.is_second) {
         return Ok(Vec::new());
@@ -171,21 +171,21 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
     Ok(numbers)
 }
 
-/// The state of a read, which stays as it is.
+/// Returns the state of a read without changing it.
 fn look(number: u64, how: u32) -> Result<i32, Code> {
     Ok(session::call(&kdclFetch { read_number: number, offset: 0, size: 0, how })?.state)
 }
 
-/// How a read is fetched: after its end, or if it has ended.
+/// Returns the fetch mode: wait for the end, or fetch only if it has ended.
 fn fetching(wait: bool) -> u32 {
     if wait { fetch_mode::FETCH_AT_END } else { fetch_mode::FETCH_NOW }
 }
 
-/// Waits until every read that is on its way into some of these rows has arrived.
+/// Waits until every pending read into these rows has arrived.
 pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
     while let Some(number) = PENDING_READS.first(rows) {
-        // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
-        // worker then.
+        // No lock is held: other threads may fetch the reads that they waited for. This read may be among them; the worker then
+        // no longer knows it.
         let waited = look(number, fetch_mode::QUERY_AT_END);
         deliver()?;
         if PENDING_READS.first(rows) == Some(number) {
@@ -195,24 +195,24 @@ pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
     Ok(())
 }
 
-/// Waits for a read and brings it over.
+/// Waits for a read and fetches it.
 ///
 /// # Safety
 ///
 /// The target is writable.
 pub(crate) unsafe fn wait(number: u64, target: &Rows, mut block: Option<TransferBlock>) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { bring(number, target, &mut block, true) }.map(drop)
 }
 
-/// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event has the error.
+/// Fetches a read if it has ended; returns false if not. A failed read has ended too: its event has the error.
 ///
 /// # Safety
 ///
 /// The target is writable.
 unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, wait: bool) -> Result<bool, Code> {
     if block.is_some() {
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         return unsafe { bring_block(number, target, block, wait) };
     }
     let mut offset = 0;
@@ -236,7 +236,7 @@ unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, w
     }
 }
 
-/// Brings a read over whose bytes are here when it has ended: only its end is asked for.
+/// Completes a read whose bytes are in a local block: only its end is queried.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! The program's side of a transfer: bytes with or without gaps between rows and slices. What travels has no gaps.
+//! The program's side of a transfer: bytes with or without gaps between rows and slices. Messages carry them without gaps.
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
 use std::borrow::Cow;
@@ -6,7 +6,7 @@ use std::slice;
 
 use katydid_client::threads::{Helpers, processors};
 
-/// Memory of the program's: `slices` of `rows` of `width` bytes each.
+/// Memory of the program: `slices` of `rows` of `width` bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// Address of the first byte.
@@ -15,13 +15,13 @@ pub(crate) struct Rows {
     pub(crate) width: usize,
     pub(crate) rows: usize,
     pub(crate) slices: usize,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub(crate) row: usize,
-    /// Bytes from slice to slice.
+    /// Bytes from one slice to the next.
     pub(crate) slice: usize,
 }
 
-/// Which way bytes are copied.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Out of the program's memory.
@@ -31,17 +31,17 @@ pub(crate) enum Direction {
 }
 
 impl Rows {
-    /// Bytes in one piece.
+    /// Returns contiguous bytes.
     pub(crate) fn run(start: usize, length: usize) -> Self {
         Self { start, width: length, rows: 1, slices: 1, row: length, slice: length }
     }
 
-    /// Bytes without the gaps.
+    /// Returns the number of bytes without gaps.
     pub(crate) fn len(&self) -> usize {
         self.width.saturating_mul(self.rows).saturating_mul(self.slices)
     }
 
-    /// Bytes from the first to the last, with the gaps between.
+    /// Returns the number of bytes from the first to the last, with gaps.
     pub(crate) fn reach(&self) -> usize {
         let bytes_before = |count: usize, step: usize| count.saturating_sub(1).saturating_mul(step);
         bytes_before(self.slices, self.slice)
@@ -55,13 +55,13 @@ impl Rows {
         next_row || next_slice
     }
 
-    /// Addresses and lengths of the bytes: row by row, or all at once where there are no gaps.
+    /// Returns addresses and lengths of contiguous runs: row by row, or all at once without gaps.
     fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<'_> {
         let (count, width) = if self.has_gaps() { (self.rows * self.slices, self.width) } else { (1, self.len()) };
         (0..count).map(move |number| (self.row_at(number), width))
     }
 
-    /// Whether a byte of one is a byte of the other. Both have their rows in the order of addresses.
+    /// Returns whether the two share a byte. Both have their rows in address order.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (mut own_runs, mut other_runs) = (self.runs().peekable(), other.runs().peekable());
         while let (Some(&(our, our_length)), Some(&(their, their_length))) = (own_runs.peek(), other_runs.peek()) {
@@ -76,12 +76,12 @@ impl Rows {
         false
     }
 
-    /// Copies the bytes to an address, without the gaps, or from there to where they belong.
+    /// Copies the bytes to an address, without gaps, or from there to their rows.
     ///
     /// # Safety
     ///
-    /// Every row is readable or, for [`Direction::In`], writable and not referred to; at the address there are as many bytes,
-    /// or there is room for them and no reference to it.
+    /// Every row is readable or, for [`Direction::In`], writable and not referenced. The address has as many readable bytes, or
+    /// room for them that is not referenced.
     pub(crate) unsafe fn copy(&self, direction: Direction, address: usize) {
         let mut packed = address;
         for (row, length) in self.runs() {
@@ -93,55 +93,55 @@ impl Rows {
         }
     }
 
-    /// The first byte.
+    /// Reads the first byte.
     ///
     /// # Safety
     ///
-    /// There is one, and it is readable.
+    /// The byte exists and is readable.
     pub(crate) unsafe fn first(&self) -> u8 {
         // SAFETY: by the contract.
         unsafe { std::ptr::with_exposed_provenance::<u8>(self.start).read() }
     }
 
-    /// A part of the bytes, if they are one piece.
+    /// Returns a part of the bytes, if they are contiguous.
     fn stretch(&self, offset: usize, length: usize) -> Option<Self> {
         (!self.has_gaps()).then(|| Self::run(self.start + offset, length))
     }
 
-    /// As [`Rows::copy`], by several threads where that pays.
+    /// Copies as [`Rows::copy`] does, with several threads if that pays off.
     ///
     /// # Safety
     ///
-    /// As of that.
+    /// As for [`Rows::copy`].
     pub(crate) unsafe fn copy_wide(&self, direction: Direction, address: usize) {
         if self.has_gaps() {
-            // SAFETY: handed on.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.copy(direction, address) };
         }
         let size = self.len() as u64;
         let step = |offset: u64, length: u64| {
             let part = self.stretch(offset as usize, length as usize).ok_or(())?;
-            // SAFETY: a part of the whole, which is as the contract says.
+            // SAFETY: a part of the whole, for which the contract holds.
             unsafe { part.copy(direction, address + offset as usize) };
             Ok(())
         };
-        // Nothing in it fails, and a thread that does not start leaves its part to the others.
+        // No step fails, and a thread that does not start leaves its part to the others.
         let _ = Helpers::take(Helpers::worth(size, processors())).share_out((size, size), (), &step);
     }
 
-    /// The address of a row, counted through all slices.
+    /// Returns the address of a row, counted through all slices.
     fn row_at(&self, number: usize) -> usize {
         self.start + number / self.rows * self.slice + number % self.rows * self.row
     }
 
-    /// The bytes, gathered if there are gaps.
+    /// Returns the bytes, copied if there are gaps.
     ///
     /// # Safety
     ///
     /// Every row is readable while the result lives.
     pub(crate) unsafe fn gather<'a>(&self) -> Cow<'a, [u8]> {
         let bytes = |at: usize, length: usize| -> &'a [u8] {
-            // SAFETY: part of a row, or of all of them where there are no gaps, by the contract.
+            // SAFETY: part of a row, or of all rows if there are no gaps, by the contract.
             unsafe { slice::from_raw_parts(std::ptr::with_exposed_provenance(at), length) }
         };
         if self.len() == 0 {
@@ -156,7 +156,7 @@ impl Rows {
         Cow::Owned(gathered)
     }
 
-    /// Puts bytes where they belong that begin `offset` bytes into the gapless whole; what is beyond it is left out.
+    /// Writes bytes to their rows, from `offset` on in the gapless whole. Bytes beyond its end are ignored.
     ///
     /// # Safety
     ///
@@ -169,7 +169,7 @@ impl Rows {
             let (number, within) = (offset / width, offset % width);
             let (part, tail) = left.split_at(left.len().min(width - within));
             let at = if gaps { self.row_at(number) } else { self.start } + within;
-            // SAFETY: inside one row, or inside all of them where there are no gaps.
+            // SAFETY: inside one row, or inside all rows if there are no gaps.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), std::ptr::with_exposed_provenance_mut(at), part.len());
             }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(&memory, b"AB.CD...EF.GH");
         let (from, mut to) = ((0..5_000_000u32).map(|i| i as u8).collect::<Vec<u8>>(), vec![0u8; 5_000_000]);
         let whole = Rows::run(from.as_ptr().expose_provenance(), from.len());
-        // SAFETY: both are as long as each other.
+        // SAFETY: both have the same length.
         unsafe { whole.copy_wide(Direction::Out, to.as_mut_ptr().expose_provenance()) };
         assert!(from == to);
         let run = Rows::run(memory.as_ptr().expose_provenance(), 8);

@@ -1,8 +1,8 @@
-//! Blocks of memory that the worker has too ([`crate::host::arena`]), each for the data of one command: the driver reads from it or
+//! Blocks of memory shared with the worker ([`crate::host::arena`]), each for the data of one command: the driver reads from or
 //! writes to it.
 //!
-//! The last bytes of a block are a word by which the worker gives back what a command has read. A block that was read to is
-//! free when the program has fetched what is in it. Some blocks that are free are kept: fresh pages cost more than a copy.
+//! The last bytes of a block are a word that the worker clears to return a block whose command has read it. A block that a
+//! command wrote is free once the program has fetched its data. Some free blocks are kept: fresh pages cost more than a copy.
 #![expect(unsafe_code, reason = "copies between the program's memory and the worker's")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,13 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::host::arena::{self, Block};
 use crate::host::rows::{Direction, Rows};
 
-/// Up to this many bytes travel in frames.
+/// Most bytes of data that go in frames.
 pub(crate) const MAX_IN_FRAME_BYTES: usize = 128 << 10;
-/// Bytes at the end of a block that hold its word.
+/// Bytes at the end of a block that hold its state word.
 const STATE_WORD_BYTES: usize = 64;
-/// Blocks of one power of two have this many sizes, so that those that are free serve others.
+/// Number of sizes between two powers of two, so that later commands can reuse free blocks.
 const CLASSES_PER_POWER: usize = 8;
-/// Bytes of all blocks together, beyond which data travels in frames; and of those that are kept for others.
+/// Most bytes of all blocks, beyond which data goes in frames; and most bytes of free blocks that are kept.
 const MAX_TOTAL_BYTES: usize = 1 << 30;
 const MAX_FREE_BYTES: usize = 192 << 20;
 
@@ -25,59 +25,59 @@ const MAX_FREE_BYTES: usize = 192 << 20;
 pub(crate) static TRANSFER_BLOCKS: TransferBlocks =
     TransferBlocks { state: Mutex::new(TransferBlocksState { free: Vec::new(), sent: Vec::new(), total_bytes: 0 }) };
 
-/// Blocks that are free, and those that commands have.
+/// Free blocks, and blocks that commands use.
 pub(crate) struct TransferBlocks {
     state: Mutex<TransferBlocksState>,
 }
 
 struct TransferBlocksState {
-    /// Blocks that no command has, oldest first.
+    /// Blocks that no command uses, oldest first.
     free: Vec<TransferBlock>,
     /// Blocks whose commands still read them.
     sent: Vec<TransferBlock>,
-    /// Bytes of all, those included that reads have.
+    /// Bytes of all blocks, including those that reads use.
     total_bytes: usize,
 }
 
-/// A block of one command's.
+/// A block of one command.
 #[derive(Debug)]
 pub(crate) struct TransferBlock {
     memory: Block,
 }
 
 impl TransferBlock {
-    /// Address of its first byte.
+    /// Returns the address of its first byte.
     pub(crate) fn start(&self) -> usize {
         self.memory.address
     }
 
-    /// The address of its word.
+    /// Returns the address of its state word.
     pub(crate) fn word_address(&self) -> usize {
         self.memory.address + self.memory.size() - STATE_WORD_BYTES
     }
 
-    /// 0: the worker has given it back.
+    /// Returns its state word. 0: the worker has returned it.
     pub(crate) fn word(&self) -> &AtomicU32 {
-        // SAFETY: aligned, as blocks are whole pages; inside the block, which is mapped as long as the process lives; both
-        // sides touch it by atomics alone.
+        // SAFETY: aligned, as blocks are whole pages; inside the block, which is mapped for the life of the process; both sides
+        // access it only atomically.
         unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(self.word_address())) }
     }
 }
 
-/// Bytes of a block that holds `length` bytes of data.
+/// Returns the bytes of a block that holds `length` bytes of data.
 fn size_for(length: usize) -> usize {
     let needed = length + STATE_WORD_BYTES;
     needed.next_multiple_of((needed.next_power_of_two() / 2 / CLASSES_PER_POWER).max(4096))
 }
 
 impl TransferBlocksState {
-    /// Takes back what commands have read.
+    /// Moves blocks that commands have read to the free list.
     fn sweep(&mut self) {
         let ended = self.sent.extract_if(.., |block| block.word().load(Ordering::Acquire) == 0);
         self.free.extend(ended);
     }
 
-    /// Frees blocks, oldest first, until those that are kept have `most` bytes at most.
+    /// Frees blocks, oldest first, until the free ones have at most `most` bytes.
     fn keep(&mut self, most: usize) {
         let mut free_bytes: usize = self.free.iter().map(|block| block.memory.size()).sum();
         while free_bytes > most && !self.free.is_empty() {
@@ -88,7 +88,7 @@ impl TransferBlocksState {
         }
     }
 
-    /// A block that holds `length` bytes.
+    /// Returns a block that holds `length` bytes.
     fn take(&mut self, length: usize) -> Option<TransferBlock> {
         let size = size_for(length);
         self.sweep();
@@ -108,7 +108,7 @@ impl TransferBlocksState {
 }
 
 impl TransferBlocks {
-    /// A block for a transfer; none where there is no such memory, or too much is in use.
+    /// Returns a block for a transfer; `None` without shared memory, if too much is in use, or if the data fits in a frame.
     pub(crate) fn take(&self, length: usize) -> Option<TransferBlock> {
         if length <= MAX_IN_FRAME_BYTES || !arena::is_there() {
             return None;
@@ -116,12 +116,12 @@ impl TransferBlocks {
         self.lock().take(length)
     }
 
-    /// A command has it until it gives it back.
+    /// Hands a block to a command that reads it, until the worker returns it.
     pub(crate) fn send(&self, block: TransferBlock) {
         self.lock().sent.push(block);
     }
 
-    /// No thread needs it any more: its command was not enqueued, has failed, or has bytes that no thread wants.
+    /// Frees a block: its command was not enqueued, has failed, or its data is not wanted any more.
     pub(crate) fn give_back(&self, block: TransferBlock) {
         let mut state = self.lock();
         state.free.push(block);
@@ -132,8 +132,8 @@ impl TransferBlocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the memory of free blocks back to the system: they need not be in the program's dump. Not while another thread
-    /// is at work with them, for which no thread waits here.
+    /// Returns the memory of free blocks to the system, which keeps it out of the program's dump. Does nothing while another
+    /// thread uses them: this thread never waits for it.
     pub(crate) fn trim(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             state.sweep();
@@ -142,23 +142,23 @@ impl TransferBlocks {
     }
 }
 
-/// A block with the data of a call that waits for its reply. It is free again when this value is dropped.
+/// A block with the data of a call that waits for its reply. Dropping this frees the block.
 pub(crate) struct LentBlock(Option<TransferBlock>);
 
 impl LentBlock {
-    /// A block that holds what the rows hold; none if that is to travel otherwise.
+    /// Copies the bytes of the rows to a block; `None` if they must be sent another way.
     ///
     /// # Safety
     ///
     /// The rows are readable.
     pub(crate) unsafe fn of(rows: &Rows) -> Option<Self> {
         let block = TRANSFER_BLOCKS.take(rows.len())?;
-        // SAFETY: readable by the contract; the block has room for them, and no other code has it.
+        // SAFETY: readable by the contract; the block has room, and no other code has it.
         unsafe { rows.copy_wide(Direction::Out, block.start()) };
         Some(Self(Some(block)))
     }
 
-    /// Address of its first byte.
+    /// Returns the address of its first byte.
     pub(crate) fn start(&self) -> usize {
         self.0.as_ref().map_or(0, TransferBlock::start)
     }
@@ -170,13 +170,13 @@ impl Drop for LentBlock {
     }
 }
 
-/// Brings over what a command has read to a block, and frees that.
+/// Copies the data that a command has written to a block to its target, and frees the block.
 ///
 /// # Safety
 ///
 /// The target is writable, and the command has ended.
 pub(crate) unsafe fn fetch(block: TransferBlock, target: &Rows) {
-    // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
+    // SAFETY: by the contract; the block has as many bytes as the rows, and the driver no longer uses it.
     unsafe { target.copy_wide(Direction::In, block.start()) };
     TRANSFER_BLOCKS.give_back(block);
 }

@@ -1,4 +1,4 @@
-//! Contexts: devices of one platform, and the functions that a program registers for errors and for the end.
+//! Contexts: devices of one platform, and callbacks for errors and for the end.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -35,49 +35,50 @@ use crate::process::upcall::{self, CallbackCall};
 pub(crate) struct Context {
     pub(crate) base: Base,
     pub(crate) devices: Vec<HeldObject<Device>>,
-    /// As given, with the 0 that ends them; none if none were given.
+    /// The properties as given, with the final 0; empty if none were given.
     properties: Vec<isize>,
-    /// None of its buffers lies in the zero-copy area of the worker.
+    /// Whether none of its buffers lie in the worker's zero-copy area.
     pub(crate) has_no_zero_copy: AtomicBool,
-    /// Its driver does not have images in memory that it is given.
+    /// Whether its driver refuses to use given memory for images.
     pub(crate) has_no_images_in_place: AtomicBool,
-    /// The commands of its queues when it last had an image there made; at first, more than there can be.
+    /// Number of commands in its queues at the last in-place image; initially larger than any real number.
     pub(crate) commands_at_image: AtomicU64,
-    /// The kinds of images that its driver is known to have in memory that it is given.
+    /// The kinds of images for which its driver is known to use given memory.
     images_in_place: Mutex<KnownForms>,
-    /// Token of the function that gets errors ([`crate::process::upcall`]); 0: none.
+    /// Token of the error callback ([`crate::process::upcall`]); 0: none.
     token: u64,
-    /// Queues that it has had.
+    /// Number of queues that it has had.
     queues: AtomicU32,
-    /// A blocking write of its only queue was taken for done, and may be under way.
+    /// Whether a blocking write of its only queue was taken for done, and may still run.
     is_writing: AtomicBool,
-    /// 1: the driver of a worker has made an event for the program to set.
+    /// 1: the worker's driver has made a user event.
     has_made_event: PerWorker,
-    /// Launches of kernels so far, of which each may write to all that kernels have.
+    /// Number of kernel launches so far. Each may write to all memory that kernels can reach.
     launches: AtomicU64,
-    /// Told when it ends, the last first.
+    /// Destructor callbacks, called in reverse order.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
 
 kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT MAX_PROGRAM_OBJECTS, fn ended(&self) { self.end(); } }
 
 impl Context {
-    /// What is known of images that its driver makes in place.
+    /// Returns the kinds of images that its driver makes in place.
     pub(crate) fn known_forms(&self) -> MutexGuard<'_, KnownForms> {
         self.images_in_place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
+    /// Takes an enqueued blocking write of its only queue for done. If there is another queue by now, waits for the write.
     pub(crate) fn take_for_done(&self) -> Result<(), Code> {
-        // Either this thread sees the other queue, or the thread that makes that sees the write: both are in one order for all.
+        // Either this thread sees the other queue, or the thread that makes it sees the write: both accesses are sequentially
+        // consistent.
         self.is_writing.store(true, Ordering::SeqCst);
         if self.queues.load(Ordering::SeqCst) > 1 { self.written() } else { Ok(()) }
     }
 
-    /// A queue is made, whose commands come after all writes that were taken for done.
+    /// Counts a new queue. Its commands come after all writes that were taken for done.
     pub(crate) fn count_queue(&self) {
         if self.queues.fetch_add(1, Ordering::SeqCst) > 0 {
-            // That a write has failed is no matter of the new queue's.
+            // A failed write does not concern the new queue.
             let _ = self.written();
         }
     }
@@ -90,37 +91,37 @@ impl Context {
         session::call(&kdclWaitWrite { context: self.base.id }).map(drop)
     }
 
-    /// Whether the driver of a worker has made an event for the program to set: then nothing can be wrong with another one.
+    /// Returns whether the worker's driver has made a user event: then another one cannot fail.
     pub(crate) fn has_made_event(&self, worker: u32) -> bool {
         self.has_made_event.get(worker) != 0
     }
 
-    /// Notes that it has.
+    /// Notes that the worker's driver has made a user event.
     pub(crate) fn made_event(&self, worker: u32) {
         self.has_made_event.learn(worker, |_| 1);
     }
 
-    /// A kernel was launched.
+    /// Counts a kernel launch.
     pub(crate) fn launched(&self) {
         self.launches.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Kernels launched so far in the context.
+    /// Returns the number of kernel launches so far.
     pub(crate) fn launches(&self) -> u64 {
         self.launches.load(Ordering::Acquire)
     }
 
-    /// Queues that it has had so far.
+    /// Returns the number of queues so far.
     pub(crate) fn queues(&self) -> u32 {
         self.queues.load(Ordering::SeqCst)
     }
 
-    /// Whether it has had one queue at most.
+    /// Returns whether it has had at most one queue.
     pub(crate) fn has_one_queue(&self) -> bool {
         self.queues() <= 1
     }
 
-    /// Calls the destructor functions, the last one first. The error function is called no more.
+    /// Calls the destructor callbacks, the last one first. The error callback is not called any more.
     pub(crate) fn end(&self) {
         upcall::forget(self.token);
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
@@ -130,18 +131,18 @@ impl Context {
         }
     }
 
-    /// Whether all of its devices are processors.
+    /// Returns whether all of its devices are processors.
     pub(crate) fn is_of_processors(&self) -> bool {
         self.devices.iter().all(|device| device.is_processor())
     }
 
-    /// Whether a device is one of the context's.
+    /// Returns whether it includes a device.
     pub(crate) fn has(&self, device: &Device) -> bool {
         self.devices.iter().any(|known| known.base.id == device.base.id)
     }
 }
 
-/// What the list of properties says: the platform, and what travels besides it.
+/// A parsed list of properties: the platform, and those that are sent to the driver.
 struct Properties {
     platform: Option<Arc<Platform>>,
     for_driver: Vec<i64>,
@@ -152,7 +153,7 @@ struct Properties {
 ///
 /// `first` is null or a list that ends with 0.
 unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let properties = unsafe { pairs(first) }.unwrap_or_default();
     let (mut platform, mut for_driver) = (None, Vec::new());
     for (at, pair) in properties.chunks_exact(2).enumerate() {
@@ -166,7 +167,7 @@ unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
                 platform = Some(object::<Platform>(handle)?);
             }
             Ok(CONTEXT_INTEROP_USER_SYNC) => for_driver.extend([name as i64, value as i64]),
-            // Those of OpenGL, Direct3D and others, whose objects are not forwarded.
+            // Properties of OpenGL, Direct3D and others, whose objects are not forwarded.
             _ => return Err(Code::INVALID_PROPERTY),
         }
     }
@@ -184,13 +185,13 @@ pub(crate) unsafe fn create_context(
     pfn_notify: cl_context_notify,
     user_data: *mut void,
 ) -> Result<cl_context, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (properties, devices) = unsafe { (self::properties(properties)?, list(num_devices as usize, devices)) };
     if devices.is_empty() || (pfn_notify.is_none() && !user_data.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
     let mut devices = objects::<Device>(devices)?;
-    // One that is named again counts once.
+    // A device that is listed twice counts once.
     let mut ids = HashSet::new();
     devices.retain(|device| ids.insert(device.base.id));
     create(properties, devices, pfn_notify, user_data)
@@ -211,7 +212,7 @@ fn create(
         Some(function) => {
             let data = data.expose_provenance();
             upcall::register(CallbackCall::Repeated(Arc::new(move |text: &CStr| {
-                // SAFETY: may be called until the context ends, which forgets it; the text lives as long as the call.
+                // SAFETY: callable until the context ends, which forgets it; the text lives as long as the call.
                 unsafe { function(text.as_ptr(), ptr::null(), 0, ptr::with_exposed_provenance_mut(data)) }
             })))?
         }
@@ -252,7 +253,7 @@ pub(crate) unsafe fn create_context_from_type(
     pfn_notify: cl_context_notify,
     user_data: *mut void,
 ) -> Result<cl_context, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let properties = unsafe { self::properties(properties)? };
     if pfn_notify.is_none() && !user_data.is_null() {
         return Err(Code::INVALID_VALUE);
@@ -291,7 +292,7 @@ pub(crate) unsafe fn get_context_info(
         CONTEXT_PROPERTIES => handles(context.properties.iter().map(|value| value.cast_unsigned())),
         _ => return Err(Code::INVALID_VALUE),
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -332,7 +333,7 @@ pub(crate) unsafe fn get_supported_image_formats(
         Some(bytes) => bytes,
         None => {
             let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;
-            // The worker may have changed meanwhile: then it is unknown which one answered.
+            // The worker may have changed meanwhile; then it is unknown which one answered.
             if session::worker()? == worker {
                 context.known_forms().learn_list(worker, flags, image_type, bytes.clone());
             }

@@ -22,9 +22,9 @@ use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
 use crate::objects::platform::{Platform, forwarded, forwarded_versions};
 use crate::process::session;
 
-/// Types that a program may ask for: default, CPU, GPU, accelerator, custom.
+/// Types that a program may request: default, CPU, GPU, accelerator, custom.
 const DEVICE_TYPES: u64 = 0x1f;
-/// Asked for by `CL_DEVICE_TYPE_ALL`, which leaves custom devices out.
+/// The types that `CL_DEVICE_TYPE_ALL` selects: all but custom devices.
 const ORDINARY_DEVICE_TYPES: u64 = 0xf;
 /// The value of `CL_DEVICE_TYPE_ALL`.
 const DEVICE_TYPE_ALL: u64 = 0xffff_ffff;
@@ -52,36 +52,36 @@ impl Device {
         make(|base| Ok(Self { base, platform, parent, kind, cached: CachedValues::default() }))
     }
 
-    /// Whether memory that the program has too can be its own: fine-grained shared virtual memory, if its driver has that.
+    /// Returns whether it can use memory shared with the program: for fine-grained shared virtual memory, if its driver has that.
     pub(crate) fn has_fine_svm(&self) -> bool {
         self.is_processor() && arena::is_there()
     }
 
-    /// A number that the driver tells of it, asked for once.
+    /// Returns a number that the driver reports of it; it is queried once.
     pub(crate) fn number(&self, parameter: u32) -> Result<u64, Code> {
         let value = self.cached.ask(query::DEVICE, self.base.id, parameter)?;
         u64::take(&mut &value[..]).ok_or(Code::INVALID_DEVICE)
     }
 
-    /// Whether it is a processor, whose memory is the host's.
+    /// Returns whether it is a processor, whose memory is the host's.
     pub(crate) fn is_processor(&self) -> bool {
         self.kind & DEVICE_TYPE_CPU != 0
     }
 
-    /// What shared virtual memory can be here. Where the program's memory is its own alone, only what maps and unmaps is kept in
-    /// step; and only the shim's allocator gives memory of both sides.
+    /// Returns the kinds of shared virtual memory that are possible here. If the program's memory is separate, only maps and
+    /// unmaps keep both sides in step. Memory of both sides comes only from the shim's allocator.
     fn svm_grains(&self) -> u64 {
         let fine = DEVICE_SVM_FINE_GRAIN_BUFFER | DEVICE_SVM_ATOMICS;
         DEVICE_SVM_COARSE_GRAIN_BUFFER | if self.has_fine_svm() { fine } else { 0 }
     }
 
-    /// Whether it is one of the server's, which are not counted.
+    /// Returns whether it is a whole device of the server; these are not reference-counted.
     fn is_whole(&self) -> bool {
         self.parent.is_none()
     }
 }
 
-/// The whole devices of a platform that are of a type.
+/// Returns the whole devices of a platform that have a type.
 pub(crate) fn of_type(platform: &Platform, device_type: u64) -> Result<Vec<Arc<Device>>, Code> {
     let is_of_platform = |device: &Arc<Device>| device.is_whole() && device.platform.base.id == platform.base.id;
     let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(is_of_platform).collect();
@@ -94,7 +94,7 @@ pub(crate) fn of_type(platform: &Platform, device_type: u64) -> Result<Vec<Arc<D
     });
     let is_a_type = device_type == DEVICE_TYPE_ALL || (device_type != 0 && device_type & !DEVICE_TYPES == 0);
     if devices.is_empty() || !is_a_type {
-        // What is wrong with a type, drivers say in ways of their own.
+        // Each driver reports errors of types in its own way.
         ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &device_type.to_le_bytes())?;
     }
     if devices.is_empty() { Err(Code::DEVICE_NOT_FOUND) } else { Ok(devices) }
@@ -122,11 +122,11 @@ pub(crate) unsafe fn get_device_info(
         DEVICE_SVM_CAPABILITIES => without(&ask(param_name)?, !device.svm_grains()),
         _ => ask(param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
-/// A bit field without some bits.
+/// Clears some bits of a bit field.
 fn without(value: &[u8], bits: u64) -> Vec<u8> {
     let field = u64::take(&mut &value[..]).unwrap_or(0);
     (field & !bits).to_le_bytes().to_vec()
@@ -144,7 +144,7 @@ pub(crate) unsafe fn create_sub_devices(
     num_devices_ret: *mut u32,
 ) -> Result<(), Code> {
     let parent = object::<Device>(in_device)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let properties = unsafe { terminated(properties) }.ok_or(Code::INVALID_VALUE)?;
     let properties: Vec<i64> = properties.iter().map(|value| *value as i64).collect();
     let mut arguments = Vec::new();
@@ -177,7 +177,7 @@ pub(crate) unsafe fn create_sub_devices(
     Ok(())
 }
 
-/// Whole devices are not counted.
+/// Retains a device. Whole devices are not reference-counted.
 pub(crate) fn retain_device(device: cl_device_id) -> Result<(), Code> {
     if object::<Device>(device)?.is_whole() { Ok(()) } else { handle::retain::<Device>(device) }
 }
@@ -188,7 +188,7 @@ pub(crate) fn release_device(device: cl_device_id) -> Result<(), Code> {
 
 /// # Safety
 ///
-/// Both places are null or writable.
+/// Both pointers are null or writable.
 pub(crate) unsafe fn get_device_and_host_timer(
     device: cl_device_id,
     device_timestamp: *mut u64,
@@ -207,7 +207,7 @@ pub(crate) unsafe fn get_device_and_host_timer(
 
 /// # Safety
 ///
-/// The place is null or writable.
+/// The pointer is null or writable.
 pub(crate) unsafe fn get_host_timer(device: cl_device_id, host_timestamp: *mut u64) -> Result<(), Code> {
     let device = object::<Device>(device)?;
     let clocks = u32::from(!host_timestamp.is_null()) << 1;

@@ -1,4 +1,4 @@
-//! What the server has: its platforms and their devices, which get their handles when a program first looks for them.
+//! The server's platforms and devices, which get their handles when a program first queries them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::objects::platform::Platform;
 use crate::process::session;
 use crate::process::start::start;
 
-/// Whether the server's platforms have their handles.
+/// Whether the server's platforms have handles.
 static PLATFORMS_LISTED: AtomicBool = AtomicBool::new(false);
 
-/// All platforms, in the server's order. The first call begins the session.
+/// Returns all platforms, in the server's order. The first call begins the session.
 fn platforms_of_server() -> Result<Vec<Arc<Platform>>, Code> {
     static LISTING: Mutex<()> = Mutex::new(());
     if !PLATFORMS_LISTED.load(Ordering::Acquire) {
@@ -56,7 +56,7 @@ fn list() -> Result<(), Code> {
     Ok(())
 }
 
-/// The platform that is meant by null: the first.
+/// Returns the platform of a handle; null means the first one.
 pub(crate) fn platform_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
     if platform == cl_platform_id::NULL {
         return platforms_of_server()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
@@ -90,7 +90,7 @@ pub(crate) unsafe fn icd_get_platform_ids(
     Ok(())
 }
 
-/// The platforms, for programs that are linked with this library and no loader.
+/// Returns the platforms, for programs that link this library without a loader.
 ///
 /// # Safety
 ///
@@ -100,7 +100,7 @@ pub(crate) unsafe fn get_platform_ids(
     platforms: *mut cl_platform_id,
     num_platforms: *mut u32,
 ) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { icd_get_platform_ids(num_entries, platforms, num_platforms) }
 }
 
@@ -115,7 +115,7 @@ pub(crate) unsafe fn get_platform_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let bytes = platform_or_first(platform)?.value(param_name)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 

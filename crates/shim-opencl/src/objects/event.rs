@@ -23,7 +23,7 @@ use crate::objects::queue::Queue;
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
-/// An event: of a command, or of the program's own setting.
+/// An event: of a command, or a user event.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) base: Base,
@@ -31,22 +31,22 @@ pub(crate) struct Event {
     queue: Option<HeldObject<Queue>>,
     /// The kind of command, a `CL_COMMAND_…`.
     command: u32,
-    /// Its command's among those of the queue ([`crate::objects::queue::Progress`]).
+    /// Number of its command in the queue ([`crate::objects::queue::Progress`]).
     number: u64,
-    /// The state, once it changes no more; else [`QUEUED`].
+    /// The final state, once it is known; else [`QUEUED`].
     state: AtomicI32,
-    /// The program has waited for the command, though it may not have ended: a thread that asks, waits.
+    /// Whether the program has waited for the command, although it may still run: queries then wait.
     is_taken_for_done: AtomicBool,
-    /// When the command came to its states, asked for once when it has ended.
+    /// When the command reached its states; queried once, after its end.
     times: OnceLock<BTreeMap<u32, u64>>,
-    /// The program has set it.
+    /// Whether the program has set it.
     is_set: AtomicBool,
 }
 
 kind_of_object! { Event cl_event EVENT INVALID_EVENT MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
 impl Event {
-    /// The event of a command about to be enqueued, whose number is given.
+    /// Makes the event of a command that is about to be enqueued, with the command's number.
     pub(crate) fn of_command(queue: &Arc<Queue>, command: u32, number: u64) -> Result<Arc<Self>, Code> {
         make(|base| {
             let (context, queue) = (queue.context.clone(), Some(HeldObject::new(Arc::clone(queue))));
@@ -61,25 +61,25 @@ impl Event {
         Self { base, context, queue, command, number: 0, state, is_taken_for_done, times, is_set }
     }
 
-    /// The call that enqueued its command returns as if that had ended.
+    /// Notes that the call which enqueued its command returns as if the command had ended.
     pub(crate) fn assume_done(&self) {
         self.is_taken_for_done.store(!self.has_ended(), Ordering::Release);
     }
 
-    /// Waits for the command's end if a call has returned as if it had ended.
+    /// Waits for the command if a call has returned as if it had ended.
     fn wait_if_assumed_done(&self) {
         if self.is_taken_for_done.load(Ordering::Acquire) && !self.has_ended() {
-            // The state says how it ended.
+            // The state tells how it ended.
             let _ = end_of(&[self.base.id], false);
         }
     }
 
-    /// Its command's queue; null if it has none.
+    /// Returns its command's queue; null if it has none.
     pub(crate) fn queue(&self) -> cl_command_queue {
         self.queue.as_ref().map_or(cl_command_queue::NULL, |queue| queue.handle())
     }
 
-    /// Its state changes no more; what the command read is in the program's memory.
+    /// Records its final state; the data that the command read is in the program's memory.
     fn ended(&self, status: i32) {
         self.state.store(status, Ordering::Release);
         if let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_in_order() && status == COMPLETE.cast_signed())
@@ -88,7 +88,7 @@ impl Event {
         }
     }
 
-    /// When the command came to a state; none before it has ended, and where the driver does not say.
+    /// Returns when the command reached a state; `None` before its end, or if the driver does not tell.
     fn time(&self, state: u32) -> Result<Option<u64>, Code> {
         if let Some(queue) = &self.queue {
             queue.times_are_asked();
@@ -103,29 +103,29 @@ impl Event {
         Ok(self.times.get().and_then(|times| times.get(&state).copied()))
     }
 
-    /// Whether its command is known to have ended, well or not.
+    /// Returns whether its command is known to have ended, successfully or not.
     fn has_ended(&self) -> bool {
         let by_queue =
             || self.queue.as_ref().is_some_and(|queue| queue.is_in_order() && queue.progress.has_ended(self.number));
         self.state.load(Ordering::Acquire) <= COMPLETE.cast_signed() || by_queue()
     }
 
-    /// Notes when the command came to its states, as the worker lists it. Nothing of one that failed.
+    /// Records when the command reached its states, from the worker's list. The list is empty for a failed command.
     fn came_at(&self, list: &[u8]) -> Result<(), Code> {
         let wire_ids: Vec<u64> = lists::take(&mut &*list).ok_or(Code::INVALID_EVENT)?;
         if !wire_ids.is_empty() {
-            // Another thread may have asked as well, and got the same answer.
+            // Another thread may have asked too, with the same answer.
             let _ = self.times.set(wire_ids.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1])).collect());
         }
         Ok(())
     }
 
-    /// Whether the times are to come with the end.
+    /// Returns whether a wait should also return the times.
     fn wants_times(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| queue.are_times_asked()) && self.times.get().is_none()
     }
 
-    /// The state now. What an ended command read is in the program's memory when this reports the end.
+    /// Returns the present state. When it reports the end, the data that the command read is in the program's memory.
     fn status(&self) -> Result<i32, Code> {
         let state = self.state.load(Ordering::Acquire);
         if state <= COMPLETE.cast_signed() {
@@ -142,19 +142,19 @@ impl Event {
     }
 }
 
-/// Waits for events, by their ids; what they read is in the program's memory then.
+/// Waits for events by their ids; afterwards, the data that they read is in the program's memory.
 pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
     wait_with(ids, false).map(drop)
 }
 
-/// Waits for events, and returns the times of the only event if they are wanted.
+/// Waits for events, and returns the times of a single event if they are wanted.
 fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let times = end_of(ids, wants_times)?;
     session::take_deferred()?;
     Ok(times)
 }
 
-/// Waits for events, and says nothing of what went wrong earlier.
+/// Waits for events, and ignores earlier deferred errors.
 fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);
@@ -167,14 +167,14 @@ fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
 ///
 /// `events` is null or holds `count` handles.
 pub(crate) unsafe fn wait_for_events(count: u32, events: *const cl_event) -> Result<(), Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let handles = unsafe { list(count as usize, events) };
     let events = objects::<Event>(handles)?;
     let first = events.first().ok_or(Code::INVALID_VALUE)?;
     if events.iter().any(|event| event.context.base.id != first.context.base.id) {
         return Err(Code::INVALID_CONTEXT);
     }
-    // The times of several are asked for when they are.
+    // The times of several events are queried on demand.
     let only = events.first().filter(|event| events.len() == 1 && event.wants_times());
     let times = wait_with(&ids(&events), only.is_some())?;
     if let Some(event) = only {
@@ -203,7 +203,7 @@ pub(crate) unsafe fn get_event_info(
         EVENT_COMMAND_EXECUTION_STATUS => event.status()?.to_le_bytes().to_vec(),
         _ => return Err(Code::INVALID_VALUE),
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -222,14 +222,14 @@ pub(crate) unsafe fn get_event_profiling_info(
         Some(time) => time.to_le_bytes().to_vec(),
         None => {
             let bytes = ask(query::PROFILING, event.base.id, 0, param_name, &[])?;
-            // A program whose callback reports the end of a command may use what that read.
+            // A program that learns of a command's end may use the data that it read.
             if matches!(param_name, PROFILING_COMMAND_END | PROFILING_COMMAND_COMPLETE) {
                 event.status()?;
             }
             bytes
         }
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> R
         return Err(Code::INVALID_VALUE);
     }
     let message = kdclSetUserEvent { event: event.base.id, status: execution_status };
-    // Nothing can be wrong with the first time; the driver reports errors of others.
+    // The first status cannot fail; the driver reports errors of later ones.
     if event.is_set.swap(true, Ordering::AcqRel) {
         session::call(&message).map(drop)
     } else {
@@ -289,7 +289,7 @@ pub(crate) unsafe fn set_event_callback(
     }
     let (id, event, data) = (event.base.id, HeldObject::new(event), user_data.expose_provenance());
     let call = CallbackCall::once(move |status| {
-        // SAFETY: called once, as the contract permits; the event stays until then.
+        // SAFETY: called once, as the contract permits; the event lives until then.
         unsafe { function(event.handle(), status, std::ptr::with_exposed_provenance_mut(data)) }
     });
     let token = upcall::register(call)?;

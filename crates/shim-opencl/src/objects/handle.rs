@@ -1,7 +1,7 @@
-//! Handles, and how long the objects behind them live.
+//! Handles, and the lifetimes of their objects.
 //!
-//! An object has references of the program's (`clRetain…`, `clRelease…`) and of other objects that are made of it
-//! ([`HeldObject`]). With the last of both it ends: a message tells the worker, the handle is free, and its parts are released.
+//! An object has references of the program (`clRetain…`, `clRelease…`) and of other objects that are made of it ([`HeldObject`]).
+//! It ends when both are gone. Then a message tells the worker, the handle becomes free, and its parts are released.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,34 +15,34 @@ use katydid_wire::opencl::{id, kind};
 use crate::ffi::icd;
 use crate::process::session;
 
-/// Objects of most kinds at a time. The worker takes numbers below 2^24.
+/// Most objects of most kinds at a time. The worker accepts numbers below 2^24.
 pub(crate) const MAX_PROGRAM_OBJECTS: u32 = 1 << 22;
-/// Platforms at a time, or devices and parts of them.
+/// Most platforms at a time, or devices and parts of them.
 pub(crate) const MAX_DEVICE_HANDLES: u32 = 1 << 14;
 
-/// A reference of the program's.
+/// One reference of the program.
 const OWN_REFERENCE: u64 = 1;
-/// A reference of another object.
+/// One reference of another object.
 const HELD_REFERENCE: u64 = 1 << 32;
 
-/// What every object has.
+/// The common part of every object.
 #[derive(Debug)]
 pub(crate) struct Base {
     /// Value of the handle that the program has.
     pub(crate) handle: usize,
-    /// What the worker knows it as.
+    /// The object's id in messages.
     pub(crate) id: u32,
     /// References: the program's in the lower half, other objects' in the upper one.
     references: AtomicU64,
 }
 
 impl Base {
-    /// The base of a new object, with one reference of the program's.
+    /// Makes the base of a new object, with one reference of the program.
     pub(crate) fn new<T: Object>(slot: SlabSlot) -> Self {
         Self { handle: slot.handle, id: id(T::KIND, slot.index), references: AtomicU64::new(OWN_REFERENCE) }
     }
 
-    /// References of the program's.
+    /// Returns the number of the program's references.
     pub(crate) fn count(&self) -> u32 {
         self.references.load(Ordering::Relaxed) as u32
     }
@@ -50,14 +50,14 @@ impl Base {
 
 /// A kind of object.
 pub(crate) trait Object: Sized + Send + Sync + 'static {
-    /// Its number in ids.
+    /// The kind's number in ids.
     const KIND: u32;
-    /// The code for a handle that is none of this kind.
+    /// The code for a handle that is not of this kind.
     const INVALID_CODE: Code;
     /// The type of its handles.
     type Handle: Copy;
 
-    /// The objects of this kind.
+    /// Returns the objects of this kind.
     fn table() -> &'static ObjectTable<Self>;
 
     fn base(&self) -> &Base;
@@ -66,21 +66,21 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
 
     fn handle(&self) -> Self::Handle;
 
-    /// The last reference is gone, and the message to the worker comes next.
+    /// Called when the last reference is gone, before the message to the worker.
     fn ending(&self) {}
 
-    /// The last reference is gone, and the worker has the message.
+    /// Called when the last reference is gone, after the message to the worker.
     fn ended(&self) {}
 
-    /// Whether the message to the worker may wait for the next one: its end frees next to nothing that other programs could
-    /// use, and the program sees nothing of it.
+    /// Returns whether the message to the worker may wait for the next one: its end frees next to nothing for other programs, and
+    /// the program cannot observe it.
     fn ends_lazily(&self) -> bool {
         false
     }
 }
 
-/// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time, and
-/// what is done when one ends.
+/// Implements [`Object`](crate::objects::handle::Object) for a type: the handle, the kind's number, the code, the most objects at
+/// a time, and the methods for the end.
 macro_rules! kind_of_object {
     ($object:ident $handle:ident $kind:ident $wrong:ident $capacity:ident $(, $method:item)*) => {
         impl $crate::objects::handle::Object for $object {
@@ -120,12 +120,12 @@ pub(crate) struct ObjectTable<T> {
 }
 
 impl<T> ObjectTable<T> {
-    /// A table for `capacity` objects at a time.
+    /// Makes a table for at most `capacity` objects at a time.
     pub(crate) const fn new(capacity: u32) -> Self {
         Self { slab: OnceLock::new(), capacity }
     }
 
-    /// Where objects are made. The first one has the addresses reserved.
+    /// Returns the slab of objects. The first call reserves the addresses.
     fn slab(&self) -> Result<&Slab<T>, Code> {
         static RESERVING: Mutex<()> = Mutex::new(());
         if let Some(slab) = self.slab.get() {
@@ -139,17 +139,17 @@ impl<T> ObjectTable<T> {
         self.slab.get().ok_or(Code::OUT_OF_HOST_MEMORY)
     }
 
-    /// The live object behind a handle.
+    /// Returns the live object of a handle.
     fn get(&self, handle: usize) -> Option<Arc<T>> {
         self.slab.get()?.get(handle)
     }
 
-    /// Has `work` done with the live object behind a handle, as [`Slab::with`] does.
+    /// Runs `work` on the live object of a handle, as [`Slab::with`] does.
     pub(crate) fn with<R>(&self, handle: usize, work: impl FnOnce(&T) -> R) -> Option<R> {
         self.slab.get()?.with(handle, work)
     }
 
-    /// Every live object, in the order of their records.
+    /// Returns every live object, in the order of their records.
     pub(crate) fn live(&self) -> Vec<Arc<T>> {
         self.slab.get().map(Slab::live).unwrap_or_default()
     }
@@ -161,46 +161,46 @@ impl<T> ObjectTable<T> {
     }
 }
 
-/// The object behind a handle.
+/// Returns the object of a handle.
 ///
 /// # Errors
 ///
-/// The code of its kind, for null too.
+/// The code of its kind, also for null.
 pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
     T::table().get(T::value(handle)).ok_or(T::INVALID_CODE)
 }
 
-/// Runs `work` on the object behind a handle without touching its reference count: some calls come a million times a second. `work`
-/// releases no object of this kind.
+/// Runs `work` on the object of a handle without changing its reference count: some calls come a million times a second. `work`
+/// must not release an object of this kind.
 pub(crate) fn with_object<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
     T::table().with(T::value(handle), work).unwrap_or(Err(T::INVALID_CODE))
 }
 
-/// The objects behind a list of handles.
+/// Returns the objects of a list of handles.
 pub(crate) fn objects<T: Object>(handles: &[T::Handle]) -> Result<Vec<Arc<T>>, Code> {
     handles.iter().map(|handle| object::<T>(*handle)).collect()
 }
 
-/// The ids of a list of objects.
+/// Returns the ids of a list of objects.
 pub(crate) fn ids<T: Object>(objects: &[Arc<T>]) -> Vec<u32> {
     objects.iter().map(|object| object.base().id).collect()
 }
 
-/// Makes an object and its handle; when `make` fails, there is neither.
+/// Makes an object and its handle; if `make` fails, there is neither.
 pub(crate) fn make<T: Object>(make: impl FnOnce(Base) -> Result<T, Code>) -> Result<Arc<T>, Code> {
     T::table().slab()?.try_insert(Code::OUT_OF_HOST_MEMORY, |slot| make(Base::new::<T>(slot)))
 }
 
-/// Adds a reference of the program's, for a function `clRetain…`.
+/// Adds a reference of the program, for a `clRetain…` function.
 pub(crate) fn retain<T: Object>(handle: T::Handle) -> Result<(), Code> {
     object::<T>(handle)?.base().references.fetch_add(OWN_REFERENCE, Ordering::Relaxed);
     Ok(())
 }
 
-/// Drops a reference of the program's, for a function `clRelease…`.
+/// Drops a reference of the program, for a `clRelease…` function.
 pub(crate) fn release<T: Object>(handle: T::Handle) -> Result<(), Code> {
     let object = object::<T>(handle)?;
-    // One that only other objects keep alive is none of the program's any more.
+    // The program no longer owns an object that only other objects keep alive.
     if object.base().count() == 0 {
         return Err(T::INVALID_CODE);
     }
@@ -213,7 +213,7 @@ fn drop_reference<T: Object>(object: &Arc<T>, reference: u64) {
         return;
     }
     object.ending();
-    // Told before the handle is free: a new object of the same number is made after.
+    // Sent before the handle is free, so that a new object with the same number is made afterwards.
     let message = kdclRelease { object: object.base().id };
     let _ = if object.ends_lazily() { session::enqueue_lazily(&message) } else { session::enqueue(&message) };
     object.ended();
@@ -251,10 +251,10 @@ impl<T: Object> Drop for HeldObject<T> {
     }
 }
 
-/// A handle's value as bytes, for queries.
+/// Returns a handle's value as bytes, for queries.
 pub(crate) fn bytes<T: Object>(object: &T) -> Vec<u8> {
     (object.base().handle as u64).to_le_bytes().to_vec()
 }
 
-/// Kinds are numbered as the wire has them.
+/// Kinds are numbered as on the wire.
 const _: () = assert!(kind::EVENT == 9 && size_of::<*mut void>() == 8);

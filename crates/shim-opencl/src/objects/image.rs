@@ -1,4 +1,4 @@
-//! Images: how they are made, and their queries.
+//! Images: creation and queries.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
@@ -27,16 +27,15 @@ use crate::objects::queue;
 use crate::objects::svm::SVM_RANGES;
 use crate::process::session;
 
-/// Bytes of an image for which the system has room at any rate.
+/// Most bytes of an image that the system surely has room for.
 const MAX_SURE_BYTES: usize = 16 << 20;
-/// Bytes of all images that lie in memory which the worker has too: they are in the program's dump, which takes half a second for
-/// each GiB.
+/// Most bytes of all images in memory shared with the worker: the program's dump includes them, at half a second for each GiB.
 const MAX_IN_PLACE_BYTES: usize = 256 << 20;
 
-/// Bytes that images have there now.
+/// Bytes that such images have now.
 static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
 
-/// Elements of an image in each direction, as regions count them. What its kind has no use for may be anything.
+/// Returns the elements of an image in each direction, as regions count them. Fields that its kind ignores may hold anything.
 fn sizes(shape: &cl_image_desc) -> [usize; 3] {
     let (height, depth) = match shape.image_type {
         MEM_OBJECT_IMAGE2D => (shape.image_height, 1),
@@ -48,7 +47,7 @@ fn sizes(shape: &cl_image_desc) -> [usize; 3] {
     [shape.image_width, height, depth]
 }
 
-/// The bytes of an image, by the program's description; elements are `element` bytes.
+/// Returns the bytes of an image by the program's description; an element has `element` bytes.
 fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Code> {
     let width = shape.image_width.checked_mul(element).ok_or(Code::INVALID_IMAGE_SIZE)?;
     let is_lines = shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY;
@@ -64,7 +63,7 @@ fn rows(shape: &cl_image_desc, element: usize, start: usize) -> Result<Rows, Cod
     Ok(Rows { start, width, rows: height, slices: depth, row, slice })
 }
 
-/// Row and slice pitch of the program's memory.
+/// Returns the row and slice pitch of the program's memory.
 fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
     if shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY {
         return (shape.image_row_pitch.max(rows.width), rows.row);
@@ -72,7 +71,7 @@ fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
     (rows.row, rows.slice)
 }
 
-/// An image that a program asks for.
+/// An image that a program requests.
 struct RequestedImage {
     context: Arc<Context>,
     parent: Option<Arc<Memory>>,
@@ -81,13 +80,13 @@ struct RequestedImage {
     driver_flags: u64,
     format: cl_image_format,
     desc: cl_image_desc,
-    /// The program's bytes, or as many as it has.
+    /// The bytes in the program's memory; only the layout if it gave none.
     rows: Rows,
     /// Bytes of an element, if the format is known.
     element: Option<usize>,
     /// The address that the program gave.
     host: usize,
-    /// It begins with the program's bytes.
+    /// Whether its initial contents are the program's bytes.
     is_given: bool,
 }
 
@@ -114,7 +113,7 @@ impl RequestedImage {
         let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
         let driver_flags = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
         let has_host_pointer = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
-        // What lies in another object may have pitches.
+        // An image in another object may have pitches.
         let has_memory = has_host_pointer || host != 0 || parent.is_some();
         if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
             return Err(Code::INVALID_IMAGE_DESCRIPTOR);
@@ -132,28 +131,28 @@ impl RequestedImage {
         Ok(Self { context, parent, flags, driver_flags, format, desc, rows, element, host, is_given })
     }
 
-    /// Whether it may lie in memory of both sides.
+    /// Returns whether it may lie in shared memory.
     fn is_simple(&self) -> bool {
         let is_plain = self.desc.num_mip_levels == 0 && self.desc.num_samples == 0;
         is_plain && self.parent.is_none() && self.element.is_some()
     }
 
-    /// Kind, format and flags as the driver has them of an image in place: its memory is given to it, whatever the program says of
-    /// memory.
+    /// Returns the kind, format and flags of an image in place as the driver sees them. The driver is given memory, whatever the
+    /// program's flags say of it.
     fn form(&self) -> ImageForm {
         let channels = (self.format.image_channel_order, self.format.image_channel_data_type);
         (self.desc.image_type, channels.0, channels.1, image_facts::without_memory(self.driver_flags))
     }
 
-    /// Tells the worker; what it answers, or would.
+    /// Requests the image from the worker. Returns the reply, or the reply that is known in advance.
     fn ask(&self, worker: u32, message: &kdclImage<'_>) -> Result<kdclImageReply, Code> {
         let element = self.element.filter(|_| message.host_address != 0);
         let facts = element.map(|element| image_facts::expected(&self.format, &self.desc, element));
         if let (Some(facts), Some(element)) = (&facts, element)
             && is_sure(&self.context, worker, &self.form(), (&self.desc, element, self.rows.len()))?
         {
-            // Where no command followed the last one, none may follow this one, and its memory is there already. Else the worker
-            // is woken, so that it is awake when that command comes.
+            // If no command followed the last image, perhaps none follows this one, and its memory exists already. Otherwise the
+            // worker is woken, so that it is awake when that command comes.
             let commands = queue::commands(&self.context);
             if self.context.commands_at_image.swap(commands, Ordering::Relaxed) == commands {
                 session::enqueue_lazily(message)?;
@@ -173,7 +172,7 @@ impl RequestedImage {
         Ok(reply)
     }
 
-    /// The object as the worker tells of it.
+    /// Makes the object from the worker's reply.
     fn object(&self, base: Base, properties: Vec<u64>, worker: u32, reply: &kdclImageReply) -> Memory {
         let (row, slice) = pitches(&self.desc, &self.rows);
         let desc = &self.desc;
@@ -199,7 +198,7 @@ impl RequestedImage {
 
 /// # Safety
 ///
-/// Format and description are null or readable; `host_ptr` holds the image if the flags say that it is given.
+/// Format and description are null or readable; `host_ptr` holds the image if the flags say so.
 unsafe fn create(
     context: cl_context,
     properties: Vec<u64>,
@@ -208,7 +207,7 @@ unsafe fn create(
     desc: *const cl_image_desc,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let request = unsafe { RequestedImage::read(context, flags, format, desc, host_ptr)? };
     let block = if request.is_simple() { block_for(&request.context, request.rows.len()) } else { None };
     let mut is_lent = false;
@@ -229,11 +228,11 @@ unsafe fn create(
     }
 }
 
-/// Makes an image, in a block if there is one and the driver has it there.
+/// Makes an image, in a block if there is one and the driver can use it.
 ///
 /// # Safety
 ///
-/// The rows are readable if the image begins with them; the block has room for them, and no other code has it.
+/// The rows are readable if they are the initial contents; the block has room for them, and no other code has it.
 unsafe fn make_image(
     request: &RequestedImage,
     properties: Vec<u64>,
@@ -270,13 +269,12 @@ unsafe fn make_image(
         )?;
         let memory = request.object(base, properties, worker, &reply);
         *is_lent = reply.in_place != in_place::COPIED;
-        // Maps of what the program has itself are made there.
+        // An image in the program's own memory is mapped there.
         Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })
     })
 }
 
-/// Whether nothing but the system's want of memory can be wrong with an image in place, of which the driver tells what the
-/// standard says.
+/// Returns whether an in-place image can fail only for lack of memory, and the driver's answers follow from the standard.
 fn is_sure(
     context: &Context,
     worker: u32,
@@ -289,7 +287,7 @@ fn is_sure(
     context.devices.iter().try_fold(true, |fits, device| Ok(fits && image_facts::fits(device, shape, bytes)?))
 }
 
-/// Memory that the worker has too for an image of `bytes` bytes, if its context may have images there.
+/// Allocates shared memory for an image of `bytes` bytes, if its context may have images there.
 fn block_for(context: &Context, bytes: usize) -> Option<Block> {
     let may_be = context.is_of_processors() && !context.has_no_images_in_place.load(Ordering::Relaxed);
     let total = IN_PLACE.load(Ordering::Relaxed).saturating_add(bytes);
@@ -298,14 +296,14 @@ fn block_for(context: &Context, bytes: usize) -> Option<Block> {
     Some(block)
 }
 
-/// No image has it any more.
+/// Frees a block that no image uses any more.
 fn give_back(block: Block) {
     IN_PLACE.fetch_sub(block.size(), Ordering::Relaxed);
     block.free();
 }
 
-/// As it travels, without sizes that its kind has no use for: a program may leave anything there. Pitches count only where the
-/// image lies in a buffer: data comes without gaps.
+/// Encodes the image for the message, without sizes that its kind ignores: a program may leave anything there. Pitches are sent
+/// only for an image in a buffer: data comes without gaps.
 fn description(format: &cl_image_format, desc: &cl_image_desc, is_view: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     format.image_channel_order.put(&mut bytes);
@@ -333,7 +331,7 @@ pub(crate) unsafe fn create_image(
     desc: *const cl_image_desc,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, Vec::new(), flags, format, desc, host_ptr) }
 }
 
@@ -348,16 +346,16 @@ pub(crate) unsafe fn create_image_with_properties(
     desc: *const cl_image_desc,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let properties = unsafe { pairs(properties) }.unwrap_or_default();
     if properties.len() > 1 {
         return Err(Code::INVALID_PROPERTY);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, properties, flags, format, desc, host_ptr) }
 }
 
-/// The description that the old functions' numbers stand for.
+/// Returns the description for the numbers of the old functions.
 fn plain(kind: u32, size: [usize; 3], row: usize, slice: usize) -> cl_image_desc {
     cl_image_desc {
         image_type: kind,
@@ -373,7 +371,7 @@ fn plain(kind: u32, size: [usize; 3], row: usize, slice: usize) -> cl_image_desc
     }
 }
 
-/// The old functions have one code for sizes and pitches, and no description.
+/// Maps the code for descriptors to the one for sizes: the old functions have no description.
 fn without_description(code: Code) -> Code {
     if code == Code::INVALID_IMAGE_DESCRIPTOR { Code::INVALID_IMAGE_SIZE } else { code }
 }
@@ -391,7 +389,7 @@ pub(crate) unsafe fn create_image2d(
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
     let desc = plain(MEM_OBJECT_IMAGE2D, [width, height, 0], row_pitch, 0);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
 }
 
@@ -411,7 +409,7 @@ pub(crate) unsafe fn create_image3d(
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
     let desc = plain(MEM_OBJECT_IMAGE3D, [width, height, depth], row_pitch, slice_pitch);
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, Vec::new(), flags, format, &raw const desc, host_ptr) }.map_err(without_description)
 }
 
@@ -436,7 +434,7 @@ pub(crate) unsafe fn get_image_info(
         IMAGE_SLICE_PITCH if shape.has_pitches => handles([if shape.has_slices() { shape.slice } else { 0 }]),
         _ => image.cached.ask(query::IMAGE, image.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 

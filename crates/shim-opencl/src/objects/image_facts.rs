@@ -1,5 +1,5 @@
-//! What a driver tells of an image that lies in memory which it was given, row behind row: the standard says all of it. A driver
-//! whose first image of a kind has told just that need not be waited for with others of the kind, where nothing can be wrong.
+//! Predicts the driver's answers about an image in given memory without gaps: the standard defines them all. If the first image
+//! of a kind confirms them, later ones that cannot fail need no wait for the driver.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,30 +17,31 @@ use katydid_wire::opencl::query;
 
 use crate::objects::device::Device;
 
-/// Kind, order and type of channels, flags as the driver has them.
+/// Kind, channel order, channel type, and the flags for the driver.
 pub(crate) type ImageForm = (u32, u32, u32, u64);
 
-/// Which accesses kernels have to an image, among its flags.
+/// The flags of kernel accesses to an image.
 pub(crate) const KERNEL_ACCESS_FLAGS: u64 = MEM_READ_WRITE | MEM_READ_ONLY | MEM_WRITE_ONLY;
 
-/// Kind, order of channels, bytes of an element, flags as the driver has them but for the accesses of kernels. Where the bytes of an
-/// image lie depends neither on what they mean, which the type of channels says, nor on which of them kernels read or write.
+/// Kind, channel order, bytes of an element, and the flags for the driver without kernel accesses. The layout of an image depends
+/// neither on the channel type, which says what its bytes mean, nor on how kernels access it.
 type ImageLayout = (u32, u32, usize, u64);
 
-/// Kinds of images that the driver of a worker makes in place, and tells of as the standard has it.
+/// Kinds of images that a worker's driver makes in place, and describes as the standard says.
 #[derive(Debug, Default)]
 pub(crate) struct KnownForms {
     /// The worker's number ([`crate::process::session::worker`]).
     worker: u32,
     forms: HashSet<ImageForm>,
     layouts: HashSet<ImageLayout>,
-    /// Formats that the driver has, as it lists them for flags and a kind.
+    /// Formats that the driver has listed, by flags and kind.
     lists: HashMap<(u64, u32), Vec<u8>>,
 }
 
 impl KnownForms {
-    /// Whether a worker's driver makes images of this form, with elements of `element` bytes, in a context of `devices` devices: it has
-    /// made one, or it has made one of the same layout and lists the format. Of several devices, a list may have what only one has.
+    /// Returns whether a worker's driver makes images of this form, with `element` bytes each element, in a context of `devices`
+    /// devices. It has made one, or it has made one of the same layout and lists the format. With several devices, a listed
+    /// format may be one device's alone.
     pub(crate) fn has(&mut self, worker: u32, form: &ImageForm, element: usize, devices: usize) -> bool {
         if self.worker != worker {
             return false;
@@ -52,32 +53,32 @@ impl KnownForms {
         self.forms.contains(form)
     }
 
-    /// Whether the driver has listed the format.
+    /// Returns whether the driver has listed the format.
     fn lists(&self, &(kind, order, channel, flags): &ImageForm) -> bool {
         let format = [order, channel].map(u32::to_le_bytes).concat();
         let of_form = |of: &(u64, u32)| of.1 == kind && without_memory(of.0) == flags;
         self.lists.iter().any(|(of, list)| of_form(of) && list.chunks_exact(format.len()).any(|one| one == format))
     }
 
-    /// Notes that it does.
+    /// Records that the driver makes images of a form.
     pub(crate) fn learn(&mut self, worker: u32, form: ImageForm, element: usize) {
         self.of_worker(worker);
         self.layouts.insert(layout(&form, element));
         self.forms.insert(form);
     }
 
-    /// The formats that a worker's driver has listed for flags and a kind.
+    /// Returns the formats that a worker's driver has listed for flags and a kind.
     pub(crate) fn list(&self, worker: u32, flags: u64, kind: u32) -> Option<Vec<u8>> {
         self.lists.get(&(flags, kind)).filter(|_| self.worker == worker).cloned()
     }
 
-    /// Notes a list of formats, as it travels.
+    /// Records an encoded list of formats.
     pub(crate) fn learn_list(&mut self, worker: u32, flags: u64, kind: u32, list: Vec<u8>) {
         self.of_worker(worker);
         self.lists.insert((flags, kind), list);
     }
 
-    /// Forgets what another worker's driver has.
+    /// Forgets what is known of another worker's driver.
     fn of_worker(&mut self, worker: u32) {
         if self.worker != worker {
             *self = Self { worker, ..Self::default() };
@@ -89,12 +90,12 @@ fn layout(&(kind, order, _, flags): &ImageForm, element: usize) -> ImageLayout {
     (kind, order, element, flags & !KERNEL_ACCESS_FLAGS)
 }
 
-/// Flags without those that say where an image's memory comes from.
+/// Returns flags without those that say where an image's memory comes from.
 pub(crate) fn without_memory(flags: u64) -> u64 {
     flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR | MEM_USE_HOST_PTR)
 }
 
-/// Sizes of an image as its kind has them: width, height, depth, images.
+/// Returns the sizes that an image's kind uses: width, height, depth, images.
 fn sizes(shape: &cl_image_desc) -> [usize; 4] {
     let (width, height) = (shape.image_width, shape.image_height);
     match shape.image_type {
@@ -106,7 +107,7 @@ fn sizes(shape: &cl_image_desc) -> [usize; 4] {
     }
 }
 
-/// The facts as a worker tells them, of an image with elements of `element` bytes.
+/// Returns the facts that a worker would report of an image with elements of `element` bytes.
 pub(crate) fn expected(format: &cl_image_format, shape: &cl_image_desc, element: usize) -> Vec<u8> {
     let [width, height, depth, images] = sizes(shape);
     let row = width * element;
@@ -140,7 +141,7 @@ pub(crate) fn expected(format: &cl_image_format, shape: &cl_image_desc, element:
     facts
 }
 
-/// Whether a device has images of these sizes.
+/// Returns whether a device supports images of these sizes.
 pub(crate) fn fits(device: &Device, shape: &cl_image_desc, bytes: usize) -> Result<bool, Code> {
     let [width, height, depth, images] = sizes(shape);
     let most: &[(u32, usize)] = match shape.image_type {
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A value of eight bytes among facts.
+    /// Returns a value of eight bytes from a list of facts.
     fn find_fact(facts: &[u8], query: u32, parameter: u32) -> Option<u64> {
         let mut left = facts;
         while let (Some(of), Some(what), Some(value)) =

@@ -1,27 +1,27 @@
-//! What an image is made of: its kind, its sizes, where its rows lie.
+//! The shape of an image: its kind, its sizes, the layout of its rows.
 #![expect(unsafe_code, reason = "reads through the pointers of C callers")]
 
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::{MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D};
 
-/// What an image is.
+/// The shape of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImageShape {
     /// The kind of image, a `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
     /// Order and type of channels.
     pub(crate) format: (u32, u32),
-    /// Elements in each direction, as regions count them: the images of an array are the last direction.
+    /// Elements in each direction, as regions count them: the last direction of an array counts its images.
     pub(crate) sizes: [usize; 3],
     /// Bytes of an element.
     pub(crate) element: usize,
-    /// Bytes from row to row of the program's memory that it uses.
+    /// Bytes from row to row in the program's memory, if the image uses that.
     pub(crate) row: usize,
-    /// Bytes from slice to slice of that memory.
+    /// Bytes from slice to slice in that memory.
     pub(crate) slice: usize,
     /// Whether the program gave the pitches.
     pub(crate) has_pitches: bool,
-    /// Levels, of which the first is the whole image; 0 or 1: it has no others.
+    /// Number of levels, of which the first is the whole image; 0 or 1: no other levels.
     pub(crate) levels: u32,
 }
 
@@ -29,18 +29,18 @@ pub(crate) struct ImageShape {
 pub(crate) type OpenclImageKind = (u32, (u32, u32));
 
 impl ImageShape {
-    /// Kind of the image, and its format.
+    /// Returns the kind of the image, and its format.
     pub(crate) fn kind_and_format(&self) -> OpenclImageKind {
         (self.kind, self.format)
     }
 
-    /// Whether a map has a slice pitch to tell.
+    /// Returns whether a map reports a slice pitch.
     pub(crate) fn has_slices(&self) -> bool {
         matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)
     }
 
-    /// The level that an origin names behind the place in the image, where that takes three numbers; else it is the number
-    /// after those, and travels with them.
+    /// Returns the fourth number of an origin, the level, for kinds whose position takes three numbers. Other kinds have the
+    /// level directly after the position, and it is sent with that.
     ///
     /// # Safety
     ///
@@ -49,18 +49,18 @@ impl ImageShape {
         if self.levels < 2 || !matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY) {
             return 0;
         }
-        // SAFETY: by the contract; C's callers align as C does.
+        // SAFETY: by the contract; the read needs no alignment.
         unsafe { origin.add(3).read_unaligned() }
     }
 
-    /// Whether a region lies in the image. Of one with levels only the driver knows.
+    /// Checks that a region lies in the image. For an image with levels, only the driver can.
     pub(crate) fn check(&self, origin: [usize; 3], region: [usize; 3]) -> Result<(), Code> {
         let ends = origin.iter().zip(region).zip(self.sizes);
         let fits = |((from, size), all): ((&usize, usize), usize)| from.checked_add(size).is_some_and(|end| end <= all);
         if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
     }
 
-    /// Bytes of the program's memory that it uses or was copied from, with the gaps.
+    /// Returns the bytes of the program's memory that it uses or was copied from, with gaps.
     pub(crate) fn bytes_with_gaps(&self) -> usize {
         let [_, height, depth] = self.sizes;
         match self.kind {
@@ -70,7 +70,7 @@ impl ImageShape {
         }
     }
 
-    /// Bytes from row to row; the lines of an array are a slice apart.
+    /// Returns the bytes from row to row; the lines of an array are a slice apart.
     pub(crate) fn line(&self) -> usize {
         if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }
     }

@@ -1,7 +1,7 @@
-//! Queries: the values, and the way they are handed out.
+//! Queries: the values, and how they are returned.
 //!
-//! What the program's side knows is answered here: references, and every value that is an object. Everything else is
-//! the driver's, and what cannot change is asked for once.
+//! The shim itself answers queries for reference counts and for values that are objects. Everything else is the driver's; values
+//! that cannot change are queried once.
 #![expect(unsafe_code, reason = "writes values where C callers want them")]
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use katydid_wire::opencl::message::{kdclBlob, kdclInfo};
 
 use crate::process::session;
 
-/// What a query's caller gave: room and where to tell the size.
+/// The caller's buffer for a query: its capacity, and where to store the needed size.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryBuffer {
     pub(crate) size: usize,
@@ -24,7 +24,7 @@ pub(crate) struct QueryBuffer {
 }
 
 impl QueryBuffer {
-    /// Hands out a value.
+    /// Returns a value to the caller.
     ///
     /// # Safety
     ///
@@ -70,7 +70,7 @@ struct ValueTable {
     values: HashMap<QueryKey, Vec<u8>>,
 }
 
-/// Kind of the query, the device or index besides the object, parameter.
+/// Kind of the query, a second object or index, parameter.
 type QueryKey = (u32, u32, u32);
 
 impl ValueTable {
@@ -81,7 +81,7 @@ impl ValueTable {
         self.values.get(&question).cloned()
     }
 
-    /// Notes the answer to a thread that began to ask that worker.
+    /// Stores an answer, if the query began while that worker was the session's.
     fn put(&mut self, worker: u32, question: QueryKey, value: Vec<u8>) {
         if worker == self.worker {
             self.values.insert(question, value);
@@ -90,14 +90,14 @@ impl ValueTable {
 }
 
 impl CachedValues {
-    /// The facts that a worker sent when it made the object; `worker` was its number before.
+    /// Makes a cache of the facts that a worker sent when it made the object; `worker` was its number before the call.
     pub(crate) fn from_worker(worker: u32, facts: &[u8]) -> Self {
         let cached = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
         cached.learn(worker, facts);
         cached
     }
 
-    /// Takes over a worker's facts about the object; `worker` was its number before.
+    /// Stores a worker's facts about the object; `worker` was its number before the call.
     pub(crate) fn learn(&self, worker: u32, mut facts: &[u8]) {
         let is_same = session::worker() == Ok(worker);
         while let (true, Some(query), Some(parameter), Some(value)) =
@@ -107,19 +107,19 @@ impl CachedValues {
         }
     }
 
-    /// The value, asked for the first time.
+    /// Returns the value; queries it the first time.
     pub(crate) fn ask(&self, query: u32, object: u32, parameter: u32) -> Result<Vec<u8>, Code> {
         self.ask_for(query, object, 0, parameter)
     }
 
-    /// The value for a device, or an index.
+    /// Returns the value for a device or an index.
     pub(crate) fn ask_for(&self, query: u32, object: u32, second: u32, parameter: u32) -> Result<Vec<u8>, Code> {
         let (worker, question) = (session::worker()?, (query, second, parameter));
         if let Some(value) = self.values().get(worker, question) {
             return Ok(value);
         }
         let value = ask(query, object, second, parameter, &[])?;
-        // The worker may have changed meanwhile: then it is unknown which one answered.
+        // The worker may have changed meanwhile; then it is unknown which one answered.
         if session::worker()? == worker {
             self.values().put(worker, question, value.clone());
         }
@@ -131,7 +131,7 @@ impl CachedValues {
     }
 }
 
-/// A list of handles, or of sizes, as the bytes of a value.
+/// Encodes a list of handles or sizes as a value.
 pub(crate) fn handles(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
     values.into_iter().flat_map(|value| (value as u64).to_le_bytes()).collect()
 }
@@ -146,7 +146,7 @@ mod tests {
     fn values_need_capacity_and_report_their_size() {
         let (mut value, mut needed) = ([0u8; 4], 0);
         let buffer = QueryBuffer { size: 4, value: value.as_mut_ptr().cast(), needed: &raw mut needed };
-        // SAFETY: locals of the sizes that are said.
+        // SAFETY: locals of the stated sizes.
         unsafe {
             assert_eq!(buffer.answer(b"abcde"), Err(Code::INVALID_VALUE));
             assert_eq!(buffer.answer(b"abc"), Ok(()));

@@ -1,8 +1,8 @@
 //! Kernels and their arguments.
 //!
-//! What kind an argument is, the driver says if it keeps what the source said; else the value decides: one that is the
-//! handle of a live object is that object. The first value of an argument is set with the driver's consent; later ones
-//! of the same form and size need none, and wait for no thread.
+//! The driver reports the kind of an argument if it keeps the source's declarations. Otherwise the value decides: the handle of a
+//! live object stands for that object. The first value of an argument waits for the driver's reply; later ones of the same form
+//! and size do not.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ use crate::process::session;
 pub(crate) struct Kernel {
     pub(crate) base: Base,
     pub(crate) program: HeldObject<Program>,
-    /// What each argument is, as far as the driver says.
+    /// The kind of each argument, as far as the driver reports it.
     arguments: Vec<u8>,
     accepted: Mutex<AcceptedArguments>,
     cached: CachedValues,
@@ -40,25 +40,25 @@ pub(crate) struct Kernel {
 
 kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL MAX_PROGRAM_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
-/// What a launch's acceptance depends on besides the arguments.
+/// The inputs on which acceptance of a launch depends, besides the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LaunchShape {
     pub(crate) queue: u32,
     pub(crate) dimensions: u32,
-    /// Bit 0: the offsets are given; bit 1: the group's sizes are; bit 2: the sizes are.
+    /// Bit 0: the offsets are given; bit 1: the group sizes are; bit 2: the sizes are.
     pub(crate) given_arrays: u32,
-    /// Offsets, sizes, sizes of a group.
+    /// Offsets, sizes, group sizes.
     pub(crate) sizes: [u64; 9],
 }
 
 impl LaunchShape {
-    /// The launch of one item alone.
+    /// Returns the shape of a launch of one item.
     pub(crate) fn of_one(queue: u32) -> Self {
         Self { queue, dimensions: 1, given_arrays: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
     }
 }
 
-/// What the driver has accepted for a kernel, and so will again, unless it is another worker's.
+/// The values and launches that the driver has accepted for a kernel; a later worker's driver may refuse them.
 #[derive(Debug, Default, Clone)]
 struct AcceptedArguments {
     /// The number of the worker whose driver it is ([`crate::process::session::worker`]).
@@ -66,17 +66,17 @@ struct AcceptedArguments {
     /// Form and size of values, by argument.
     values: Vec<Option<(u32, u64)>>,
     launches: HashSet<LaunchShape>,
-    /// The one of them that was asked for last: programs repeat themselves.
+    /// The accepted launch that was queried last: programs repeat themselves.
     last_launch: Option<LaunchShape>,
 }
 
-/// Launches of one kernel that are kept as accepted; beyond, they begin anew.
+/// Most accepted launches of one kernel that are remembered; after that, the list starts anew.
 const MAX_KEPT_LAUNCHES: usize = 64;
-/// Bytes of one argument, of which devices take some thousands in all.
+/// Most bytes of one argument; devices accept some thousands in all.
 const MAX_ARGUMENT_BYTES: usize = 1 << 16;
 
 impl AcceptedArguments {
-    /// What the driver of a worker has accepted: of another one's device no thread knows what it accepts.
+    /// Returns what a worker's driver has accepted; it is unknown what another one's accepts.
     fn of(&mut self, worker: u32) -> &mut Self {
         if worker != self.worker {
             *self = Self { worker, ..Self::default() };
@@ -124,23 +124,23 @@ impl Kernel {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the driver of a worker has accepted a launch of this shape.
+    /// Returns whether a worker's driver has accepted a launch of this shape.
     pub(crate) fn has_launched(&self, worker: u32, shape: &LaunchShape) -> bool {
         self.accepted().of(worker).has_launched(shape)
     }
 
-    /// Notes a launch that the driver of that worker has accepted, which was the session's when the program asked.
+    /// Records a launch that the driver of a worker has accepted; the worker was the session's when the program asked.
     pub(crate) fn launched(&self, worker: u32, shape: LaunchShape) {
         self.accepted().of(worker).launched(shape);
     }
 
-    /// Sets an argument by what its bytes are; without any, it is a size of local memory, or nothing.
+    /// Sets an argument according to its bytes; without bytes, it is a size of local memory, or nothing.
     fn set_any(&self, index: u32, size: u64, bytes: Option<&[u8]>) -> Result<(), Code> {
         let Some(bytes) = bytes else { return self.set(index, value::SIZE, size, &[]) };
         let kind = self.arguments.get(index as usize).copied().unwrap_or(argument::UNKNOWN);
         let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
         match (kind, handle) {
-            // The driver says what is wrong with a size that no handle has, or with a value where only a size may be.
+            // The driver reports a size that no handle has, or a value where only a size may be.
             (argument::OBJECT | argument::UNKNOWN, Some(0)) => {
                 self.set(index, value::OBJECT, size, &0u32.to_le_bytes())
             }
@@ -153,7 +153,7 @@ impl Kernel {
         }
     }
 
-    /// Sets an argument, waiting for the driver's word only if it has given none for such a value.
+    /// Sets an argument, and waits for the driver's reply only if it has not accepted such a value before.
     fn set(&self, index: u32, form: u32, size: u64, value: &[u8]) -> Result<(), Code> {
         let message = kdclSetArgument { kernel: self.base.id, index, form, size, value };
         let worker = session::worker()?;
@@ -166,7 +166,7 @@ impl Kernel {
     }
 }
 
-/// The id of a live object that may be an argument of a kernel, found by the value of its handle.
+/// Returns the id of a live object that may be a kernel argument, given the value of its handle.
 fn any_argument(value: usize) -> Option<u32> {
     let memory = Memory::table().with(value, |memory| {
         memory.contents.be_argument();
@@ -193,7 +193,7 @@ pub(crate) unsafe fn create_kernel(program: cl_program, kernel_name: *const char
     if kernel_name.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     Ok(create(&program, unsafe { text(kernel_name) })?.handle())
 }
 
@@ -257,7 +257,7 @@ pub(crate) unsafe fn set_kernel_arg(
         object::<Kernel>(kernel)?;
         return Err(Code::INVALID_ARG_SIZE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let bytes = is_given.then(|| unsafe { list(arg_size, arg_value.cast::<u8>()) });
     with_object::<Kernel>(kernel, |kernel| kernel.set_any(arg_index, arg_size as u64, bytes))
 }
@@ -283,9 +283,9 @@ pub(crate) unsafe fn set_kernel_exec_info(
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
     let has_value = !value.is_null();
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let value = unsafe { list(size, value.cast::<u8>()) };
-    // Memory of the program's own never is the device's.
+    // A device never uses ordinary memory of the program.
     if param_name == KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value.iter().any(|byte| *byte != 0) {
         return Err(Code::INVALID_OPERATION);
     }
@@ -316,7 +316,7 @@ pub(crate) unsafe fn get_kernel_info(
         KERNEL_PROGRAM => handle::bytes(&*kernel.program),
         _ => kernel.cached.ask(query::KERNEL, kernel.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -333,11 +333,11 @@ pub(crate) unsafe fn get_kernel_arg_info(
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
     let bytes = kernel.cached.ask_for(query::ARGUMENT, kernel.base.id, index, param_name)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
-/// The id of a device that may be left out.
+/// Returns the id of an optional device.
 fn device(device: cl_device_id) -> Result<u32, Code> {
     if device == cl_device_id::NULL { Ok(0) } else { Ok(object::<Device>(device)?.base.id) }
 }
@@ -355,11 +355,11 @@ pub(crate) unsafe fn get_kernel_work_group_info(
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
     let bytes = match param_name {
-        // With the local memory that its arguments are now.
+        // Not cached: it includes the local memory of the present arguments.
         KERNEL_LOCAL_MEM_SIZE => ask(query::WORK_GROUP, kernel.base.id, device(of)?, param_name, &[])?,
         _ => kernel.cached.ask_for(query::WORK_GROUP, kernel.base.id, device(of)?, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -378,7 +378,7 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
     needed: *mut usize,
 ) -> Result<(), Code> {
     let kernel = object::<Kernel>(kernel)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let input = unsafe { list(input_size, input.cast::<u8>()) };
     let bytes = match input {
         // The capacity of the caller's buffer says how many dimensions it gets.
@@ -389,7 +389,7 @@ pub(crate) unsafe fn get_kernel_sub_group_info(
         [] => kernel.cached.ask_for(query::SUB_GROUP, kernel.base.id, device(of)?, param_name)?,
         _ => ask(query::SUB_GROUP, kernel.base.id, device(of)?, param_name, input)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 

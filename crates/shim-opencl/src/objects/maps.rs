@@ -1,4 +1,4 @@
-//! What a program has mapped of a memory object, and the memory that was lent to it for that.
+//! The regions that a program has mapped of a memory object, and the memory for them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,50 +10,50 @@ use crate::host::contents::ContentsVersion;
 use crate::host::mapped_pages::{MappedPages, Shown};
 use crate::host::rows::Rows;
 
-/// What an unmap does.
+/// The action of an unmap.
 #[derive(Debug)]
 pub(crate) enum UnmapAction {
-    /// Nothing, of a map for reading.
+    /// Nothing, for a map that was only read.
     Nothing,
-    /// The form and the extent are written from the region.
+    /// Writes the region back, with this form and extent.
     Written(u32, TransferExtent),
-    /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
+    /// The worker handles a region of shared memory; the flag says whether it may have been written.
     Shared(TransferExtent, bool),
-    /// The worker does what there is to be done for a region of an image in memory that it has too.
+    /// The worker handles a region of an image in shared memory; the flag says whether it may have been written.
     InPlace(TransferExtent, bool),
 }
 
-/// One region that is mapped.
+/// One mapped region.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) back: UnmapAction,
     pub(crate) region: Rows,
     /// The number of the read that fills it ([`crate::host::pending_reads`]), if no thread has waited for that; else 0.
     pub(crate) read_number: u64,
-    /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
+    /// Held until the unmap; `None` if the memory is the whole object's or the program's own.
     pub(crate) pages: Option<MappedPages>,
-    /// What the region shows of the object while only the program changes it; none if that is not known.
+    /// What the region shows while only the program changes it; `None` if that is unknown.
     pub(crate) shows: Option<Shown>,
 }
 
-/// What is mapped of an object.
+/// The mapped regions of an object.
 #[derive(Debug, Default)]
 pub(crate) struct Maps {
-    /// By address; a region may be mapped again.
+    /// Maps by address; a region may be mapped several times.
     regions: HashMap<usize, Vec<Map>>,
     /// The whole buffer's memory, so that maps of one byte agree about it.
     whole: Option<MappedPages>,
-    /// The part of that memory, by addresses, that shows the buffer's contents of a state since the last map was unmapped.
+    /// The address range in that memory that shows a version of the buffer's contents since the last unmap.
     shown: Option<(ContentsVersion, Range<usize>)>,
 }
 
 impl Maps {
-    /// Regions that are mapped.
+    /// Returns the number of mapped regions.
     pub(crate) fn count(&self) -> u32 {
         self.regions.values().map(|maps| maps.len() as u32).sum()
     }
 
-    /// The address of the whole buffer's memory.
+    /// Returns the address of the whole buffer's memory.
     pub(crate) fn whole(&mut self, size: u64) -> Result<usize, Code> {
         if self.whole.is_none() {
             self.whole = Some(MappedPages::new(size as usize)?);
@@ -61,23 +61,23 @@ impl Maps {
         Ok(self.whole.as_ref().map_or(0, |pages| pages.start))
     }
 
-    /// Whether a region of the whole buffer's memory shows the contents of a state.
+    /// Returns whether a region of the whole buffer's memory shows a version of the contents.
     pub(crate) fn shows(&self, region: &Rows, version: ContentsVersion) -> bool {
         let shown = self.shown.as_ref().filter(|shown| self.regions.is_empty() && version == shown.0);
         shown.is_some_and(|(_, part)| part.start <= region.start && region.start + region.width <= part.end)
     }
 
-    /// Notes that a region of it does, which was unmapped.
+    /// Records that an unmapped region shows a version of the contents.
     pub(crate) fn note_unmapped(&mut self, region: &Rows, version: ContentsVersion) {
         self.shown = self.regions.is_empty().then(|| (version, region.start..region.start + region.width));
     }
 
-    /// Notes a region that was mapped.
+    /// Adds a mapped region.
     pub(crate) fn add(&mut self, map: Map) {
         self.regions.entry(map.region.start).or_default().push(map);
     }
 
-    /// The region at an address that was mapped last, which is mapped no more.
+    /// Removes and returns the region at an address that was mapped last.
     pub(crate) fn take(&mut self, address: usize) -> Option<Map> {
         let maps = self.regions.get_mut(&address)?;
         let map = maps.pop();

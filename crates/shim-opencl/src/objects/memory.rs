@@ -1,4 +1,4 @@
-//! Buffers, parts of buffers, pipes, and what all memory objects have.
+//! Buffers, sub-buffers, pipes, and the common part of all memory objects.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,22 +34,22 @@ use crate::process::per_worker::PerWorker;
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
-/// What flags may say of the program's memory.
+/// Flags about memory of the program.
 const HOST_POINTER_FLAGS: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
-/// What they may not say both.
+/// Pairs of flags that must not be set together.
 const EXCLUSIVE_FLAGS: [u64; 2] = [HOST_POINTER_FLAGS, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
-/// Accesses of kernels that exclude each other.
+/// Kernel accesses that exclude each other.
 const EXCLUSIVE_ACCESSES: [u64; 3] =
     [MEM_READ_WRITE | MEM_WRITE_ONLY, MEM_READ_WRITE | MEM_READ_ONLY, MEM_WRITE_ONLY | MEM_READ_ONLY];
-/// All bits that flags of memory objects may have.
+/// All valid bits of memory flags.
 const MEMORY_FLAGS: u64 = 0x3ff;
-/// Which accesses the program has.
+/// Flags for the program's accesses.
 const HOST_ACCESS_FLAGS: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
 
-/// Bytes of a memory object up to which its driver has them back a little later.
+/// Most bytes of a memory object whose release may reach the driver a little later.
 const MAX_LAZY_BYTES: usize = 64 << 10;
 
-/// Memory of both sides that an image lies in, and what is done with it in the end.
+/// Shared memory that an image lies in, and the function that frees it.
 #[derive(Debug)]
 struct LentBlock {
     block: Block,
@@ -61,33 +61,33 @@ struct LentBlock {
 pub(crate) struct Memory {
     pub(crate) base: Base,
     pub(crate) context: HeldObject<Context>,
-    /// What it is a part or a view of.
+    /// The object that this one is a part or a view of.
     pub(crate) parent: Option<HeldObject<Memory>>,
     /// The kind of object, a `CL_MEM_OBJECT_…`.
     pub(crate) kind: u32,
-    /// As the program gave them, or as they follow from the parent's.
+    /// The flags that the program gave, or that follow from the parent's.
     pub(crate) flags: u64,
     /// Bytes of a buffer.
     pub(crate) size: u64,
     /// First byte within the parent.
     offset: u64,
-    /// The program's memory that it uses; 0: none.
+    /// Address of the program's memory that it uses; 0: none.
     pub(crate) host: usize,
-    /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
+    /// Address of its first byte in memory shared with the worker, where it is mapped; 0: none.
     pub(crate) shared: usize,
-    /// That memory, if it is an image's, until the image ends.
+    /// That memory if this is an image, until it ends.
     lent: Mutex<Option<LentBlock>>,
-    /// 1: it is an image, and a worker's driver uses that memory in place.
+    /// 1: it is an image that a worker's driver uses in place.
     in_place: PerWorker,
-    /// A callback tells of its end.
+    /// Whether a callback will report its end.
     is_awaited: AtomicBool,
     /// Whether it may lie in the zero-copy area of the worker.
     pub(crate) is_zero_copy: AtomicBool,
-    /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
+    /// Id of the queue of a command with this object that a worker's driver has accepted; 0: none.
     accepted_in: PerWorker,
-    /// As given, with the 0 that ends them.
+    /// The properties as given, with the final 0.
     properties: Vec<u64>,
-    /// What an image is.
+    /// The shape of an image.
     pub(crate) image: Option<ImageShape>,
     maps: Mutex<Maps>,
     pub(crate) contents: Contents,
@@ -100,7 +100,7 @@ kind_of_object! {
         if !self.is_idle()
             && let Some(LentBlock { block, free }) = self.take_lent()
         {
-            // Of a session that has failed there is nothing to wait for.
+            // In a session that has failed there is nothing to wait for.
             let _ = free_with_buffer(self, block, free);
         }
     },
@@ -118,7 +118,7 @@ kind_of_object! {
 }
 
 impl Memory {
-    /// An object of its own memory.
+    /// Makes an object with its own memory.
     pub(crate) fn new(base: Base, context: HeldObject<Context>, kind: u32, flags: u64) -> Self {
         Self {
             base,
@@ -143,7 +143,7 @@ impl Memory {
         }
     }
 
-    /// Adds what the program gave besides.
+    /// Adds the program's memory and properties.
     pub(crate) fn with(mut self, host: usize, properties: Vec<u64>) -> Self {
         self.host = if self.flags & MEM_USE_HOST_PTR == 0 { 0 } else { host };
         self.properties = properties;
@@ -153,7 +153,7 @@ impl Memory {
         self
     }
 
-    /// Makes it an image, of its own or of a parent's memory.
+    /// Makes it an image, with its own memory or a parent's.
     pub(crate) fn of_image(self, shape: ImageShape, parent: Option<HeldObject<Self>>) -> Self {
         Self { image: Some(shape), ..self }.within(parent)
     }
@@ -167,24 +167,24 @@ impl Memory {
         Self { parent, ..self }
     }
 
-    /// Says what it begins with: data of the program's, or nothing.
+    /// Sets whether it has initial contents from the program.
     pub(crate) fn beginning(self, is_given: bool) -> Self {
         Self { contents: Contents::new(is_given), ..self }
     }
 
-    /// What its contents are now, as far as they can be known again: after a command of this queue.
+    /// Returns the present version of its contents, if it can be known: after a command of this queue.
     pub(crate) fn version(&self, queue: &Queue) -> Option<ContentsVersion> {
         self.contents.version(self.context.launches()).filter(|_| queue.is_before_all())
     }
 
-    /// Has an image lie in memory that the worker has too, from the address that the worker sent.
+    /// Places an image in memory shared with the worker, at the address that the worker sent.
     pub(crate) fn lying(self, shared: usize, worker: u32) -> Self {
         self.contents.share();
         self.learn_in_place(worker);
         Self { shared, ..self }
     }
 
-    /// Has an image keep the block that it lies in; `free` is done with that once no command uses the image any more.
+    /// Attaches the block that an image lies in. `free` receives it once no command uses the image any more.
     pub(crate) fn keep(&self, block: Block, free: fn(Block)) {
         *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(LentBlock { block, free });
     }
@@ -193,8 +193,8 @@ impl Memory {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Bytes of the driver's that it has: none of what lies in memory of the program's, or in another object. Of pipes that is
-    /// not known.
+    /// Returns how many bytes of the driver's memory it has. Objects in the program's memory or in another object have none. For
+    /// pipes it is unknown.
     fn driver_bytes(&self) -> usize {
         let is_lent = || self.lent.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if self.shared != 0 || self.parent.is_some() || is_lent() {
@@ -207,54 +207,54 @@ impl Memory {
         }
     }
 
-    /// Whether all commands that may use it are known to have ended: its memory is free once the worker has executed its release,
-    /// and what is sent after that may use the memory for something else.
+    /// Returns whether all commands that may use it are known to have ended. Then its memory is free once the worker has executed
+    /// its release, and later messages may reuse it.
     fn is_idle(&self) -> bool {
         !self.contents.is_argument() && queue::are_queues_idle(&self.context)
     }
 
-    /// Notes that a worker's driver uses that memory in place.
+    /// Notes that a worker's driver uses its shared memory in place.
     pub(crate) fn learn_in_place(&self, worker: u32) {
         self.in_place.learn(worker, |_| 1);
     }
 
-    /// Whether that of a worker does.
+    /// Returns whether that worker's driver uses its shared memory in place.
     pub(crate) fn is_in_place(&self, worker: u32) -> bool {
         self.in_place.get(worker) != 0
     }
 
-    /// Adds the worker's facts about it.
+    /// Adds the facts that the worker reported of it.
     pub(crate) fn knowing(self, cached: CachedValues) -> Self {
         Self { cached, ..self }
     }
 
-    /// The driver has accepted a command of a queue that has it, so that there is room for it where the queue's device needs it.
+    /// Notes that the driver has accepted a command of a queue with it, so the queue's device has room for it.
     pub(crate) fn accepted(&self, order: &PendingCommand) {
         self.accepted_in.learn(order.worker, |_| order.queue());
     }
 
-    /// Whether nothing but the driver's want of memory could be wrong with the command if it has these bytes of it. Of
-    /// parts of buffers the driver says where they may begin.
+    /// Returns whether a command with these bytes of it can fail only for lack of driver memory. For sub-buffers, only the driver
+    /// knows where they may begin.
     pub(crate) fn is_sure(&self, order: &PendingCommand, offset: u64, size: u64) -> bool {
         let fits = self.holds(&TransferExtent::run(offset, size));
         let is_known = self.accepted_in.get(order.worker) == order.queue();
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
     }
 
-    /// Whether only a lack of memory could be wrong with a command that has this box of an image. Processors have room for
-    /// what they have made.
+    /// Returns whether a command with this box of an image can fail only for lack of memory. Processors have room for the objects
+    /// that they have made.
     pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &TransferExtent) -> bool {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));
         let is_accepted = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
         let fits = |shape: ImageShape| shape.levels <= 1 && shape.check(origin, region).is_ok();
-        // Of parts of buffers the driver says where images may begin.
+        // For sub-buffers, only the driver knows where images may begin.
         let is_aligned = self.parent.as_ref().is_none_or(|whole| whole.parent.is_none());
         let is_inside = self.image.is_some_and(fits) && !region.contains(&0);
         is_accepted && is_inside && is_aligned && self.is_of(&order.queue)
     }
 
-    /// Whether all of a run lies within.
+    /// Returns whether a whole run lies within it.
     pub(crate) fn holds(&self, run: &TransferExtent) -> bool {
         run.origin[0].checked_add(run.region[0]).is_some_and(|end| end <= self.size)
     }
@@ -263,7 +263,7 @@ impl Memory {
         self.context.base.id == queue.context.base.id
     }
 
-    /// What an image is; none of what is no image.
+    /// Returns the kind of an image; `None` for other objects.
     pub(crate) fn image_kind(&self) -> Option<OpenclImageKind> {
         self.image.map(|shape| shape.kind_and_format())
     }
@@ -272,19 +272,19 @@ impl Memory {
         self.kind == MEM_OBJECT_BUFFER
     }
 
-    /// Whether the program may read it, or write to it.
+    /// Checks that the program may read it, or write to it.
     pub(crate) fn allows(&self, direction: Direction) -> Result<(), Code> {
         let other = if direction == Direction::In { MEM_HOST_WRITE_ONLY } else { MEM_HOST_READ_ONLY };
         if self.flags & (other | MEM_HOST_NO_ACCESS) == 0 { Ok(()) } else { Err(Code::INVALID_OPERATION) }
     }
 
-    /// What is mapped of it.
+    /// Returns its mapped regions.
     pub(crate) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether an object begins with bytes of the program's, which are at `start`.
+/// Returns whether an object's initial contents are the program's bytes at `start`.
 pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
     let has_host_pointer = flags & HOST_POINTER_FLAGS != 0;
     let has_both = |pairs: &[u64]| pairs.iter().any(|both| flags & both == *both);
@@ -292,8 +292,8 @@ pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
         return Err(Code::INVALID_VALUE);
     }
     if has_host_pointer != (start != 0) {
-        // Drivers check the flags before the pointer. With the right pointer their own check of accesses decides, which some make after
-        // that of the size.
+        // Drivers check the flags before the pointer. If the pointer fits, their own check of the accesses decides; some check
+        // the size first.
         let are_valid = flags & !MEMORY_FLAGS == 0 && !has_both(&EXCLUSIVE_ACCESSES);
         return Err(if are_valid { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
@@ -302,7 +302,7 @@ pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
 
 /// # Safety
 ///
-/// `host_ptr` is readable for `size` bytes if the flags say that it is given.
+/// `host_ptr` is readable for `size` bytes if the flags use it.
 unsafe fn create(
     context: cl_context,
     properties: Option<Vec<u64>>,
@@ -315,11 +315,11 @@ unsafe fn create(
         return Err(Code::INVALID_BUFFER_SIZE);
     }
     let (driver_flags, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
-    // Behind the end of an allocation there is nothing to use, or to begin with.
+    // No memory past the end of an allocation can be used or copied.
     if flags & HOST_POINTER_FLAGS != 0 && SVM_RANGES.overruns(host, size) {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
-    // Shared virtual memory is used where it is, on both sides.
+    // Both sides use shared virtual memory in place.
     let svm = if flags & MEM_USE_HOST_PTR != 0 && SVM_RANGES.contains(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
     let is_given = has_contents(flags, host)?;
@@ -374,20 +374,20 @@ unsafe fn create(
     }
 }
 
-/// The flags for the driver. Which accesses the program has is held to here alone: the worker reads what is mapped for writing,
-/// since all of it is written back. `whole` are the flags of what the object is a part of.
+/// Returns the flags for the driver. Only the shim enforces the program's accesses: the worker also reads memory that is mapped
+/// for writing, since all of it is written back. `whole` are the flags of the object that this one is a part of.
 pub(crate) fn for_driver(whole: u64, flags: u64) -> Result<u64, Code> {
     let (whole, own) = (whole & HOST_ACCESS_FLAGS, flags & HOST_ACCESS_FLAGS);
     let widens = ![0, whole, MEM_HOST_NO_ACCESS].contains(&own) && whole != 0;
     if own.count_ones() > 1 || widens { Err(Code::INVALID_VALUE) } else { Ok(flags & !HOST_ACCESS_FLAGS) }
 }
 
-/// Whether the program asks for memory that the host reaches well. What it has itself it goes on using.
+/// Returns whether the program requests memory with fast host access. Its own memory stays in use as it is.
 fn is_for_host(flags: u64) -> bool {
     flags & MEM_ALLOC_HOST_PTR != 0 && flags & MEM_USE_HOST_PTR == 0
 }
 
-/// Has a block freed when the driver is done with the buffer.
+/// Frees a block when the driver no longer uses the buffer.
 pub(crate) fn free_with_buffer(memory: &Memory, block: Block, free: fn(Block)) -> Result<(), Code> {
     let token = upcall::register(CallbackCall::once(move |_| free(block)))?;
     memory.is_awaited.store(true, Ordering::Relaxed);
@@ -396,20 +396,20 @@ pub(crate) fn free_with_buffer(memory: &Memory, block: Block, free: fn(Block)) -
 
 /// # Safety
 ///
-/// As the function below.
+/// As for [`create_buffer_with_properties`].
 pub(crate) unsafe fn create_buffer(
     context: cl_context,
     flags: u64,
     size: usize,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, None, flags, size, host_ptr) }
 }
 
 /// # Safety
 ///
-/// `host_ptr` is readable for `size` bytes if the flags say that it is given; the list is null or ends with 0.
+/// `host_ptr` is readable for `size` bytes if the flags use it; the list is null or ends with 0.
 pub(crate) unsafe fn create_buffer_with_properties(
     context: cl_context,
     properties: *const u64,
@@ -417,20 +417,21 @@ pub(crate) unsafe fn create_buffer_with_properties(
     size: usize,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let properties = unsafe { pairs(properties) };
     object::<Context>(context)?;
-    // The standard has none; what extensions have are descriptors and handles of the program's, which mean others to the worker.
+    // The standard defines none. Those of extensions are descriptors and handles of the program, which would mean others in the
+    // worker.
     if properties.as_ref().is_some_and(|list| list.len() > 1) {
         return Err(Code::INVALID_PROPERTY);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { create(context, properties, flags, size, host_ptr) }
 }
 
 /// # Safety
 ///
-/// `info` is null or a region.
+/// `info` is null or points to a region.
 pub(crate) unsafe fn create_sub_buffer(
     buffer: cl_mem,
     flags: u64,
@@ -461,7 +462,7 @@ pub(crate) unsafe fn create_sub_buffer(
     Ok(memory.handle())
 }
 
-/// Flags of a part: what it does not say itself is as the whole has it.
+/// Returns the flags of a part: unset groups are inherited from the whole.
 pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
     let part = |mask: u64| if own & mask == 0 { parent & mask } else { own & mask };
     part(KERNEL_ACCESS_FLAGS) | part(HOST_ACCESS_FLAGS) | (parent & !(KERNEL_ACCESS_FLAGS | HOST_ACCESS_FLAGS))
@@ -469,7 +470,7 @@ pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
 
 /// # Safety
 ///
-/// Properties are null, as the standard has it.
+/// Properties are null, as the standard requires.
 pub(crate) unsafe fn create_pipe(
     context: cl_context,
     flags: u64,
@@ -505,7 +506,7 @@ pub(crate) unsafe fn get_pipe_info(
         PIPE_PROPERTIES => Vec::new(),
         _ => pipe.cached.ask(query::PIPE, pipe.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -544,7 +545,7 @@ pub(crate) unsafe fn get_mem_object_info(
         katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
         _ => memory.cached.ask(query::MEMORY, memory.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -558,7 +559,7 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
 ) -> Result<(), Code> {
     let memory = object::<Memory>(memory)?;
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
-    // By the time of the call the handle is a number.
+    // By the time of the call, the handle is only a number.
     let (handle, data) = (memory.base.handle, user_data.expose_provenance());
     let token = upcall::register(CallbackCall::once(move |_| {
         let pointer = std::ptr::with_exposed_provenance_mut::<void>;

@@ -1,4 +1,4 @@
-//! What every command has: a queue, events to wait for, and an event of its own if the program wants one.
+//! The common part of every command: a queue, events to wait for, and an event if the program wants one.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::objects::handle::{HeldObject, Object, ids, object, objects, release};
 use crate::objects::queue::Queue;
 use crate::process::session;
 
-/// A command that is being enqueued. Dropped before [`PendingCommand::publish`], it leaves no event.
+/// A command that is being enqueued. If it is dropped before [`PendingCommand::publish`], no event remains.
 pub(crate) struct PendingCommand {
     pub(crate) queue: Arc<Queue>,
     waits: Vec<u32>,
     event: Option<Arc<Event>>,
     event_out: *mut cl_event,
-    /// Among the commands of its queue ([`crate::objects::queue::Progress`]).
+    /// Number of the command in its queue ([`crate::objects::queue::Progress`]).
     number: u64,
-    /// The program takes it for done when the call returns.
+    /// Whether the program takes it for done when the call returns.
     blocks: bool,
-    /// The session's when it was begun ([`crate::process::session::worker`]).
+    /// Number of the session's worker when the command was begun ([`crate::process::session::worker`]).
     pub(crate) worker: u32,
 }
 
-// SAFETY: `event_out` is written by `publish` alone, which takes the command from all threads that share it.
+// SAFETY: `event_out` is written by `publish` alone, which consumes the command.
 unsafe impl Sync for PendingCommand {}
 
 /// Reads a list of events.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn waits(queue: &Queue, count: u32, events: *const cl_event) -
     if (count == 0) != events.is_null() {
         return Err(Code::INVALID_EVENT_WAIT_LIST);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let handles = unsafe { list(count as usize, events) };
     let events = objects::<Event>(handles).map_err(|_| Code::INVALID_EVENT_WAIT_LIST)?;
     if events.iter().any(|event| event.context.base.id != queue.context.base.id) {
@@ -48,7 +48,7 @@ pub(crate) unsafe fn waits(queue: &Queue, count: u32, events: *const cl_event) -
 }
 
 impl PendingCommand {
-    /// Checks what the program gave; `command` is what the event's type will be.
+    /// Checks the program's arguments; `command` will be the event's type.
     ///
     /// # Safety
     ///
@@ -59,7 +59,7 @@ impl PendingCommand {
         command: u32,
     ) -> Result<Self, Code> {
         let queue = object::<Queue>(queue)?;
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         let waits = unsafe { waits(&queue, count, events)? };
         let worker = session::worker()?;
         let number = queue.progress.begin();
@@ -70,34 +70,34 @@ impl PendingCommand {
         Ok(order)
     }
 
-    /// The event's id; 0: none is wanted.
+    /// Returns the event's id; 0 without an event.
     pub(crate) fn event(&self) -> u32 {
         self.event.as_ref().map_or(0, |event| event.base.id)
     }
 
-    /// The event, held beyond the order; the order has one.
+    /// Returns a reference to the event that outlives the command; the command must have an event.
     pub(crate) fn held_event(&self) -> Result<HeldObject<Event>, Code> {
         self.event.as_ref().map(|event| HeldObject::new(Arc::clone(event))).ok_or(Code::INVALID_EVENT)
     }
 
-    /// Wire id of the command's queue.
+    /// Returns the wire id of the command's queue.
     pub(crate) fn queue(&self) -> u32 {
         self.queue.base.id
     }
 
-    /// The bytes of the command's message: the waits first.
+    /// Returns the arguments of the command's message: the waits come first.
     pub(crate) fn arguments(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(128);
         lists::put(&mut bytes, &self.waits);
         bytes
     }
 
-    /// Whether there are events to wait for.
+    /// Returns whether there are events to wait for.
     pub(crate) fn has_waits(&self) -> bool {
         !self.waits.is_empty()
     }
 
-    /// Has the command an event even if the program wants none; it ends with this value.
+    /// Gives the command an event even if the program wants none. Such an event ends with this value.
     pub(crate) fn with_event(mut self, command: u32) -> Result<Self, Code> {
         if self.event.is_none() {
             self.event = Some(Event::of_command(&self.queue, command, self.number)?);
@@ -105,18 +105,18 @@ impl PendingCommand {
         Ok(self)
     }
 
-    /// The program waits for the command, if `blocking`.
+    /// Sets whether the program waits for the command.
     pub(crate) fn blocking(mut self, blocking: bool) -> Self {
         self.blocks = blocking;
         self
     }
 
-    /// Whether the call waits for the command's end.
+    /// Returns whether the call waits for the command's end.
     pub(crate) fn blocks(&self) -> bool {
         self.blocks
     }
 
-    /// The command was sent. The program goes on, or waits for its event if `blocking`.
+    /// Completes a command that was sent: publishes its event, or waits for it if `blocking`.
     pub(crate) fn sent(self, blocking: bool) -> Result<(), Code> {
         if !blocking {
             self.publish();
@@ -127,7 +127,7 @@ impl PendingCommand {
         Ok(())
     }
 
-    /// The command has ended, and so has what was before it in a queue that keeps its order.
+    /// Notes that the command has ended; in an in-order queue, all earlier ones have too.
     pub(crate) fn ended(self) {
         if self.queue.is_in_order() {
             self.queue.progress.end(self.number);
@@ -135,26 +135,26 @@ impl PendingCommand {
         self.publish();
     }
 
-    /// Whether no thread can find that nothing is sent for the command: no event tells of it, and it waits for none. One that the
-    /// program waits for must have no commands before it, either.
+    /// Returns whether the command need not be sent, because no thread could notice: it has no event and waits for none. A
+    /// command that the program waits for must also have no unfinished predecessors.
     pub(crate) fn can_be_skipped(&self, blocking: bool) -> bool {
         let is_next = || self.queue.is_in_order() && self.queue.progress.have_ended_before(self.number);
         self.event.is_none() && !self.has_waits() && (!blocking || is_next())
     }
 
-    /// Nothing is sent for the command: it has ended when those before it have.
+    /// Completes a command that is not sent: it ends when all earlier ones have.
     pub(crate) fn skipped(self) {
         if self.queue.is_in_order() {
             self.queue.progress.skip(self.number);
         }
     }
 
-    /// Does `work` while no other thread enqueues anything to the queue; none if one has since this command was begun.
+    /// Runs `work` while no other thread enqueues to the queue; `None` if one has since this command was begun.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         self.queue.progress.alone(self.number, work)
     }
 
-    /// The command is enqueued: the program gets its event.
+    /// Completes a command that was enqueued: the program gets its event.
     pub(crate) fn publish(mut self) {
         if !self.event_out.is_null()
             && let Some(event) = self.event.take()
@@ -172,7 +172,7 @@ impl Drop for PendingCommand {
     fn drop(&mut self) {
         self.queue.progress.sent();
         if let Some(event) = self.event.take() {
-            // The worker takes the release of an event that it never had for what it is.
+            // The worker accepts the release of an event that it never had.
             let _ = release::<Event>(event.handle());
         }
     }

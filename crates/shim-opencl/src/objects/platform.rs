@@ -1,5 +1,5 @@
-//! Platforms: the server's, under their own names. That they are reached through Katydid stands at the end of their
-//! versions, where the standard leaves room for a platform's own words.
+//! Platforms: the server's, under their own names. The end of their version strings says that they are reached through Katydid;
+//! the standard leaves room for platform-specific text there.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::ffi::CStr;
@@ -36,7 +36,7 @@ impl Platform {
         make(|base| Ok(Self { base, cached: CachedValues::default() }))
     }
 
-    /// The value of a parameter of `clGetPlatformInfo`.
+    /// Returns the value of a parameter of `clGetPlatformInfo`.
     pub(crate) fn value(&self, parameter: u32) -> Result<Vec<u8>, Code> {
         let ask = || self.cached.ask(query::PLATFORM, self.base.id, parameter);
         Ok(match parameter {
@@ -56,7 +56,7 @@ fn marked(mut version: Vec<u8>) -> Vec<u8> {
     version
 }
 
-/// Whether what an extension adds goes through: functions of its own, and objects of other interfaces, do not.
+/// Returns whether an extension is forwarded: those with functions of their own, or with objects of other APIs, are not.
 fn is_forwarded(name: &[u8]) -> bool {
     const REFUSED: [&str; 25] = [
         "gl_sharing",
@@ -89,7 +89,7 @@ fn is_forwarded(name: &[u8]) -> bool {
     !REFUSED.iter().any(|part| name.contains(part))
 }
 
-/// A driver's list of extensions, without those that do not go through.
+/// Filters a driver's list of extensions to those that are forwarded.
 pub(crate) fn forwarded(list: &[u8]) -> Vec<u8> {
     let list = list.strip_suffix(b"\0").unwrap_or(list);
     let names = list.split(|byte| *byte == b' ').filter(|name| !name.is_empty() && is_forwarded(name));
@@ -98,7 +98,7 @@ pub(crate) fn forwarded(list: &[u8]) -> Vec<u8> {
     text
 }
 
-/// A driver's list of versions and names, without those that do not go through.
+/// Filters a driver's list of versions and names to those that are forwarded.
 pub(crate) fn forwarded_versions(list: &[u8]) -> Vec<u8> {
     let name = |entry: &[u8]| entry[4..].split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     list.chunks_exact(4 + NAME_VERSION_NAME_BYTES)
@@ -131,7 +131,7 @@ pub(crate) unsafe fn get_extension_function_address_for_platform(
     func_name: *const char,
 ) -> Result<*mut void, Code> {
     object::<Platform>(platform)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { get_extension_function_address(func_name) }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn unload_platform_compiler(platform: cl_platform_id) -> Result<(), C
     session::call(&kdclUnloadCompiler { platform: platform.base.id }).map(drop)
 }
 
-/// The old form, a hint without a platform: nothing is to be unloaded.
+/// The old form of the hint, without a platform: there is nothing to unload.
 pub(crate) fn unload_compiler() -> Result<(), Code> {
     Ok(())
 }

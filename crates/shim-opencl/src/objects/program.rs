@@ -1,4 +1,4 @@
-//! Programs: sources and binaries, and how they are built.
+//! Programs: sources and binaries, and builds.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
-/// One for each device; empty for one that has none.
+/// One for each device; empty if a device has none.
 type Binaries = Arc<Vec<Vec<u8>>>;
 
 /// A program for devices of a context.
@@ -32,10 +32,10 @@ pub(crate) struct Program {
     pub(crate) base: Base,
     pub(crate) context: HeldObject<Context>,
     devices: Vec<HeldObject<Device>>,
-    /// The binaries of its devices as they were when their sizes were asked for: the caller's room is for these, while the driver's
-    /// become others with what it compiles and with every restore.
+    /// The binaries of its devices, as of the last query of their sizes: the caller's buffers fit these. The driver's binaries
+    /// change with compilations and with every restore.
     binaries: Mutex<Option<Binaries>>,
-    /// Told when it ends, the last first.
+    /// Release callbacks, called in reverse order.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_program, *mut void), usize)>>,
 }
 
@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// The driver's present binaries, which are kept.
+    /// Fetches the driver's present binaries, and keeps them.
     fn binaries_of_now(&self) -> Result<Binaries, Code> {
         let binaries = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
         let binaries = Binaries::new(lists::take(&mut &binaries[..]).ok_or(Code::OUT_OF_RESOURCES)?);
@@ -68,7 +68,7 @@ impl Program {
         self.binaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the release functions, the last one first.
+    /// Calls the release callbacks, the last one first.
     pub(crate) fn call_destructors(&self) {
         let list = std::mem::take(&mut *self.destructors.lock().unwrap_or_else(PoisonError::into_inner));
         for (function, data) in list.into_iter().rev() {
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// Makes a program out of bytes; the second value is what the worker says of each device.
+/// Makes a program from bytes. The second value is the worker's status of each device.
 fn create(
     context: &Arc<Context>,
     form: u32,
@@ -103,7 +103,7 @@ fn create(
 
 /// # Safety
 ///
-/// There are `count` texts, each of its length, or ending with 0 where that is 0 or lengths are null.
+/// There are `count` texts, each of its length. A text ends with 0 if its length is 0 or lengths are null.
 pub(crate) unsafe fn create_program_with_source(
     context: cl_context,
     count: u32,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn create_program_with_source(
     lengths: *const usize,
 ) -> Result<cl_program, Code> {
     let context = object::<Context>(context)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (strings, lengths) = unsafe { (list(count as usize, strings), list(count as usize, lengths)) };
     if strings.is_empty() || strings.iter().any(|text| text.is_null()) {
         return Err(Code::INVALID_VALUE);
@@ -121,7 +121,7 @@ pub(crate) unsafe fn create_program_with_source(
         match lengths.get(at).copied().unwrap_or(0) {
             // SAFETY: a C string by the contract.
             0 => source.extend_from_slice(unsafe { CStr::from_ptr(*text) }.to_bytes()),
-            // SAFETY: as long as said, by the contract.
+            // SAFETY: of the stated length, by the contract.
             length => source.extend_from_slice(unsafe { list(length, text.cast::<u8>()) }),
         }
     }
@@ -130,7 +130,7 @@ pub(crate) unsafe fn create_program_with_source(
 
 /// # Safety
 ///
-/// There are `num_devices` devices, lengths and binaries of those lengths; the status is null or has as much room.
+/// There are `num_devices` devices, lengths and binaries of those lengths; the status is null or has that much room.
 pub(crate) unsafe fn create_program_with_binary(
     context: cl_context,
     num_devices: u32,
@@ -141,7 +141,7 @@ pub(crate) unsafe fn create_program_with_binary(
 ) -> Result<cl_program, Code> {
     let context = object::<Context>(context)?;
     let count = num_devices as usize;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (handles, lengths, binaries) =
         unsafe { (list(count, device_list), list(count, lengths), list(count, binaries)) };
     if handles.is_empty() || lengths.is_empty() || binaries.is_empty() {
@@ -159,7 +159,7 @@ pub(crate) unsafe fn create_program_with_binary(
             }
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: as long as said, by the contract.
+        // SAFETY: of the stated length, by the contract.
         bytes.extend_from_slice(unsafe { list(*length, *binary) });
     }
     let result = create(&context, form::BINARY, &devices, &bytes);
@@ -176,13 +176,13 @@ pub(crate) unsafe fn create_program_with_binary(
     Ok(result?.0)
 }
 
-/// What the driver said of each binary that it has just refused to this thread; nothing if it was not asked.
+/// Returns the driver's status of each binary that it has just refused to this thread; empty if it was not asked.
 fn refusal(count: usize) -> Result<Vec<u8>, Code> {
     let size = (count * size_of::<i32>()) as u32;
     Ok(session::call(&kdclBlob { offset: 0, size }).map(|reply| reply.data).unwrap_or_default())
 }
 
-/// Devices that are the context's.
+/// Returns the devices if all belong to the context.
 fn own_devices(context: &Context, handles: &[cl_device_id]) -> Result<Vec<Arc<Device>>, Code> {
     let devices = objects::<Device>(handles)?;
     if devices.iter().all(|device| context.has(device)) { Ok(devices) } else { Err(Code::INVALID_DEVICE) }
@@ -200,7 +200,7 @@ pub(crate) unsafe fn create_program_with_il(
     if il.is_null() || length == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { list(length, il.cast::<u8>()) };
     Ok(create(&context, form::IL, &[], bytes)?.0)
 }
@@ -215,7 +215,7 @@ pub(crate) unsafe fn create_program_with_built_in_kernels(
     kernel_names: *const char,
 ) -> Result<cl_program, Code> {
     let context = object::<Context>(context)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let handles = unsafe { list(num_devices as usize, device_list) };
     if handles.is_empty() || kernel_names.is_null() {
         return Err(Code::INVALID_VALUE);
@@ -236,7 +236,7 @@ pub(crate) fn release_program(program: cl_program) -> Result<(), Code> {
     handle::release::<Program>(program)
 }
 
-/// What building, compiling and linking take: devices and options.
+/// Encodes the common arguments of build, compile and link: devices and options.
 ///
 /// # Safety
 ///
@@ -250,7 +250,7 @@ unsafe fn target(
     if (count == 0) != devices.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (handles, options) = unsafe { (list(count as usize, devices), text(options)) };
     let mut bytes = Vec::new();
     lists::put(&mut bytes, &ids(&own_devices(context, handles)?));
@@ -258,13 +258,13 @@ unsafe fn target(
     Ok(bytes)
 }
 
-/// The token of a build's callback; 0 without one.
+/// Registers a build's callback and returns its token; 0 without one.
 fn callback(program: &Arc<Program>, notify: cl_program_notify, data: *mut void) -> Result<u64, Code> {
     match notify {
         Some(function) => {
             let (program, data) = (HeldObject::new(Arc::clone(program)), data.expose_provenance());
             upcall::register(CallbackCall::once(move |_| {
-                // SAFETY: called once, as the callers' contract permits; the program stays until then.
+                // SAFETY: called once, as the callers' contract permits; the program lives until then.
                 unsafe { function(program.handle(), std::ptr::with_exposed_provenance_mut(data)) }
             }))
         }
@@ -279,7 +279,7 @@ fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
     *program.binaries_cache() = None;
     let reply = session::call(&message).inspect_err(|_| upcall::forget(token))?;
     match (reply.called_back != 0, Code(reply.code)) {
-        // The driver called before it returned, whatever its code: so does this call.
+        // The driver called before it returned, whatever its code; so does this call.
         (true, _) => upcall::run_now(token),
         (false, Code::SUCCESS) => {}
         (false, _) => upcall::forget(token),
@@ -289,7 +289,7 @@ fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
 
 /// # Safety
 ///
-/// Lists are as long as said; `pfn_notify` may be called once with `user_data`, from any thread.
+/// Lists have their stated lengths; `pfn_notify` may be called once with `user_data`, from any thread.
 pub(crate) unsafe fn build_program(
     program: cl_program,
     num_devices: u32,
@@ -300,7 +300,7 @@ pub(crate) unsafe fn build_program(
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
     let mut bytes = 0u32.to_le_bytes().to_vec();
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     bytes.extend(unsafe { target(&program.context, num_devices, device_list, options)? });
     lists::put::<u32>(&mut bytes, &[]);
     lists::put::<Vec<u8>>(&mut bytes, &[]);
@@ -324,13 +324,13 @@ pub(crate) unsafe fn compile_program(
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
     let count = num_input_headers as usize;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (headers, names) = unsafe { (list(count, input_headers), list(count, header_include_names)) };
     if headers.len() != count || names.len() != count || (count == 0 && !input_headers.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
     let mut bytes = 1u32.to_le_bytes().to_vec();
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     bytes.extend(unsafe { target(&program.context, num_devices, device_list, options)? });
     lists::put(&mut bytes, &ids(&objects::<Program>(headers)?));
     // SAFETY: C strings by the contract.
@@ -339,7 +339,7 @@ pub(crate) unsafe fn compile_program(
     build(&program, callback(&program, pfn_notify, user_data)?, &bytes)
 }
 
-/// The program, and the code of the link. The driver may return a program whose link has failed, for its log.
+/// Returns the program, and the code of the link. The driver may return a program whose link has failed, for its log.
 ///
 /// # Safety
 ///
@@ -356,7 +356,7 @@ pub(crate) unsafe fn link_program(
     user_data: *mut void,
 ) -> Result<(cl_program, Code), Code> {
     let context = object::<Context>(context)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let (mut bytes, inputs, devices) = unsafe {
         let bytes = target(&context, num_devices, device_list, options)?;
         (bytes, list(num_input_programs as usize, input_programs), list(num_devices as usize, device_list))
@@ -376,11 +376,11 @@ pub(crate) unsafe fn link_program(
         Ok(Program::new(base, &context, &devices))
     })?;
     if let Some(function) = pfn_notify.filter(|_| called_back) {
-        // SAFETY: by the contract; the standard leaves open on which thread.
+        // SAFETY: by the contract; the standard does not say on which thread.
         unsafe { function(program.handle(), user_data) };
     }
     if !returned {
-        // The driver named it to its callback alone, or made none.
+        // The driver passed it only to its callback, or made none.
         handle::release::<Program>(program.handle())?;
         return Err(code);
     }
@@ -413,14 +413,14 @@ pub(crate) unsafe fn set_program_specialization_constant(
     spec_value: *const void,
 ) -> Result<(), Code> {
     let program = object::<Program>(program)?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let value = unsafe { list(spec_size, spec_value.cast::<u8>()) };
     session::call(&kdclSpecialize { program: program.base.id, number: spec_id, value }).map(drop)
 }
 
 /// # Safety
 ///
-/// As a query's pointers are ([`QueryBuffer::answer`]); for binaries the value is an array of places, each null or with room.
+/// As a query's pointers are ([`QueryBuffer::answer`]); for binaries the value is an array of pointers, each null or with room.
 pub(crate) unsafe fn get_program_info(
     program: cl_program,
     param_name: u32,
@@ -434,16 +434,16 @@ pub(crate) unsafe fn get_program_info(
         PROGRAM_CONTEXT => handle::bytes(&*program.context),
         PROGRAM_NUM_DEVICES => (program.devices.len() as u32).to_le_bytes().to_vec(),
         PROGRAM_DEVICES => handles(program.devices.iter().map(|device| device.base.handle)),
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         PROGRAM_BINARIES => return unsafe { binaries(&program, QueryBuffer { size, value, needed }) },
         PROGRAM_BINARY_SIZES if !value.is_null() => match program.binaries_of_now() {
             Ok(binaries) => handles(binaries.iter().map(Vec::len)),
-            // Of a program without any, the driver says so in its own way.
+            // For a program without binaries, the driver has its own answer.
             Err(_) => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
         },
         _ => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -459,10 +459,10 @@ unsafe fn binaries(program: &Program, buffer: QueryBuffer) -> Result<(), Code> {
         let cached = program.binaries_cache().clone();
         let binaries = cached.map_or_else(|| program.binaries_of_now(), Ok)?;
         for (at, binary) in binaries.iter().enumerate().take(count) {
-            // SAFETY: the array has a place for each device, by the contract and the check.
+            // SAFETY: the array has an element for each device, by the contract and the check.
             let out = unsafe { buffer.value.cast::<*mut u8>().add(at).read_unaligned() };
             if !out.is_null() {
-                // SAFETY: the program asked for the sizes of these, and gave as much room.
+                // SAFETY: the program has queried these sizes, and has allocated as much.
                 unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), out, binary.len()) };
             }
         }
@@ -485,6 +485,6 @@ pub(crate) unsafe fn get_program_build_info(
 ) -> Result<(), Code> {
     let (program, device) = (object::<Program>(program)?, object::<Device>(device)?);
     let bytes = ask(query::BUILD, program.base.id, device.base.id, param_name, &[])?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }

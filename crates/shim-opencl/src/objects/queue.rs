@@ -1,4 +1,4 @@
-//! Command queues, and how far each is.
+//! Command queues, and the progress of each.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
 use std::collections::HashSet;
@@ -32,15 +32,15 @@ pub(crate) struct Queue {
     pub(crate) base: Base,
     pub(crate) context: HeldObject<Context>,
     device: HeldObject<Device>,
-    /// The properties as the program gave them, with the 0 that ends them.
+    /// The properties as the program gave them, with the final 0.
     properties: Vec<u64>,
     /// Its properties, a bit field of `CL_QUEUE_…_ENABLE`.
     flags: AtomicU64,
-    /// What is on its way.
+    /// The progress of its commands.
     pub(crate) progress: Progress,
-    /// The program has asked when a command of it came to its states, and so will again.
+    /// Whether the program has queried the times of a command, and so probably will again.
     asks_times: AtomicBool,
-    /// Kinds of commands ([`InfallibleCommand`]) that the driver of a worker has accepted.
+    /// Kinds of commands ([`InfallibleCommand`]) that a worker's driver has accepted.
     accepted: PerWorker,
     accepted_images: Mutex<AcceptedImageCommands>,
     cached: CachedValues,
@@ -48,23 +48,23 @@ pub(crate) struct Queue {
 
 kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE MAX_PROGRAM_OBJECTS }
 
-/// Commands of images that drivers may have for some kinds and formats alone.
+/// Commands on images that drivers may support only for some kinds and formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ImageCommand {
     Fill,
     Write,
-    /// From the first of two to the second.
+    /// From the first of two images to the second.
     Copy,
 }
 
-/// Such commands of a queue that the driver of a worker has accepted, each with the kinds and formats of its images.
+/// Image commands of a queue that a worker's driver has accepted, each with the kinds and formats of its images.
 #[derive(Debug, Default)]
 struct AcceptedImageCommands {
     worker: u32,
     commands: HashSet<(ImageCommand, [Option<OpenclImageKind>; 2])>,
 }
 
-/// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
+/// Commands whose arguments cannot be wrong if a driver supports them at all. Each is one bit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InfallibleCommand {
     Fill = 1,
@@ -72,27 +72,28 @@ pub(crate) enum InfallibleCommand {
     Barrier = 4,
 }
 
-/// How far a queue is that keeps its order, as far as it is known here: so that no thread waits for what is known to have ended.
+/// The known progress of an in-order queue, so that no thread waits for commands that are known to have ended.
 ///
-/// Commands are counted from 1. That one has ended says that all before it have, if these were sent before it was
-/// counted: another thread may be about to send one with a lower number.
+/// Commands are counted from 1. The end of one proves the end of all earlier ones only if these were sent before it was counted:
+/// another thread may be about to send one with a lower number.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Commands so far, in units of [`COMMAND_UNIT`], and those of them that are not sent yet.
+    /// Number of commands so far, in units of [`COMMAND_UNIT`], plus the number of those that are not sent yet.
     counts: AtomicU64,
-    /// All up to this one are known to have ended.
+    /// All commands up to this one are known to have ended.
     ended: AtomicU64,
-    /// Threads for whose copies others wait before they send anything.
+    /// Number of threads that copy while others wait to send.
     copying: AtomicU32,
 }
 
-/// One command; below it there is room for more threads than a session may have.
+/// One command; the bits below count more threads than a session may have.
 const COMMAND_UNIT: u64 = 1 << 16;
 
 impl Progress {
-    /// Counts a command that is about to be sent. Its number; 0 if its end will say nothing of those before it.
+    /// Counts a command that is about to be sent. Returns its number; 0 if its end will prove nothing about earlier ones.
     pub(crate) fn begin(&self) -> u64 {
-        // Either this thread sees the thread that copies, or that thread sees this command: both are in one order for all.
+        // Either this thread sees the copying thread, or that thread sees this command: both accesses are sequentially
+        // consistent.
         let old_counts = self.counts.fetch_add(COMMAND_UNIT + 1, Ordering::SeqCst);
         while self.copying.load(Ordering::SeqCst) != 0 {
             thread::yield_now();
@@ -100,56 +101,56 @@ impl Progress {
         if old_counts.is_multiple_of(COMMAND_UNIT) { old_counts / COMMAND_UNIT + 1 } else { 0 }
     }
 
-    /// Does `work` while no thread sends anything; none if anything was begun since the command of this number, which is not
-    /// counted as sent yet. Others wait meanwhile.
+    /// Runs `work` while no thread sends anything; others wait meanwhile. Returns `None` if a command was begun after the one of
+    /// this number, which does not count as sent yet.
     pub(crate) fn alone<T>(&self, number: u64, work: impl FnOnce() -> T) -> Option<T> {
         self.copying.fetch_add(1, Ordering::SeqCst);
         let _end = CopyGuard(&self.copying);
         (number != 0 && self.counts.load(Ordering::SeqCst) == number * COMMAND_UNIT + 1).then(work)
     }
 
-    /// One that was counted is sent, or will not be.
+    /// Notes that a counted command was sent, or will not be.
     pub(crate) fn sent(&self) {
         self.counts.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A command has ended, whose number is this.
+    /// Notes that the command of this number has ended.
     pub(crate) fn end(&self, number: u64) {
         self.ended.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// A command that is not sent has ended, if all before it are known to have.
+    /// Notes that a command is not sent: it has ended if all earlier ones are known to have.
     pub(crate) fn skip(&self, number: u64) {
         if self.have_ended_before(number) {
             self.end(number);
         }
     }
 
-    /// Whether all commands before that of a number are known to have ended.
+    /// Returns whether all commands before this number are known to have ended.
     pub(crate) fn have_ended_before(&self, number: u64) -> bool {
         number.checked_sub(1).is_some_and(|before| before <= self.ended.load(Ordering::Acquire))
     }
 
-    /// Whether the command of a number is known to have ended; of one without never.
+    /// Returns whether the command of a number is known to have ended; never for 0.
     pub(crate) fn has_ended(&self, number: u64) -> bool {
         (1..=self.ended.load(Ordering::Acquire)).contains(&number)
     }
 
-    /// The number of the last command; none if some are not sent yet.
+    /// Returns the number of the last command; `None` if some are not sent yet.
     fn last(&self) -> Option<u64> {
         let counts = self.counts.load(Ordering::Acquire);
         counts.is_multiple_of(COMMAND_UNIT).then_some(counts / COMMAND_UNIT)
     }
 
-    /// Whether all commands have ended.
+    /// Returns whether all commands have ended.
     fn is_idle(&self) -> bool {
         self.last().is_some_and(|last| last <= self.ended.load(Ordering::Acquire))
     }
 }
 
-/// Whether all commands of a context are known to have ended: each queue that it has had is still there, and keeps its order.
+/// Returns whether all commands of a context are known to have ended: each queue that it had still exists, and is in order.
 pub(crate) fn are_queues_idle(context: &Context) -> bool {
-    /// Most queues that are looked at; where there are more, none is.
+    /// Most queues that are checked; with more, the answer is no.
     const MAX_QUEUES: u32 = 8;
     let queue_count = context.queues();
     if queue_count == 0 || queue_count > MAX_QUEUES {
@@ -160,14 +161,14 @@ pub(crate) fn are_queues_idle(context: &Context) -> bool {
     own().count() == queue_count as usize && own().all(|queue| queue.is_in_order() && queue.progress.is_idle())
 }
 
-/// Commands that the queues of a context have had so far, those alone that are still there.
+/// Returns the number of commands so far in the queues of a context that still exist.
 pub(crate) fn commands(context: &Context) -> u64 {
     let live = Queue::table().live();
     let own = live.iter().filter(|queue| queue.context.base.id == context.base.id);
     own.map(|queue| queue.progress.counts.load(Ordering::Relaxed) / COMMAND_UNIT).sum()
 }
 
-/// A thread that copies, however it ends.
+/// Marks a thread as copying, until it is dropped.
 struct CopyGuard<'a>(&'a AtomicU32);
 
 impl Drop for CopyGuard<'_> {
@@ -177,33 +178,34 @@ impl Drop for CopyGuard<'_> {
 }
 
 impl Queue {
-    /// Whether one command is done after the other.
+    /// Returns whether commands run one after the other.
     pub(crate) fn is_in_order(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
-    /// Whether all that the program enqueues later comes after the commands of this queue: it keeps its order, and its context has had
-    /// no other one.
+    /// Returns whether everything that the program enqueues later runs after the commands of this queue: it is in order, and the
+    /// only queue that its context has had.
     pub(crate) fn is_before_all(&self) -> bool {
         self.is_in_order() && self.context.has_one_queue()
     }
 
-    /// The program wants to know when a command came to its states.
+    /// Notes that the program queries the times of a command.
     pub(crate) fn times_are_asked(&self) {
         self.asks_times.store(self.is_profiled(), Ordering::Relaxed);
     }
 
-    /// Whether it has wanted to.
+    /// Returns whether the program has queried times.
     pub(crate) fn are_times_asked(&self) -> bool {
         self.asks_times.load(Ordering::Relaxed)
     }
 
-    /// Whether the driver of a worker has accepted such a command of it.
+    /// Returns whether a worker's driver has accepted such a command.
     pub(crate) fn has_accepted(&self, worker: u32, command: InfallibleCommand) -> bool {
         self.accepted.get(worker) & command as u32 != 0
     }
 
-    /// Whether the driver of a worker has accepted such a command of such images; none: not of an image.
+    /// Returns whether a worker's driver has accepted such a command on such images; `None` stands for an operand that is no
+    /// image.
     pub(crate) fn has_accepted_images(
         &self,
         worker: u32,
@@ -214,7 +216,7 @@ impl Queue {
         accepted.worker == worker && accepted.commands.contains(&(command, images))
     }
 
-    /// Notes that the driver of a worker has accepted such a command.
+    /// Records that a worker's driver has accepted such a command on such images.
     pub(crate) fn accepted_images(&self, worker: u32, command: ImageCommand, images: [Option<OpenclImageKind>; 2]) {
         let mut accepted = self.accepted_images.lock().unwrap_or_else(PoisonError::into_inner);
         if accepted.worker != worker {
@@ -223,13 +225,13 @@ impl Queue {
         accepted.commands.insert((command, images));
     }
 
-    /// The driver of a worker has accepted such a command of it.
+    /// Records that a worker's driver has accepted such a command.
     pub(crate) fn accepted(&self, worker: u32, command: InfallibleCommand) {
         self.accepted.learn(worker, |commands| commands | command as u32);
     }
 
-    /// The queue that kernels of its device enqueue to, as a handle; 0: none that the program has made. The driver knows it, and says
-    /// of which queues it may be asked.
+    /// Returns the handle of the queue to which kernels of its device enqueue; 0 if it is none of the program's. The driver knows
+    /// it, and decides which queues may be queried.
     fn default_of_device(&self) -> Result<usize, Code> {
         let id = ask(query::QUEUE, self.base.id, 0, QUEUE_DEVICE_DEFAULT, &[])?;
         let id = u32::take(&mut &id[..]).unwrap_or(0);
@@ -237,13 +239,13 @@ impl Queue {
         Ok(queues.iter().find(|queue| queue.base.id == id).map_or(0, |queue| queue.base.handle))
     }
 
-    /// Whether it keeps the times of its commands.
+    /// Returns whether it keeps the times of its commands.
     pub(crate) fn is_profiled(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & QUEUE_PROFILING_ENABLE != 0
     }
 }
 
-/// The flags in a list of properties.
+/// Returns the flags in a list of properties.
 fn flags_of(form: u32, properties: &[u64]) -> u64 {
     if form == properties_form::VALUES {
         return properties.first().copied().unwrap_or(0);
@@ -296,7 +298,7 @@ pub(crate) unsafe fn create_command_queue_with_properties(
     device: cl_device_id,
     properties: *const u64,
 ) -> Result<cl_command_queue, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     match unsafe { pairs(properties) } {
         Some(list) => create(context, device, properties_form::LIST, &list[..list.len() - 1], list.clone()),
         None => create(context, device, properties_form::NONE, &[], Vec::new()),
@@ -307,17 +309,17 @@ pub(crate) fn retain_command_queue(queue: cl_command_queue) -> Result<(), Code> 
     handle::retain::<Queue>(queue)
 }
 
-/// As the standard has it, what was enqueued is begun.
+/// As the standard requires, enqueued commands are flushed first.
 pub(crate) fn release_command_queue(queue: cl_command_queue) -> Result<(), Code> {
     flush(queue)?;
     handle::release::<Queue>(queue)
 }
 
-/// As the standard has it, a change of the order waits for everything before it.
+/// Sets a property of a queue. As the standard requires, a change of the order waits for everything before it.
 ///
 /// # Safety
 ///
-/// The place is null or writable.
+/// The pointer is null or writable.
 pub(crate) unsafe fn set_command_queue_property(
     command_queue: cl_command_queue,
     properties: u64,
@@ -332,7 +334,7 @@ pub(crate) unsafe fn set_command_queue_property(
     let reply = session::call(&kdclQueueProperty { queue: queue.base.id, properties, enable })?;
     queue.cached.learn(worker, &reply.facts);
     let change = |flags| if enable == 0 { flags & !properties } else { flags | properties };
-    // The function always has a value.
+    // The closure always returns a value.
     let _ = queue.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |flags| Some(change(flags)));
     // SAFETY: by the contract.
     unsafe { write_optional(old_properties, reply.old) };
@@ -358,7 +360,7 @@ pub(crate) unsafe fn get_command_queue_info(
         QUEUE_DEVICE_DEFAULT => handles([queue.default_of_device()?]),
         _ => queue.cached.ask(query::QUEUE, queue.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
 
@@ -367,7 +369,7 @@ pub(crate) fn flush(queue: cl_command_queue) -> Result<(), Code> {
     session::enqueue(&kdclFlush { queue: queue.base.id })
 }
 
-/// Everything that was enqueued has ended, and what it read is in the program's memory.
+/// Waits until all commands have ended and the data that they read is in the program's memory.
 pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
     let queue = object::<Queue>(queue)?;
     if !queue.is_in_order() || !queue.progress.is_idle() {
@@ -385,7 +387,7 @@ pub(crate) fn set_default_device_command_queue(
     command_queue: cl_command_queue,
 ) -> Result<(), Code> {
     let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
-    // A device without queues of its own takes none, which drivers may say before they look at this one.
+    // A device without on-device queues accepts none; drivers may report that before they check this one.
     let queue = if command_queue == cl_command_queue::NULL { None } else { Some(object::<Queue>(command_queue)?) };
     let queue = queue.map_or(0, |queue| queue.base.id);
     let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue };
@@ -425,7 +427,7 @@ mod tests {
     #[test]
     fn a_command_that_may_have_overtaken_another_says_nothing_of_it() {
         let progress = Progress::default();
-        // Counted first and sent last.
+        // Counted first, sent last.
         assert_eq!(progress.begin(), 1);
         let overtakes = progress.begin();
         progress.sent();

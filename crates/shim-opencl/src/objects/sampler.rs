@@ -19,7 +19,7 @@ use crate::process::session;
 pub(crate) struct Sampler {
     pub(crate) base: Base,
     context: HeldObject<Context>,
-    /// As given, with the 0 that ends them.
+    /// The properties as given, with the final 0.
     properties: Vec<u64>,
     cached: CachedValues,
 }
@@ -55,7 +55,7 @@ pub(crate) unsafe fn create_sampler_with_properties(
     context: cl_context,
     properties: *const u64,
 ) -> Result<cl_sampler, Code> {
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     match unsafe { pairs(properties) } {
         Some(list) => create(context, properties_form::LIST, &list[..list.len() - 1], list.clone()),
         None => create(context, properties_form::NONE, &[], Vec::new()),
@@ -87,6 +87,6 @@ pub(crate) unsafe fn get_sampler_info(
         SAMPLER_PROPERTIES => sampler.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
         _ => sampler.cached.ask(query::SAMPLER, sampler.base.id, param_name)?,
     };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }

@@ -1,6 +1,6 @@
-//! Shared virtual memory. The program has pages of its own at the addresses that the device knows; they are filled when
-//! it maps a region and written back when it unmaps it, which is all that coarse-grained memory promises. Fine-grained memory is
-//! pages of a block that the worker has too ([`crate::host::arena`]), which both sides map at those addresses: nothing is copied.
+//! Shared virtual memory. The program has its own pages at the device's addresses. A map fills them and an unmap writes them
+//! back, which is all that coarse-grained memory promises. Fine-grained memory consists of pages of a block shared with the
+//! worker ([`crate::host::arena`]). Both sides map it at those addresses: nothing is copied.
 #![expect(unsafe_code, reason = "lends memory at addresses that the worker chose")]
 
 use std::collections::BTreeMap;
@@ -20,31 +20,31 @@ use crate::objects::context::Context;
 use crate::objects::handle::object;
 use crate::process::session;
 
-/// Addresses to try when something else lies there already.
+/// How many addresses to try if something else lies there already.
 const ADDRESS_ATTEMPTS: usize = 16;
 
 /// All shared virtual memory of the process.
 pub(crate) static SVM_RANGES: Ranges = Ranges::new();
 
-/// Allocations by address, and what is mapped of them.
+/// Allocations by address, and their mapped regions.
 pub(crate) struct Ranges {
     state: Mutex<SvmState>,
-    /// Whether any has ever been fine-grained, to be asked without the lock.
+    /// Whether any has ever been fine-grained; read without the lock.
     has_fine: AtomicBool,
-    /// Whether there has ever been any.
+    /// Whether there has ever been any; read without the lock.
     has_any: AtomicBool,
 }
 
 struct SvmState {
     allocations: BTreeMap<usize, Allocation>,
-    /// Mapped regions by address; one may be mapped again.
+    /// Mapped regions by address; a region may be mapped several times.
     maps: BTreeMap<usize, Vec<SvmMap>>,
 }
 
 struct Allocation {
-    /// Bytes that the program asked for.
+    /// Bytes that the program requested.
     size: usize,
-    /// What it is made of, if it is fine-grained.
+    /// The block of a fine-grained allocation.
     block: Option<Block>,
 }
 
@@ -52,7 +52,7 @@ struct Allocation {
 pub(crate) struct SvmMap {
     /// Bytes that are mapped.
     pub(crate) size: usize,
-    /// Whether the program may write it, so that its bytes are brought to the device.
+    /// Whether the program may write it, so that its bytes go back to the device.
     pub(crate) writes: bool,
     /// The number of the read that fills it ([`crate::host::pending_reads`]); 0: none.
     pub(crate) read_number: u64,
@@ -76,14 +76,14 @@ impl SvmState {
         map
     }
 
-    /// Ends an allocation, and all maps of it.
+    /// Removes an allocation, and all its maps.
     fn end(&mut self, address: usize) -> Option<Allocation> {
         let ended = self.allocations.remove(&address)?;
         self.maps.retain(|start, _| !(address..address + ended.size).contains(start));
         Some(ended)
     }
 
-    /// The widest region that is mapped for writing of those that hold these bytes, with its own.
+    /// Returns the widest region mapped for writing that contains these bytes: its address and size.
     fn written_around(&self, address: usize, size: usize) -> Option<(usize, usize)> {
         let maps = self.maps.iter().flat_map(|(start, maps)| maps.iter().map(|map| (*start, map)));
         let holds =
@@ -91,7 +91,7 @@ impl SvmState {
         maps.filter(holds).map(|(start, map)| (start, map.size)).max_by_key(|(_, size)| *size)
     }
 
-    /// The allocation in which all of the bytes lie.
+    /// Returns the allocation that contains all of the bytes.
     fn holding(&self, address: usize, size: usize) -> Option<&Allocation> {
         let (start, allocation) = self.allocations.range(..=address).next_back()?;
         address.checked_add(size).is_some_and(|end| end <= start + allocation.size).then_some(allocation)
@@ -104,17 +104,17 @@ impl Ranges {
         Self { state: Mutex::new(SvmState::new()), has_fine, has_any }
     }
 
-    /// Notes a region that is mapped.
+    /// Adds a mapped region.
     pub(crate) fn map(&self, address: usize, map: SvmMap) {
         self.lock().map(address, map);
     }
 
-    /// The region at an address that was mapped last, which is mapped no more.
+    /// Removes and returns the region at an address that was mapped last.
     pub(crate) fn unmap(&self, address: usize) -> Option<SvmMap> {
         self.lock().unmap(address)
     }
 
-    /// The widest region that is mapped for writing of those that hold these bytes, with its own.
+    /// Returns the widest region mapped for writing that contains these bytes: its address and size.
     pub(crate) fn written_around(&self, address: usize, size: usize) -> Option<(usize, usize)> {
         self.lock().written_around(address, size)
     }
@@ -123,17 +123,17 @@ impl Ranges {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an address is shared virtual memory.
+    /// Returns whether an address is shared virtual memory.
     pub(crate) fn holds(&self, address: usize) -> bool {
         address != 0 && self.lock().holding(address, 1).is_some()
     }
 
-    /// Whether all of a range is shared virtual memory, in one allocation.
+    /// Returns whether a whole range lies in one allocation of shared virtual memory.
     pub(crate) fn contains(&self, address: usize, size: usize) -> bool {
         self.lock().holding(address, size).is_some()
     }
 
-    /// Whether a range begins in an allocation and ends beyond it, which no memory does that a program may name.
+    /// Returns whether a range begins in an allocation and ends past it: no such memory is valid.
     pub(crate) fn overruns(&self, address: usize, size: usize) -> bool {
         self.has_any.load(Ordering::Acquire) && {
             let state = self.lock();
@@ -141,7 +141,7 @@ impl Ranges {
         }
     }
 
-    /// Whether a range begins in an allocation and ends beyond its pages, where nothing can be read or written.
+    /// Returns whether a range begins in an allocation and ends past its pages, where nothing can be read or written.
     pub(crate) fn leaves_pages(&self, address: usize, size: usize) -> bool {
         self.has_any.load(Ordering::Acquire)
             && self.lock().allocations.range(..=address).next_back().is_some_and(|(start, found)| {
@@ -150,7 +150,7 @@ impl Ranges {
             })
     }
 
-    /// Whether all of a range is fine-grained, in one allocation.
+    /// Returns whether a whole range lies in one fine-grained allocation.
     pub(crate) fn is_fine(&self, address: usize, size: usize) -> bool {
         self.has_fine.load(Ordering::Acquire)
             && self.lock().holding(address, size).is_some_and(|found| found.block.is_some())
@@ -165,19 +165,19 @@ impl Ranges {
     }
 }
 
-/// Pages at an address; false if something lies there.
+/// Maps pages at an address; returns false if something lies there.
 fn occupy(address: usize, size: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     let (start, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES));
-    // SAFETY: with this flag nothing that lies there is replaced.
+    // SAFETY: with this flag, no existing mapping is replaced.
     unsafe { mmap_anonymous(start, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
 }
 
-/// The block's pages at an address too, in place of others of the program's there.
+/// Maps the block's pages at a further address, in place of the program's pages there.
 fn show(block: &Block, address: usize, size: usize) -> Result<(), Code> {
     let (from, to) = (ptr::with_exposed_provenance_mut(block.address), ptr::with_exposed_provenance_mut(address));
-    // SAFETY: `occupy` has mapped the pages that are replaced, and no code knows of them; those of the block stay mapped where they are,
-    // since none are taken from there.
+    // SAFETY: `occupy` has mapped the replaced pages, and no code knows of them. The block's own pages stay mapped, since an old
+    // size of 0 moves none.
     let shown = unsafe { mremap_fixed(from, 0, size.next_multiple_of(PAGE_BYTES), MremapFlags::MAYMOVE, to) };
     shown.map(drop).map_err(|_| Code::OUT_OF_HOST_MEMORY)
 }
@@ -187,7 +187,7 @@ fn unmap_pages(address: usize, size: usize) {
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES)) };
 }
 
-/// An allocation of the worker's at an address where the program has nothing, and pages there.
+/// Allocates memory at the worker at an address that is free in the program, and maps pages there.
 fn allocate_mapped(
     context: &Context,
     (flags, size, alignment): (u64, usize, u32),

@@ -1,26 +1,26 @@
-//! What is known of the driver behind a session, for as long as the session keeps its worker.
+//! Knowledge about the driver of a session, which is valid as long as the session keeps its worker.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was learnt of one worker, in a word; nothing is known of another one.
+/// One word of knowledge about one worker; nothing is known of others.
 #[derive(Debug, Default)]
 pub(crate) struct PerWorker(AtomicU64);
 
 impl PerWorker {
-    /// What is known of a worker, by its number; 0: nothing.
+    /// Returns what is known of a worker, by its number; 0: nothing.
     pub(crate) fn get(&self, worker: u32) -> u32 {
         Self::of(worker, self.0.load(Ordering::Relaxed))
     }
 
-    /// What a word says of a worker.
+    /// Extracts what a word says of a worker.
     fn of(worker: u32, word: u64) -> u32 {
         if (word >> 32) as u32 == worker { word as u32 } else { 0 }
     }
 
-    /// Learns something of a worker, out of what is known of it.
+    /// Updates what is known of a worker.
     pub(crate) fn learn(&self, worker: u32, new: impl Fn(u32) -> u32) {
         let next = |word| Some(u64::from(worker) << 32 | u64::from(new(Self::of(worker, word))));
-        // The function always has a value.
+        // The closure always returns a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 }

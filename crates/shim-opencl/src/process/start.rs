@@ -1,4 +1,4 @@
-//! How the session of this process begins.
+//! Starts the session of this process.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,8 +18,8 @@ use crate::host::mapped_pages::RETURNED_PAGES;
 use crate::host::transfer_blocks::TRANSFER_BLOCKS;
 use crate::process::session::{self, Session};
 
-/// Begins the session, unless it has begun; true if this call did. A failure is said in one line, once, and may be tried again. A
-/// program without a server merely finds no platform here.
+/// Starts the session unless it has begun, and returns whether this call did. A failure is reported once, in one line, and a
+/// later call tries again. A program without a server simply finds no platform here.
 pub(crate) fn start() -> Result<bool, Code> {
     static STARTING: Mutex<Option<String>> = Mutex::new(None);
     let mut reported = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,26 +43,26 @@ pub(crate) fn start() -> Result<bool, Code> {
     if let Some((job_link, address, kind)) = job_link {
         job::keep(session, job_link, &address, kind);
     }
-    // Frames may be held from here on, by a thread that has connections to close, which wait for this.
+    // From here on another thread may hold frames while it closes connections; it waits for this.
     drop(forks);
     Ok(true)
 }
 
-/// In the child of a fork: the connection is the parent's.
+/// Runs in the child of a fork: the connection belongs to the parent.
 fn after_fork() {
     if let Some(session) = session::if_started() {
         session.abandon();
     }
 }
 
-/// Nothing is to be done: objects that are still there end with the worker.
+/// Does nothing: remaining objects end with the worker.
 fn at_exit() {}
 
-/// A job, and the way of its session.
+/// A job, with the address and link kind of its session.
 type PreparedJob = (JobMembership, Address, LinkKind);
 
-/// What a user reads when there is no session; nothing when no server was named.
-/// Forks wait from here until it is known what a child of this process must not have.
+/// Opens a session. The error is the message for the user; `None` if no server was named. Forks are blocked from here until it is
+/// known what a child of this process must not inherit.
 fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
     let mut job = JobMembership::from_environment().map_err(|error| Some(error.to_string()))?;
     if let (Some(job), true) = (&mut job, has_server()) {
@@ -81,7 +81,7 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
     Ok((Session::new(link, |_, _| (), give_back_memory), job.map(|job| (job, address, kind)), forks))
 }
 
-/// The program is about to be dumped.
+/// Frees unused memory when the program is about to be dumped.
 fn give_back_memory() {
     TRANSFER_BLOCKS.trim();
     RETURNED_PAGES.trim();

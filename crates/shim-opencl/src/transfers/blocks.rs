@@ -1,6 +1,6 @@
-//! Data of commands in memory that the worker has too: one block a command ([`crate::host::transfer_blocks`]), from which the driver reads
-//! or to which it writes. So travels what pieces of the staging area ([`crate::transfers::staged_copy`]) cannot take: what the program
-//! does not wait for, commands of queues without order, and those that may not be cut into parts.
+//! Transfers through memory shared with the worker: one block per command ([`crate::host::transfer_blocks`]), from or to which
+//! the driver copies. They serve what staging pieces ([`crate::transfers::staged_copy`]) cannot: non-blocking transfers, commands
+//! of out-of-order queues, and commands that must not be split.
 #![expect(unsafe_code, reason = "copies between the program's memory and the worker's")]
 
 use std::sync::atomic::Ordering;
@@ -17,7 +17,8 @@ use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
-/// Enqueues a write of what the rows hold now; false if it may not travel so. `waits` are the bytes of its message so far.
+/// Enqueues a write of the rows' present bytes; returns false if no block can be used. `waits` are the arguments of its message
+/// so far.
 ///
 /// # Safety
 ///
@@ -29,12 +30,12 @@ pub(crate) unsafe fn write(
     waits: &mut Vec<u8>,
 ) -> Result<bool, Code> {
     let Some(block) = TRANSFER_BLOCKS.take(transfer.rows.len()) else { return Ok(false) };
-    // SAFETY: the rows are readable by the contract; the block has room for them, and no other code has it.
+    // SAFETY: the rows are readable by the contract; the block has room, and no other code has it.
     unsafe { transfer.rows.copy_wide(Direction::Out, block.start()) };
     block.word().store(1, Ordering::Release);
     (block.start() as u64).put(waits);
     (block.word_address() as u64).put(waits);
-    // The worker gives it back, however the command ends.
+    // The worker returns it, however the command ends.
     TRANSFER_BLOCKS.send(block);
     let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);
     let message = kdclWrite { queue, event, memory, form, staged: STAGED_IN_HOST, blocking: blocking.into(), waits };
@@ -46,8 +47,8 @@ pub(crate) unsafe fn write(
     Ok(true)
 }
 
-/// Enqueues a read of that number among the pending reads, and waits for it or leaves it to the thread that learns that it has ended; false
-/// if it may not travel so.
+/// Enqueues a read with this number among the pending reads. It waits for the read if `blocking`, else leaves it to the thread
+/// that learns of its end. Returns false if no block can be used.
 ///
 /// # Safety
 ///

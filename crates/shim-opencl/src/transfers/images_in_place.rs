@@ -1,5 +1,5 @@
-//! Copies of images that lie in memory which the worker has too ([`crate::host::arena`]), by threads of the program. The driver uses
-//! them in place, so that a copy waits for the commands before it and is none itself.
+//! Copies of images in memory shared with the worker ([`crate::host::arena`]), by threads of the program. The driver uses these
+//! images in place, so a copy only waits for earlier commands and sends none itself.
 #![expect(unsafe_code, reason = "copies between memory that programs name and the worker's")]
 
 use katydid_opencl_sys::Code;
@@ -15,13 +15,13 @@ use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
-/// Bytes from row to row and from slice to slice of an image without gaps.
+/// Returns the row and slice pitch of an image without gaps, in bytes.
 pub(crate) fn packed(shape: &ImageShape) -> (usize, usize) {
     let row = shape.sizes[0] * shape.element;
     (row, if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { row * shape.sizes[1] })
 }
 
-/// Waits until all commands before this one have ended. False if that is to be waited for in another way, or the worker has
+/// Waits until all earlier commands have ended. Returns false if the caller must wait in another way, or if the worker has
 /// changed meanwhile.
 pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
     if !order.queue.is_in_order() {
@@ -35,7 +35,7 @@ pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
     Ok(session::worker()? == order.worker)
 }
 
-/// Where the bytes of a box of an image are, if they are one piece there.
+/// Returns where the bytes of a box of an image are, if they are contiguous there.
 fn piece(memory: &Memory, extent: &TransferExtent) -> Option<usize> {
     let shape = memory.image.filter(|_| memory.shared != 0)?;
     let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
@@ -46,8 +46,8 @@ fn piece(memory: &Memory, extent: &TransferExtent) -> Option<usize> {
     (has_rows && has_slices).then(|| memory.shared + z * slice + y * row + x * shape.element)
 }
 
-/// Copies between the program's memory and an image that lies there, as a command that the program waits for; false if that is to be
-/// done in another way.
+/// Copies between the program's memory and an image in shared memory, as a blocking command. Returns false if the caller must
+/// copy in another way.
 ///
 /// # Safety
 ///
@@ -58,7 +58,7 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.is_in_place(order.worker)) else {
         return Ok(false);
     };
-    // A write takes its bytes at once, so that no program waits for what is before it.
+    // A write that need not wait copies at once: no program should wait for earlier commands.
     let is_next = match direction {
         Direction::In => have_ended_before(order)?,
         Direction::Out => order.can_be_skipped(true),
@@ -66,8 +66,8 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     if !is_next {
         return Ok(false);
     }
-    // SAFETY: the rows are as the contract says, and the image has as many bytes there, which no command uses.
+    // SAFETY: the rows are as the contract says; the image has as many bytes there, and no command uses them.
     let copied = order.alone(|| unsafe { rows.copy_wide(direction, address) });
-    // What was written while a worker took the image over is written once more.
+    // A write that coincided with a change of worker is repeated.
     Ok(copied.is_some() && session::worker()? == order.worker)
 }

@@ -1,5 +1,5 @@
-//! Commands between a memory object and fine-grained shared virtual memory: the driver reads and writes that itself, in the
-//! command's turn, as kernels before it and after it do.
+//! Transfers between a memory object and fine-grained shared virtual memory. The driver accesses that memory itself, in the
+//! command's place in the order, as kernels before and after it do.
 
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::{COMMAND_READ_BUFFER, COMMAND_WRITE_BUFFER, MEM_OBJECT_IMAGE1D_ARRAY};
@@ -13,13 +13,13 @@ use crate::objects::svm::SVM_RANGES;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
-/// Whether the program's side of a transfer is such memory.
+/// Returns whether the program's side of a transfer is such memory.
 pub(crate) fn is_for(transfer: &Transfer) -> bool {
     let rows = &transfer.rows;
     SVM_RANGES.is_fine(rows.start, rows.reach())
 }
 
-/// Bytes from row to row and from slice to slice as the driver's functions take them; 0: no gaps, or none of these.
+/// Returns row and slice pitch in bytes as the driver's functions take them; 0: no gaps, or no rows or slices.
 pub(crate) fn pitches(transfer: &Transfer) -> [usize; 2] {
     let rows = &transfer.rows;
     let is_array_of_lines = transfer.memory.image.as_ref().is_some_and(|shape| shape.kind == MEM_OBJECT_IMAGE1D_ARRAY);
@@ -31,7 +31,7 @@ pub(crate) fn pitches(transfer: &Transfer) -> [usize; 2] {
     }
 }
 
-/// Enqueues a transfer and, if the program waits, waits.
+/// Enqueues a transfer and, if it is blocking, waits.
 pub(crate) fn run(
     transfer: &Transfer,
     order: PendingCommand,

@@ -1,4 +1,4 @@
-//! Writes that are sent at once: their data in a block, or with their messages.
+//! Writes that are sent at once: with their data in a block, or inside their messages.
 #![expect(unsafe_code, reason = "reads the memory that programs name")]
 
 use katydid_opencl_sys::Code;
@@ -10,7 +10,7 @@ use crate::process::session;
 use crate::transfers::blocks;
 use crate::transfers::transfer::Transfer;
 
-/// Sends a write at once, which is the first of its command or not, and the last or not.
+/// Sends a write at once; the flags say whether it is the first and the last of its command.
 ///
 /// # Safety
 ///

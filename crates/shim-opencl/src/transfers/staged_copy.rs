@@ -1,8 +1,9 @@
-//! Copies through the staging area, where the program and its worker share one: the driver reads from its pieces and writes
-//! to them, so bytes are copied once on either side, and both sides copy at the same time.
+//! Copies through the staging area that program and worker share. The driver reads from its pieces and writes to them. So bytes
+//! are copied once on either side, and both sides copy at the same time.
 //!
-//! What travels so is cut into parts, in queues that keep their order: the last part's event is then that of the whole, and no
-//! command of another thread comes between them ([`PendingCommand::alone`]). A command whose times are kept is not cut ([`crate::transfers::blocks`]).
+//! Such a copy is split into parts, in in-order queues. The last part's event is then that of the whole, and no command of
+//! another thread comes between the parts ([`PendingCommand::alone`]). A command with recorded times is not split
+//! ([`crate::transfers::blocks`]).
 #![expect(unsafe_code, reason = "reads and writes the memory that programs name")]
 
 use std::ops::RangeInclusive;
@@ -28,19 +29,19 @@ use crate::process::session;
 use crate::transfers::send;
 use crate::transfers::transfer::Transfer;
 
-/// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MAX_IN_FRAME_BYTES`].
+/// Number of parts of a copy, so that both sides work at once, unless parts would be smaller than [`MAX_IN_FRAME_BYTES`].
 const PIECES_PER_COPY: usize = 8;
-/// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
+/// Bytes of a part of a write. Writes wait for no part, so small parts cost little, and the device starts after the first.
 const WRITE_PIECE_BYTES: RangeInclusive<usize> = MAX_IN_FRAME_BYTES..=2 << 20;
-/// Bytes of a part of a read. One part is copied while others come, but each is waited for, in which time a core copies
-/// half a MiB.
+/// Bytes of a part of a read. One part is copied while others arrive. But each takes a wait, during which a core copies half a
+/// MiB.
 const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
-/// Parts of a read that are under way, besides those that threads copy.
+/// Most parts of a read in flight, besides those that threads copy.
 const MAX_PIECES_IN_FLIGHT: usize = 3;
-/// How long a write waits for a piece before it travels otherwise.
+/// How long a write waits for a piece before it is sent another way.
 const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The staging area, if a transfer may travel through it.
+/// Returns the staging area, if a transfer may use it.
 fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let queue = &order.queue;
     let can = transfer.rows.len() > MAX_IN_FRAME_BYTES && queue.is_in_order();
@@ -48,12 +49,12 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
     Ok(session::staging()?.filter(|_| can && is_whole))
 }
 
-/// Bytes of each part but the last, within the bounds.
+/// Returns the bytes of each part but the last, within the bounds.
 fn part(size: usize, bounds: &RangeInclusive<usize>) -> usize {
     (size / PIECES_PER_COPY).next_multiple_of(PAGE_BYTES).clamp(*bounds.start(), *bounds.end())
 }
 
-/// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
+/// Splits a transfer into parts of about `each` bytes, in order, none larger than a piece; `None` if a row is larger than that.
 fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
     let areas = if transfer.form == BUFFER_RUN {
         stretches(&transfer.extent, &transfer.rows, each)
@@ -63,7 +64,7 @@ fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
     Some(areas.into_iter().map(|(extent, rows)| Transfer { extent, rows, ..transfer.clone() }).collect())
 }
 
-/// The parts of a run: its stretches.
+/// Splits a run into contiguous stretches.
 fn stretches(extent: &TransferExtent, rows: &Rows, each: usize) -> Vec<(TransferExtent, Rows)> {
     let stretch = |at: usize| {
         let length = each.min(rows.len() - at);
@@ -72,7 +73,7 @@ fn stretches(extent: &TransferExtent, rows: &Rows, each: usize) -> Vec<(Transfer
     (0..rows.len()).step_by(each).map(stretch).collect()
 }
 
-/// The parts of a box: whole slices, or rows of one slice.
+/// Splits a box into whole slices, or into rows of one slice.
 fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(TransferExtent, Rows)>> {
     let slice = rows.width * rows.rows;
     let (most_rows, most_slices) =
@@ -90,8 +91,8 @@ fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(Trans
     (rows.width <= STAGING_PIECE_BYTES).then(|| places.map(part).collect())
 }
 
-/// Enqueues a write in parts; false if it is to be done in another way: there is no piece, or another thread of the queue could
-/// come between the parts.
+/// Enqueues a write in parts. Returns false if the caller must write in another way: no piece is free, or a command of another
+/// thread could come between the parts.
 ///
 /// # Safety
 ///
@@ -99,12 +100,13 @@ fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(Trans
 pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking: bool) -> Result<bool, Code> {
     let Some(staging) = staging(transfer, order)? else { return Ok(false) };
     let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE_PIECE_BYTES)) else { return Ok(false) };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     order.alone(|| unsafe { write_parts(staging, parts, order, blocking) }).unwrap_or(Ok(false))
 }
 
-/// Writes the first part, then by several threads what lies between, and at last the last one, which has the event: one core
-/// copies slower than a device takes. What finds no piece is sent in another way; false if that is all of it, and nothing was sent.
+/// Writes the first part, then the middle ones on several threads, and finally the last one, which has the event: one core copies
+/// slower than a device. Parts without a piece are sent another way. Returns false if nothing was sent because even the first
+/// part found no piece.
 ///
 /// # Safety
 ///
@@ -116,12 +118,12 @@ unsafe fn write_parts(
     blocking: bool,
 ) -> Result<bool, Code> {
     let piece_for = |part: &Transfer| take(staging, order, (part.rows.len(), blocking));
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let put = |piece, part: &Transfer, ends| unsafe { put(staging, (piece, part), order, ends) };
     let last = parts.len() - 1;
     let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
     put(piece, &parts[0], (true, last == 0))?;
-    // The next part that no thread has, and where they end for now: before the last one, or at one that found no piece.
+    // The range of unclaimed parts. It ends before the last part, or at a part that found no piece.
     let open = Mutex::new(1..last);
     let claim = || -> Result<Option<(StagingPiece, &Transfer)>, Code> {
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,11 +155,11 @@ unsafe fn write_parts(
         }
         _ => {}
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { send_last_parts(joined(parts.split_off(next)), order).map(|()| true) }
 }
 
-/// Writes one part, by a piece that was taken for it; whether it is the first, and the last, of its command.
+/// Writes one part through its piece; the flags say whether it is the first and the last of its command.
 ///
 /// # Safety
 ///
@@ -175,7 +177,7 @@ unsafe fn put(
     let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
     let (queue, memory, staged) = (order.queue(), part.memory.base.id, STAGED_IN_PIECE + piece.number());
     let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
-    // The first says whether there is anything wrong; an event has to be there when the program has it.
+    // The first part shows errors; an event must exist in the worker before the program has it.
     if (!is_first && event == 0) || part.is_sure(order) {
         return session::enqueue(&message);
     }
@@ -184,20 +186,20 @@ unsafe fn put(
     Ok(())
 }
 
-/// Sends the last parts of a write, of which others are on their way.
+/// Sends the last parts of a write whose other parts were sent already.
 ///
 /// # Safety
 ///
 /// Their rows are readable.
 unsafe fn send_last_parts(parts: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
     for (number, part) in parts.iter().enumerate() {
-        // SAFETY: handed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { send::send(part, order, (false, number + 1 == parts.len()))? };
     }
     Ok(())
 }
 
-/// Parts that follow each other, runs as one.
+/// Joins consecutive parts; runs become one.
 fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
     match &parts[..] {
         [first, .., last] if first.form == BUFFER_RUN => {
@@ -209,21 +211,21 @@ fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
     }
 }
 
-/// A part of a read that is under way.
+/// A part of a read in flight.
 struct ReadPart {
     piece: StagingPiece,
     read_number: u64,
     rows: Rows,
 }
 
-/// The pieces of one read: taken before it begins, since no thread may wait for one in the middle.
+/// The pieces of one read: taken before it begins, since it must not wait for one halfway.
 struct ReadPieces<'a> {
     staging: &'a Staging,
     pieces: Vec<StagingPiece>,
 }
 
 impl<'a> ReadPieces<'a> {
-    /// Takes at most `most` pieces, of `each` bytes each.
+    /// Takes at most `most` pieces of `each` bytes.
     fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
         Self { staging, pieces: (0..most).map_while(|_| staging.try_take(each)).collect() }
     }
@@ -235,10 +237,11 @@ impl Drop for ReadPieces<'_> {
     }
 }
 
-/// Reads and waits; false if it may not travel so, no piece is free, or another thread of the queue could come between the parts.
+/// Reads and waits. Returns false if the transfer may not use the area, no piece is free, or a command of another thread could
+/// come between the parts.
 ///
-/// The first part is waited for before others are begun: from then on nothing keeps them but the driver's copies, so that other
-/// threads do not wait for long ([`PendingCommand::alone`]).
+/// The read waits for the first part before it begins others. From then on only the driver's copies take time, so other threads
+/// do not wait for long ([`PendingCommand::alone`]).
 ///
 /// # Safety
 ///
@@ -255,18 +258,18 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
         return Ok(false);
     };
     let read_part = begin(*piece, first, order, (true, later_parts.is_empty()))?;
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     unsafe { fetch_part(staging, &read_part)? };
     if later_parts.is_empty() {
         return Ok(true);
     }
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let read = order.alone(|| unsafe { read_after_first(staging, later_parts, order, (&pieces, &helpers)) });
     read.map_or(Ok(false), |read| read.map(|()| true))
 }
 
-/// Reads all parts but the first. This thread begins them in their order, and others copy what has arrived: one core
-/// copies slower than a device reads.
+/// Reads all parts but the first. This thread begins them in order, and others copy what has arrived: one core copies slower than
+/// a device reads.
 ///
 /// # Safety
 ///
@@ -282,11 +285,11 @@ unsafe fn read_after_first(
         let _ = give.send(*piece);
     }
     let read_parts = Mutex::new(read_parts);
-    // Fetches parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
+    // Fetches all parts. After an error it still waits for the others, since drivers write to their pieces.
     let fetch_all = || {
         let mut outcome = Ok(());
         while let Some(part) = next(&read_parts) {
-            // SAFETY: handed on.
+            // SAFETY: guaranteed by the caller.
             outcome = outcome.and(unsafe { fetch_part(staging, &part) });
             let _ = give.send(part.piece);
         }
@@ -297,7 +300,7 @@ unsafe fn read_after_first(
         let mut outcome = Ok(());
         for (number, part) in parts.iter().enumerate() {
             if help.is_empty() && outcome.is_ok() {
-                // SAFETY: handed on.
+                // SAFETY: guaranteed by the caller.
                 outcome = unsafe { fetch_if_full(staging, (&read_parts, &free, &give)) };
             }
             let is_last = number + 1 == parts.len();
@@ -319,12 +322,12 @@ unsafe fn read_after_first(
     })
 }
 
-/// The next part that was begun; none when there will be no more.
+/// Returns the next part that was begun; `None` when there are no more.
 fn next(read_parts: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
     read_parts.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// Fetches the oldest part if no piece is free, by a thread that does everything itself.
+/// Fetches the oldest part if no piece is free; for a thread that works without helpers.
 ///
 /// # Safety
 ///
@@ -338,13 +341,13 @@ unsafe fn fetch_if_full(
         return Ok(());
     }
     let Some(part) = next(read_parts) else { return Ok(()) };
-    // SAFETY: handed on.
+    // SAFETY: guaranteed by the caller.
     let outcome = unsafe { fetch_part(staging, &part) };
     let _ = give.send(part.piece);
     outcome
 }
 
-/// Begins to read a part, which may be the first or the last.
+/// Begins to read a part; the flags say whether it is the first and the last.
 fn begin(
     piece: StagingPiece,
     part: &Transfer,
@@ -365,7 +368,7 @@ fn begin(
     Ok(read_part)
 }
 
-/// Waits for a part, and copies it to its place.
+/// Waits for a part, and copies it to its target.
 ///
 /// # Safety
 ///
@@ -381,8 +384,8 @@ unsafe fn fetch_part(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
     copied.map_err(|error| session::fail("a copy", &error))
 }
 
-/// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
-/// very thread is to do later, so no thread waits for them for long.
+/// Returns a free piece for a write; `None` if the program does not wait, or others hold all pieces. Those may wait for what this
+/// thread does later, so the wait is short.
 fn take(
     staging: &Staging,
     order: &PendingCommand,
@@ -390,7 +393,7 @@ fn take(
 ) -> Result<Option<StagingPiece>, Code> {
     let mut piece = staging.try_take(length);
     if piece.is_none() && waits {
-        // What the queue holds back is begun.
+        // Starts commands that the queue holds back.
         session::enqueue(&kdclFlush { queue: order.queue() })?;
         let start = Instant::now();
         while piece.is_none() && start.elapsed() < PIECE_TIMEOUT {
@@ -415,7 +418,7 @@ mod tests {
         assert!(part((3 << 20) + 17, &WRITE_PIECE_BYTES).is_multiple_of(PAGE_BYTES));
     }
 
-    /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.
+    /// Returns the number of bytes in the parts, and checks that extents and rows have the same lengths.
     fn covered(parts: &[(TransferExtent, Rows)], element: u64) -> usize {
         parts.iter().for_each(|(extent, rows)| assert_eq!(extent.bytes(element), Some(rows.len() as u64)));
         parts.iter().map(|(_, rows)| rows.len()).sum()
@@ -437,7 +440,7 @@ mod tests {
         assert_eq!((covered(&parts, 1), parts.len()), (3200, 3));
         assert_eq!((parts[1].0.origin, parts[1].0.region, parts[1].1.start), ([1, 2, 5], [64, 10, 2], 4096 + 4000));
         assert_eq!((parts[2].0.region, parts[2].0.row, parts[2].1.slices), ([64, 10, 1], 70, 1));
-        // A slice that is larger than a piece; elements of 16 bytes.
+        // A slice that is larger than a piece; elements have 16 bytes.
         let (width, high) = (1 << 20, 9);
         let extent =
             TransferExtent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };

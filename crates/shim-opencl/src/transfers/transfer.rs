@@ -1,4 +1,4 @@
-//! What is to be transferred: a part of a memory object, and the program's memory for it.
+//! A transfer: a part of a memory object, and the program's memory for it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// The transfer, if the object allows the program such a one.
+    /// Returns the transfer, if the object allows the program this direction.
     pub(crate) fn allowed(self, direction: Direction) -> Result<Self, Code> {
         if SVM_RANGES.leaves_pages(self.rows.start, self.rows.reach()) {
             return Err(Code::INVALID_VALUE);
@@ -31,19 +31,19 @@ impl Transfer {
         self.memory.allows(direction).map(|()| self)
     }
 
-    /// The bytes of the command's message so far: the waits, the extent.
+    /// Returns the arguments of the command's message so far: the waits, the extent.
     pub(crate) fn arguments(&self, order: &PendingCommand) -> Vec<u8> {
         let mut bytes = order.arguments();
         self.extent.put(&mut bytes);
         bytes
     }
 
-    /// Whether the driver's word of a write need not be waited for.
+    /// Returns whether a write need not wait for the driver's reply.
     pub(crate) fn is_sure(&self, order: &PendingCommand) -> bool {
         let memory = &self.memory;
         match self.form {
             BUFFER_RUN => memory.is_sure(order, self.extent.origin[0], self.extent.region[0]),
-            // Its end and its pitches were looked at when it was made.
+            // Its end and its pitches were checked when it was made.
             BUFFER_BOX => memory.is_sure(order, 0, 1),
             _ => {
                 let images = [memory.image_kind(), None];
@@ -53,7 +53,7 @@ impl Transfer {
         }
     }
 
-    /// The driver has accepted a write.
+    /// Records that the driver has accepted a write.
     pub(crate) fn accepted(&self, order: &PendingCommand) {
         self.memory.accepted(order);
         if let Some(image) = self.memory.image_kind() {
@@ -61,7 +61,7 @@ impl Transfer {
         }
     }
 
-    /// The bytes of a message that waits for no events.
+    /// Returns the arguments of a message that waits for no events.
     pub(crate) fn alone(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(128);
         lists::put::<u32>(&mut bytes, &[]);

@@ -1,9 +1,9 @@
-//! Copies of buffers that lie in the worker's zero-copy area, in memory that the program sees: the queue only orders the copy,
-//! and the bytes are copied once, by threads of the program, as a driver in its own process would copy them.
+//! Copies of buffers in the worker's zero-copy area, which the program maps. The queue only orders the copy. Threads of the
+//! program copy the bytes once, as a driver in its own process would.
 //!
-//! The rule: no command of the queue comes between the copy's command and the end of the copy. Natively none can, as they come
-//! after it; so here no other thread enqueues anything meanwhile ([`PendingCommand::alone`]). Where one has since the copy was begun, or
-//! the bytes do not lie there any more, they are copied once more, in another way.
+//! No command of the queue may come between the copy's command and the end of the copy. Natively none can, as they come after it;
+//! so here no other thread enqueues anything meanwhile ([`PendingCommand::alone`]). If one has since the copy began, or the bytes
+//! have moved, they are copied again in another way.
 #![expect(unsafe_code, reason = "copies between memory that programs name and the worker's")]
 
 use std::sync::atomic::Ordering;
@@ -19,11 +19,11 @@ use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
-/// The largest copy, in bytes, that is left to a reply, which brings so few bytes as soon.
+/// The largest copy, in bytes, that goes in a reply instead: it takes no longer for so few.
 const MAX_REPLY_COPY_BYTES: usize = 128 << 10;
 
-/// The memory that both have, if a copy may be one of this kind: what the program learns of the command is that the call
-/// returns.
+/// Returns the shared memory, if a copy may be of this kind: the return of the call must be all that the program learns of the
+/// command.
 fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let memory = &transfer.memory;
     let is_there =
@@ -35,17 +35,17 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
     Ok(session::staging()?.filter(|_| is_there && can))
 }
 
-/// Where the worker has the bytes of a transfer, and when.
+/// Where the worker has the bytes of a transfer, and at which time.
 struct Location {
     /// Offset and length in the zero-copy area.
     range: (u64, usize),
-    /// As [`Staging::fill`] takes them.
+    /// As [`Staging::fill`] takes it.
     absences: u64,
     epoch: u32,
 }
 
-/// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie in the zero-copy area. Of a write,
-/// the first byte goes with it.
+/// Waits until the command of a copy has ended. Returns `None`, with nothing enqueued, if the bytes do not lie in the zero-copy
+/// area. A write sends its first byte along.
 fn locate(
     staging: &Staging,
     transfer: &Transfer,
@@ -66,7 +66,7 @@ fn locate(
     Ok(None)
 }
 
-/// Copies and waits; false if that is to be done in another way.
+/// Copies and waits; returns false if the caller must copy in another way.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let Some(Location { range, absences, epoch }) = locate(staging, transfer, order, first)? else {
         return Ok(false);
     };
-    // SAFETY: the rows are as the contract says; in the zero-copy area there are as many bytes.
+    // SAFETY: the rows are as the contract says; the zero-copy area has as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
     let copied = order.alone(|| match direction {
         Direction::In => staging.look(absences, range, |from| moves(from.expose_provenance())),

@@ -1,4 +1,4 @@
-//! Modules, libraries, launches, and what a fault leaves behind.
+//! Modules, libraries, launches, and the state after a fault.
 
 use super::*;
 use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, function_attribute};
@@ -118,7 +118,7 @@ fn a_fault_sticks_to_its_context_and_to_no_other() {
         let (function, mut nowhere) = (function(module(), c"poke"), 0);
         // SAFETY: addresses by value, and locals.
         unsafe {
-            // Reserved and not mapped, so that no other test can have memory there meanwhile.
+            // Reserved and not mapped, so that no other test can get memory there meanwhile.
             ok(cuMemAddressReserve(&mut nowhere, 2 << 20, 0, 0, 0));
             ok(poke(function, nowhere));
             assert_eq!(cuCtxSynchronize(), CUresult::ERROR_ILLEGAL_ADDRESS);

@@ -1,4 +1,4 @@
-//! Linking, options of compilation, and what is said of code that is wrong; codes are those of driver 580.
+//! Links, compiler options, and the logs for wrong code. Codes are those of driver 580.
 
 use super::*;
 use katydid_cuda_sys::{CUfunction, CUjit_option, CUlinkState, CUmodule, jit_input, jit_option};
@@ -110,7 +110,7 @@ fn a_failed_link_reports_its_code_and_log() {
     assert_eq!(failed.complete().err(), Some(CUresult::ERROR_INVALID_IMAGE));
 }
 
-/// What loading a text comes to, and the error log.
+/// Returns the code of loading a text, and the error log.
 fn load(text: &str) -> (CUresult, String) {
     let (mut log, text) = ([0_u8; 300], std::ffi::CString::new(text).unwrap());
     let mut kinds = [jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES];

@@ -13,7 +13,7 @@ fn managed(size: usize) -> u64 {
     address
 }
 
-/// The first number that an attribute of a range gives.
+/// Returns the first number of a range attribute.
 fn range(address: u64, length: usize, attribute: u32) -> i32 {
     let mut value = -7777;
     // SAFETY: a local of 4 bytes.

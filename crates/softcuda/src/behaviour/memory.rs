@@ -1,4 +1,4 @@
-//! Memory, copies, fills, and what is known of addresses.
+//! Memory, copies, fills, and queries about addresses.
 
 use super::*;
 use katydid_cuda_sys::{CUDA_MEMCPY2D, memory_type, pointer_attribute};

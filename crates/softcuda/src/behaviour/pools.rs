@@ -105,7 +105,7 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
         let elsewhere = from(pool, 4096, second);
         assert_ne!(elsewhere, block);
         assert_eq!(from(pool, 4000, first), block);
-        // The old work still has its place, although it was freed and given out again before the work's turn.
+        // The old work still has its memory, although that was freed and reused before the work ran.
         ok(cuMemsetD8Async(block, 2, 4000, first));
         gate.open();
         ok(cuStreamSynchronize(first));

@@ -1,4 +1,4 @@
-//! Clusters of a launch: which one it gets, and how many of them the device holds, as an H200 with driver 580 has it.
+//! Clusters: the cluster of a launch, and how many clusters the device holds, as on an H200 with driver 580.
 
 use katydid_driver_rules::cluster::{self, Cluster, ClusterLimits, MAX_CLUSTER_BLOCKS};
 use katydid_ptx_exec::Kernel;
@@ -6,12 +6,12 @@ use katydid_ptx_exec::Kernel;
 use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 
-/// Most blocks that a cluster of a kernel may have by what has been set on it.
+/// Returns the most blocks that a kernel's cluster may have with its settings.
 fn most(settings: &FunctionSettings) -> u32 {
     cluster::most(settings.allows_large_clusters())
 }
 
-/// The cluster of a launch.
+/// Settles the cluster of a launch.
 pub(crate) fn of_launch(
     requested: Option<Cluster>,
     grid: [u32; 3],
@@ -26,15 +26,15 @@ pub(crate) fn of_launch(
     limits.of_launch(requested, grid)
 }
 
-/// How many clusters the device holds at once when it holds `blocks` blocks of them: at least one, whatever their size, as
-/// their blocks take turns.
+/// Returns how many clusters the device holds at once if it holds `blocks` of their blocks. Blocks take turns, so it holds at
+/// least one cluster of any size.
 pub(crate) fn active(cluster: Option<Cluster>, blocks: u32) -> u32 {
     let Some(cluster) = cluster else { return 0 };
     let size: u32 = cluster.iter().product();
     if blocks == 0 { 0 } else { (blocks / size.max(1)).max(1) }
 }
 
-/// The largest cluster that a kernel can have when the device holds `blocks` blocks of it.
+/// Returns the largest cluster of a kernel if the device holds `blocks` of its blocks.
 pub(crate) fn potential(settings: &FunctionSettings, blocks: u32) -> u32 {
     if blocks == 0 { 0 } else { most(settings) }
 }

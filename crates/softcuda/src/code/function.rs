@@ -1,4 +1,4 @@
-//! Functions of modules: what they need, and what has been set on them.
+//! Functions of modules: their needs and their settings.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::process::attributes::{COMPUTE_CAPABILITY, MAX_BLOCK_SHARED_BYTES};
 use crate::process::handles::{Registry, new_handle};
 use crate::process::state;
 
-/// The value of a function attribute.
+/// Returns the value of a function attribute.
 pub(crate) fn attribute(kernel: &Kernel, settings: &FunctionSettings, attribute: u32) -> Outcome<i32> {
     let unsigned = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     Ok(match attribute {
@@ -40,7 +40,7 @@ pub(crate) fn attribute(kernel: &Kernel, settings: &FunctionSettings, attribute:
     })
 }
 
-/// Changes a function attribute; those that are facts of the code cannot be set.
+/// Changes a function attribute. Attributes that are facts of the code cannot be set.
 pub(crate) fn set_attribute(kernel: &Kernel, settings: &FunctionSettings, attribute: u32, value: i32) -> Outcome {
     let within = |most: i32| if (0..=most).contains(&value) { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) };
     match attribute {
@@ -72,11 +72,11 @@ pub(crate) struct Function {
     pub(crate) context_id: u64,
     /// Decoded code of the kernel.
     pub(crate) kernel: Arc<Kernel>,
-    /// Its name, as C wants it.
+    /// Its name, as a C string.
     pub(crate) name: CString,
-    /// What has been set on it.
+    /// Its settings.
     pub(crate) settings: Arc<FunctionSettings>,
-    /// What was set on it for launches of the old style.
+    /// Its settings for launches of the old style.
     pub(crate) old: Mutex<OldLaunch>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn forget(module: usize) {
     FUNCTIONS.remove_if(|function| function.module == module);
 }
 
-/// The function behind a handle. A kernel of a library is none.
+/// Returns the function behind a handle. The kernel of a library is not one.
 pub(crate) fn resolve(handle: CUfunction) -> Outcome<Arc<Function>> {
     state::ready()?;
     FUNCTIONS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)

@@ -1,7 +1,8 @@
-//! Options of a compilation: two arrays, kinds and values, some of which are answers.
+//! Options of a compilation: two arrays, of kinds and of values, and some values are outputs.
 //!
-//! A value is a `void *` slot that holds small numbers in itself. Logs, times and the number of threads are answered, and
-//! registers limited; the rest is checked as the real driver checks it, and then a hint to a compiler that is not there.
+//! A value is a `void *` slot that holds small numbers itself. Logs, times and the number of threads are answered, and registers
+//! are limited. The other options are checked as the real driver checks them. Otherwise they are hints to a compiler that does
+//! not exist here.
 
 #![expect(unsafe_code, reason = "options are arrays and buffers of the caller")]
 
@@ -17,23 +18,23 @@ use crate::code::occupancy::most_registers;
 use crate::ffi::{Outcome, unsupported};
 use crate::process::attributes::COMPUTE_CAPABILITY;
 
-/// Kinds of driver 13.0 are below this.
+/// Kinds of driver 13.0 are below this number.
 const OPTION_KINDS: u32 = 35;
 
 /// Architectures that `TARGET` may name, the device's among them.
 const TARGET_ARCHITECTURES: [usize; 22] =
     [30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120];
 
-/// Added to a target for the features of that architecture alone, as in `CU_TARGET_COMPUTE_90A`.
+/// Added to a target for the features of one architecture alone, as in `CU_TARGET_COMPUTE_90A`.
 const ARCHITECTURE_FEATURES: usize = 0x10000;
 
 /// The caller's arrays of JIT options and their values.
 pub(crate) struct Options {
-    /// What each option is.
+    /// Kind of each option.
     kinds: Vec<CUjit_option>,
-    /// Where its value is; as many as there are kinds.
+    /// Values of the options, as many as there are kinds.
     values: *mut *mut c_void,
-    /// Bytes of the buffers for both logs, info and error: their slots hold what was written later.
+    /// Capacities of the info and error log buffers. Their slots hold the number of written bytes later.
     rooms: [usize; 2],
 }
 
@@ -41,12 +42,12 @@ pub(crate) struct Options {
 unsafe impl Send for Options {}
 
 impl Options {
-    /// Copies the kinds; the values stay where they are, to be answered in.
+    /// Copies the kinds. The values stay in the caller's memory, for the outputs.
     ///
     /// # Errors
     ///
-    /// 1 for a kind or value that the driver does not take, 300 for another device, 218 for optimised code that is to be
-    /// debugged.
+    /// 1 for a kind or value that the driver does not accept, 300 for another device, 218 for optimised code with debug
+    /// information.
     ///
     /// # Safety
     ///
@@ -68,7 +69,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Refuses what the driver refuses.
+    /// Refuses a value that the driver refuses.
     fn check(&self, kind: CUjit_option) -> Outcome {
         let number = self.value(kind).map_or(0, |value| value.addr());
         let device = (COMPUTE_CAPABILITY.0 * 10 + COMPUTE_CAPABILITY.1) as usize;
@@ -92,25 +93,25 @@ impl Options {
         if wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// The place of an option's value, if the caller gave the option.
+    /// Returns the slot of an option's value, if the caller gave the option.
     fn slot(&self, kind: CUjit_option) -> Option<*mut *mut c_void> {
         let at = self.kinds.iter().position(|other| *other == kind)?;
         // SAFETY: `at` is below the number of entries of both arrays.
         Some(unsafe { self.values.add(at) })
     }
 
-    /// Value of the option of this kind; none if it was not given.
+    /// Returns the value of the option of this kind, if it was given.
     fn value(&self, kind: CUjit_option) -> Option<*mut c_void> {
         // SAFETY: a slot of the caller's array.
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })
     }
 
-    /// What the options tell a compilation.
+    /// Returns the settings of these options for a compilation.
     pub(crate) fn compilation(&self) -> Compilation {
         Compilation { max_registers: self.max_registers(), contracts: self.contracts() }
     }
 
-    /// Whether products and sums are contracted: not without optimisation, which debugging rules out as well.
+    /// Returns whether products and sums are contracted. They are not without optimisation, which debugging rules out too.
     fn contracts(&self) -> Option<bool> {
         if self.is_debugged() {
             return Some(false);
@@ -118,24 +119,24 @@ impl Options {
         self.value(id::OPTIMIZATION_LEVEL).map(|level| level.addr() as u32 != 0)
     }
 
-    /// Whether the program wants to debug its kernels.
+    /// Returns whether the program wants to debug its kernels.
     fn is_debugged(&self) -> bool {
         self.value(id::GENERATE_DEBUG_INFO).is_some_and(|value| value.addr() as u32 != 0)
     }
 
-    /// Most registers of a thread, by their number or by how many threads a block is to have.
+    /// Returns the register limit of a thread, set directly or by the threads that a block needs.
     fn max_registers(&self) -> Option<u32> {
         let number = |kind| self.value(kind).map(|value| value.addr() as u32).filter(|number| *number > 0);
         let by_threads = number(id::THREADS_PER_BLOCK).map(most_registers);
         number(id::MAX_REGISTERS).into_iter().chain(by_threads).min()
     }
 
-    /// Whether the program wants to hear what became of its code.
+    /// Returns whether the program wants details about its code.
     pub(crate) fn is_verbose(&self) -> bool {
         self.value(id::LOG_VERBOSE).is_some_and(|value| value.addr() as u32 != 0)
     }
 
-    /// Answers the threads that code is made for: whole warps.
+    /// Writes the number of threads that code is made for: whole warps.
     fn answer_threads(&self) {
         if let Some(slot) = self.slot(id::THREADS_PER_BLOCK) {
             // SAFETY: a slot of the caller's array.
@@ -146,7 +147,7 @@ impl Options {
         }
     }
 
-    /// Answers the time that loading took.
+    /// Writes the time that loading took.
     pub(crate) fn answer_time(&self, time: Duration) {
         if let Some(slot) = self.slot(id::WALL_TIME) {
             let bits = (time.as_secs_f32() * 1e3).to_bits();
@@ -161,7 +162,7 @@ impl Options {
         self.answer_log((id::ERROR_LOG_BUFFER, id::ERROR_LOG_BUFFER_SIZE_BYTES), self.rooms[1], error);
     }
 
-    /// Writes what fits of `text` with its NUL, and the number of bytes into the size's slot.
+    /// Writes as much of `text` as fits, with its NUL, and the number of bytes into the size's slot.
     fn answer_log(&self, (buffer, size): (CUjit_option, CUjit_option), capacity: usize, text: &str) {
         let (Some(buffer), Some(slot)) = (self.value(buffer), self.slot(size)) else { return };
         if buffer.is_null() || capacity == 0 {

@@ -1,4 +1,4 @@
-//! Launches: checked as the real driver checks them, then run by the interpreter when their turn comes.
+//! Launches: checked as the real driver checks them, then run by the interpreter in stream order.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use crate::sync::stream::Stream;
 use crate::texture::object::{self, Bindings};
 use crate::texture::reference;
 
-/// What `hold` says instead of a stream for nodes of a graph.
+/// Stands for the stream of a graph's node in `hold`.
 const NO_STREAM: usize = 0;
 
 /// Geometry of a launch.
@@ -44,7 +44,7 @@ pub(crate) struct LaunchGeometry {
     pub(crate) shared: u32,
     /// All blocks are on the device at once.
     pub(crate) cooperative: bool,
-    /// The cluster that was asked for; once checked, the one that it gets.
+    /// The requested cluster; after the check, the actual one.
     pub(crate) cluster: Option<Cluster>,
 }
 
@@ -72,7 +72,7 @@ impl LaunchGeometry {
         Ok(())
     }
 
-    /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
+    /// Refuses a cooperative grid that the device cannot hold at once, which includes too much shared memory.
     fn check_together(&self, kernel: &Kernel, settings: &FunctionSettings, device: &Device) -> Outcome {
         let threads = rules::threads(self.block) as i32;
         let each = BlockNeeds::of(kernel, settings).blocks(threads, self.shared as usize)?;
@@ -80,37 +80,37 @@ impl LaunchGeometry {
     }
 }
 
-/// Whether attributes ask for a cooperative launch; the last such attribute counts.
+/// Returns whether attributes ask for a cooperative launch. The last such attribute counts.
 pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
     let cooperative = attributes.iter().rfind(|attribute| attribute.id == id::COOPERATIVE);
     cooperative.is_some_and(|attribute| attribute.value[0] as u32 != 0)
 }
 
 impl LaunchGeometry {
-    /// The launch of a kernel with packed parameters.
+    /// Returns the launch of a kernel with packed parameters.
     pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
         let Self { grid, block, shared, cooperative, cluster } = self;
         Launch { kernel, grid, block, dynamic_shared: shared, params, cooperative, cluster }
     }
 }
 
-/// What the attributes of `cuLaunchKernelEx` ask for beyond hints: events to be recorded behind the kernel.
+/// Returns what the attributes of `cuLaunchKernelEx` ask for beyond hints: events to record after the kernel.
 pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>>> {
     let mut events = Vec::new();
     for attribute in attributes {
         let word = attribute.value[0];
         match attribute.id {
-            // Recording such an event late, when the whole kernel is done, keeps every promise made by it.
+            // Such an event may be recorded late: when the whole kernel is done, all its promises hold.
             id::PROGRAMMATIC_EVENT | id::LAUNCH_COMPLETION_EVENT => {
                 let handle = std::ptr::with_exposed_provenance_mut(word as usize);
                 events.push(event::resolve(CUevent(handle))?);
             }
-            // Only launches that are captured can be changed from a device.
+            // A device can change only captured launches.
             id::DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUresult::ERROR_NOT_SUPPORTED),
             id::PREFERRED_SHARED_MEMORY_CARVEOUT if word as u32 > 100 => return Err(CUresult::ERROR_INVALID_VALUE),
-            // How a thread waits is a matter of streams.
+            // Only streams have a policy for waiting threads.
             id::SYNCHRONIZATION_POLICY => return Err(CUresult::ERROR_INVALID_VALUE),
-            // What is left of those of CUDA 13.0 are hints, or asks for nothing.
+            // The other attributes of CUDA 13.0 are hints, or ask for nothing.
             0..=14 | 16 => {}
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
@@ -118,14 +118,14 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
     Ok(events)
 }
 
-/// Puts a checked launch into `stream`.
+/// Submits a checked launch to `stream`.
 pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: LaunchGeometry, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
     let (launch, handle, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
     stream.submit(StreamJob::new(move |context| run_grid(context, handle, Grid::new(launch), references))).map(drop)
 }
 
-/// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
+/// Submits a launch that was saved as bytes to `stream`, whose context has its module.
 pub(crate) fn resume(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
     let context = stream.context()?;
     let grid = Grid::from_bytes(state, |name, fingerprint| {
@@ -161,7 +161,7 @@ fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, referen
     })
 }
 
-/// The code that sticks to the context after a fault.
+/// Returns the sticky error code of a fault.
 fn code_of(kind: FaultKind) -> CUresult {
     match kind {
         FaultKind::IllegalAddress(_) | FaultKind::StackOverflow => CUresult::ERROR_ILLEGAL_ADDRESS,
@@ -174,12 +174,12 @@ fn code_of(kind: FaultKind) -> CUresult {
     }
 }
 
-/// What running code reaches: the space, as its device and peers see it.
+/// The memory that running code reaches: the address space, as its device and peers see it.
 struct DeviceSpace<'context> {
     context: &'context Context,
     device: i32,
     peers: u32,
-    /// What texture and surface references stood for when the launch was submitted.
+    /// Bindings of texture and surface references at submission.
     references: Bindings,
 }
 
@@ -240,7 +240,7 @@ impl Host for DeviceSpace<'_> {
     }
 
     fn race(&self, race: &Race) {
-        /// Most races that are reported, each pair of lines of a kernel once.
+        /// Most reported races. Each pair of lines of a kernel counts once.
         const MAX_REPORTED_RACES: usize = 100;
         static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
         let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,10 @@
-//! Libraries: code without a context. Each context that uses one gets a module of it, at first use.
+//! Libraries: code without a context. Each context that uses a library gets a module of it at first use.
 //!
-//! Loading only copies the image; what is wrong with it shows when the first kernel is asked for, as in the real
-//! driver.
+//! Loading only copies the image. As in the real driver, its faults show when the first kernel is looked up.
 //!
-//! A kernel that a GPU would run, and that is refused for want of PTX, fails the context. Its program calls it by its name in
-//! the source: one that does not look at the answer would go on with results that were never computed. An image that a
-//! program loads by itself, and one without machine code for this device, is refused as on a GPU.
+//! A refusal for want of PTX fails the context if a GPU would run the kernel. The program calls that kernel by its name in the
+//! source. If it ignored the error, it would go on with results that were never computed. Other images are refused as on a GPU:
+//! those that a program loads by itself, and those without machine code for this device.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -29,7 +28,7 @@ pub(crate) struct Library {
     /// Handle that programs know the library by.
     pub(crate) handle: usize,
     code: Code,
-    /// Its kernels in the order of the text, once they have been asked for.
+    /// Its kernels in the order of the text, once a call has looked them up.
     kernels: OnceLock<Result<Vec<Arc<LibraryKernel>>, CUresult>>,
     /// Its modules, by the id of their context.
     modules: Mutex<HashMap<u64, Arc<Module>>>,
@@ -40,26 +39,26 @@ pub(crate) struct LibraryKernel {
     /// Handle that programs know the kernel by.
     pub(crate) handle: usize,
     library: Weak<Library>,
-    /// Its name, as C wants it.
+    /// Its name, as a C string.
     pub(crate) name: CString,
-    /// Facts about it; to run, each context has its own.
+    /// Its properties. To run it, each context has its own.
     pub(crate) kernel: Arc<Kernel>,
-    /// What has been set on it, by device.
+    /// Its settings, by device.
     settings: Mutex<HashMap<i32, Arc<FunctionSettings>>>,
 }
 
 /// Libraries that have not been unloaded.
 static LIBRARIES: Registry<Library> = Registry::new();
-/// Kernels of those libraries that have been asked for theirs.
+/// Kernels of those libraries that were looked up.
 static KERNELS: Registry<LibraryKernel> = Registry::new();
 
 impl Library {
-    /// The table, locked: also while a module is being loaded into it.
+    /// Locks the table, also while a module is loaded into it.
     fn modules(&self) -> MutexGuard<'_, HashMap<u64, Arc<Module>>> {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its module in `context`, loaded if that is the first use.
+    /// Returns its module in `context`, and loads it at first use.
     pub(crate) fn module(&self, context: &Context) -> Outcome<Arc<Module>> {
         // Held while loading, so that two threads do not both load.
         let mut modules = self.modules();
@@ -72,13 +71,13 @@ impl Library {
         Ok(module)
     }
 
-    /// Its kernels, in the order of the text.
+    /// Returns its kernels, in the order of the text.
     pub(crate) fn kernels(self: &Arc<Self>) -> Outcome<&[Arc<LibraryKernel>]> {
         let listed = self.kernels.get_or_init(|| {
             let kernels = self.look()?;
             Ok(kernels.into_iter().map(|kernel| self.list(kernel)).collect())
         });
-        // What the first use found counts in later contexts too.
+        // The result of the first use counts in later contexts too.
         listed.as_deref().map_err(|code| *code).inspect_err(|code| {
             if let Ok(context) = stack::usable() {
                 self.fail(&context, *code);
@@ -86,7 +85,7 @@ impl Library {
         })
     }
 
-    /// Makes the refusal of its code stick to `context`, if a GPU would run that code.
+    /// Makes a refusal of the code stick to `context`, if a GPU would run that code.
     fn fail(&self, context: &Context, code: CUresult) {
         if code == CUresult::ERROR_NO_BINARY_FOR_GPU && context.healthy().is_ok() && self.code.runs_on_gpus() {
             report(
@@ -96,7 +95,7 @@ impl Library {
         }
     }
 
-    /// The kernels of the module in the current context; without a usable one the code is decoded just to look at it.
+    /// Returns the kernels of the module in the current context. Without a usable context it decodes the code just for this.
     fn look(&self) -> Outcome<Vec<Arc<Kernel>>> {
         if let Ok(context) = stack::usable() {
             return Ok(self.module(&context)?.kernels().to_vec());
@@ -105,7 +104,7 @@ impl Library {
         Ok(looked_at.kernels().to_vec())
     }
 
-    /// Gives a kernel its handle, under which it stays until the library goes.
+    /// Gives a kernel its handle, which stays until the library is unloaded.
     fn list(self: &Arc<Self>, kernel: Arc<Kernel>) -> Arc<LibraryKernel> {
         let name = CString::new(kernel.name.as_str()).unwrap_or_default();
         let library = Arc::downgrade(self);
@@ -115,7 +114,7 @@ impl Library {
         listed
     }
 
-    /// The kernel called `name`; always the same handle.
+    /// Returns the kernel called `name`, always with the same handle.
     pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Outcome<Arc<LibraryKernel>> {
         let listed = self.kernels()?.iter().find(|kernel| kernel.kernel.name == name);
         listed.cloned().ok_or(CUresult::ERROR_NOT_FOUND)
@@ -123,18 +122,18 @@ impl Library {
 }
 
 impl LibraryKernel {
-    /// Its library, if that has not been unloaded.
+    /// Returns its library, unless that is unloaded.
     pub(crate) fn library(&self) -> Outcome<Arc<Library>> {
         self.library.upgrade().ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// Its function in `context`.
+    /// Returns its function in `context`.
     pub(crate) fn function(&self, context: &Context) -> Outcome<Arc<Function>> {
         let module = self.library()?.module(context)?;
         module.function_with(&self.kernel.name, |_| self.settings(context.device.ordinal))
     }
 
-    /// What has been set on it for a device.
+    /// Returns its settings for a device.
     pub(crate) fn settings(&self, device: i32) -> Arc<FunctionSettings> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(settings.entry(device).or_insert_with(|| FunctionSettings::for_kernel(&self.kernel)))
@@ -150,13 +149,13 @@ pub(crate) fn load(code: Result<Code, CodeRefusal>) -> Outcome<Arc<Library>> {
     Ok(library)
 }
 
-/// `cuLibraryUnload`: its kernels and modules end with it.
+/// `cuLibraryUnload`: ends its kernels and modules too.
 pub(crate) fn unload(handle: CUlibrary) -> Outcome {
     let library = LIBRARIES.remove(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     KERNELS.remove_if(|kernel| kernel.library.as_ptr() == Arc::as_ptr(&library));
     let modules = std::mem::take(&mut *library.modules());
     for module in modules.into_values() {
-        // The module of a context that has ended is gone already.
+        // The module is gone already if its context has ended.
         let _ = module::unload(module.handle);
     }
     Ok(())
@@ -174,7 +173,7 @@ pub(crate) fn resolve_kernel(handle: usize) -> Outcome<Arc<LibraryKernel>> {
     KERNELS.get(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// What a launch or an occupancy question names: a function of `context`, or a library's kernel, cast to one.
+/// Returns what a launch or an occupancy query names: a function of `context`, or a library's kernel cast to one.
 pub(crate) fn callable(handle: CUfunction, context: &Context) -> Outcome<(Arc<Kernel>, Arc<FunctionSettings>)> {
     match function::resolve(handle) {
         Ok(function) if function.context_id == context.id => {

@@ -1,9 +1,9 @@
-//! The linker of device code (`cuLink*`): takes texts from PTX, containers, objects and libraries, and makes one image.
+//! The linker of device code (`cuLink*`): makes one image of PTX texts from files, containers, objects and libraries.
 //!
-//! Each text is checked when it is added, and all of them together at the end; the image is what `cuModuleLoadData`
-//! takes. As with the real linker, a text that is refused is left out and linking can go on, but a name that is defined
-//! twice, machine code and LTO code fail all later calls. The registers of a thread are limited by the options
-//! of an input, of the linking, or of the compiler that made a container, whichever says something first.
+//! Each text is checked when it is added, and all of them together at the end. `cuModuleLoadData` takes the resulting image. As
+//! in the real linker, a refused text is left out and linking can go on. But a name that is defined twice, machine code and LTO
+//! code fail all later calls. The options of an input, of the link, or of the compiler that made a container limit the registers
+//! of a thread. The first of them that has a limit counts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,33 +18,33 @@ use crate::ffi::Outcome;
 use crate::process::attributes::COMPUTE_CAPABILITY;
 use crate::process::handles::{Registry, new_handle};
 
-/// One linking in progress.
+/// A link in progress.
 pub(crate) struct Linker {
     /// Handle that `cuLinkCreate` gave.
     pub(crate) handle: usize,
     state: Mutex<LinkerState>,
 }
 
-/// What has been added.
+/// The inputs and options of a link.
 #[derive(Default)]
 struct LinkerState {
-    /// Each with the options of its compilation.
+    /// Texts, each with its compiler options.
     texts: Vec<(String, Compilation)>,
-    /// The options of the linking.
+    /// Compiler options of the link.
     compilation: Compilation,
-    /// Who defined each name first.
+    /// The first input that defines each name.
     names: HashMap<String, String>,
     progress: LinkProgress,
-    /// The result; it lives as long as the state, for the program to read.
+    /// The image, which lives as long as the state, for the program to read.
     image: Option<Vec<u8>>,
-    /// Lines for the error log, of everything so far.
+    /// Lines of the error log so far.
     errors: String,
 }
 
-/// Linkings whose handle is alive.
+/// Links whose handle is alive.
 static LINKERS: Registry<Linker> = Registry::new();
 
-/// What is said of bytes that are no code in the form that they should have.
+/// Returns the refusal of bytes that are no code of the form that their kind requires.
 fn unrecognised(name: &str) -> CodeRefusal {
     CodeRefusal {
         code: CUresult::ERROR_INVALID_IMAGE,
@@ -73,12 +73,12 @@ impl Linker {
         self.state().add(kind, input)
     }
 
-    /// Makes the image: its first byte and its length.
+    /// Completes the image, and returns its first byte and its length.
     pub(crate) fn complete(&self) -> Outcome<(*const u8, usize)> {
         self.state().complete()
     }
 
-    /// What went wrong so far.
+    /// Returns the error log so far.
     pub(crate) fn errors(&self) -> String {
         self.state().errors.clone()
     }
@@ -105,7 +105,7 @@ impl LinkerState {
         })
     }
 
-    /// Puts a refusal into the log.
+    /// Adds a refusal to the log.
     fn log_refusal(&mut self, refusal: &CodeRefusal) -> CUresult {
         if !self.errors.is_empty() {
             self.errors.push('\n');
@@ -114,14 +114,14 @@ impl LinkerState {
         refusal.code
     }
 
-    /// PTX text, or a container with some: what is taken for the one is taken for the other.
+    /// Adds PTX text or a container with some. Both kinds of input accept both forms.
     fn add_image(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
         let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
         self.add_texts(&image, input)
     }
 
-    /// Machine code cannot be run; what this linker made before can be linked again.
+    /// Adds an image that this linker made before. Other machine code cannot run.
     fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
         let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
@@ -142,8 +142,9 @@ impl LinkerState {
         containers.into_iter().try_for_each(|data| self.add_image(&Input { data, ..*input }))
     }
 
-    /// Members without device code are left alone, and so are those with machine code alone: what is called of them is missed
-    /// by its name at the end. The library of the device runtime is such, and its functions are known here.
+    /// Adds the members that have PTX. Members without device code, or with machine code alone, are ignored. If code calls a
+    /// function of such a member, the final step reports its name. The device runtime's library is such a member, and the linker
+    /// knows its functions.
     fn add_library(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
         let members = members_of_library(data).map_err(|_| CodeRefusal {
@@ -157,7 +158,7 @@ impl LinkerState {
         })
     }
 
-    /// The texts of an image that suit the device, each checked for itself.
+    /// Adds the texts of an image that suit the device, each checked by itself.
     fn add_texts(&mut self, image: &ModuleImage<'_>, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let (major, minor) = COMPUTE_CAPABILITY;
         for ptx in image.ptx(Some(major * 10 + minor))? {
@@ -173,7 +174,7 @@ impl LinkerState {
     fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), CodeRefusal> {
         let target = target();
         match Program::load(&[text], &mut AddressOnlyMemory::default(), target) {
-            // Names of other texts are looked for at the end.
+            // The final step looks for names of other texts.
             Ok(_) | Err(LoadError::UnresolvedSymbol { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -207,7 +208,7 @@ impl LinkerState {
     }
 }
 
-/// What nothing at all is linked to.
+/// The text that stands for a link without inputs.
 const EMPTY_PTX: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 fn target() -> TargetDevice {
@@ -223,13 +224,13 @@ pub(crate) fn create(compilation: Compilation) -> Arc<Linker> {
     linker
 }
 
-/// The linking behind a handle.
+/// Returns the link behind a handle.
 pub(crate) fn resolve(handle: CUlinkState) -> Outcome<Arc<Linker>> {
     crate::process::state::ready()?;
     LINKERS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// `cuLinkDestroy`: the image goes with it.
+/// `cuLinkDestroy`: frees the image too.
 pub(crate) fn destroy(handle: CUlinkState) -> Outcome {
     LINKERS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

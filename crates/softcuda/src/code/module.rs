@@ -28,23 +28,23 @@ pub(crate) struct Module {
     /// Id of the context it was loaded into.
     pub(crate) context_id: u64,
     program: Program,
-    /// Where its variables lie.
+    /// Addresses of its variables.
     variables: Vec<u64>,
-    /// Functions that have been asked for, by name.
+    /// Functions that were looked up, by name.
     functions: Mutex<BTreeMap<String, Arc<Function>>>,
 }
 
-/// Modules that have not been unloaded, also those of libraries.
+/// Modules that have not been unloaded, including those of libraries.
 static MODULES: Registry<Module> = Registry::new();
 
-/// Puts variables into the memory of a context.
+/// Allocates variables in the memory of a context.
 struct Variables<'context> {
     context: &'context Context,
     addresses: Vec<u64>,
 }
 
 impl Variables<'_> {
-    /// Fills a place with zeroes: memory that was in use before may hold anything.
+    /// Fills memory with zeroes: reused memory may hold anything.
     fn clear(&self, at: u64, size: u64) -> Option<u64> {
         let span = AccessRange::reached(self.context, at, size, Access::ReadWrite).ok()?;
         transfer::fill(&span, &[0], size, 1, 0).ok()?;
@@ -67,23 +67,23 @@ impl GlobalMemory for Variables<'_> {
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
         let span = AccessRange::reached(self.context, address, bytes.len() as u64, Access::ReadWrite);
-        // What `allocate` gave is always there; a write outside of it is a defect that must not reach other memory.
+        // The memory from `allocate` is always there. A write outside of it is a bug, which must not reach other memory.
         let _ = span.and_then(|span| transfer::write(&span, bytes));
     }
 }
 
 impl Module {
-    /// The functions made so far, locked.
+    /// Locks the functions made so far.
     fn functions(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Function>>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The function called `name`; always the same handle.
+    /// Returns the function called `name`, always with the same handle.
     pub(crate) fn function(&self, name: &str) -> Outcome<Arc<Function>> {
         self.function_with(name, FunctionSettings::for_kernel)
     }
 
-    /// As [`Self::function`]; a new one gets the settings that `settings` gives.
+    /// Like [`Self::function`], but `settings` makes the settings of a new one.
     pub(crate) fn function_with(
         &self,
         name: &str,
@@ -103,22 +103,22 @@ impl Module {
         self.program.kernel(name).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// All kernels, in the order of the text.
+    /// Returns all kernels, in the order of the text.
     pub(crate) fn kernels(&self) -> &[Arc<Kernel>] {
         self.program.kernels()
     }
 
-    /// Address and size of the variable called `name`.
+    /// Returns address and size of the variable called `name`.
     pub(crate) fn global(&self, name: &str) -> Outcome<(u64, u64)> {
         self.program.global(name).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Address and size of the managed variable called `name`.
+    /// Returns address and size of the managed variable called `name`.
     pub(crate) fn managed(&self, name: &str) -> Outcome<(u64, u64)> {
         if self.program.is_managed(name) { self.global(name) } else { Err(CUresult::ERROR_NOT_FOUND) }
     }
 
-    /// Address of the texture or surface reference called `name`.
+    /// Returns the address of the texture or surface reference called `name`.
     pub(crate) fn reference(&self, name: &str, is_surface: bool) -> Outcome<u64> {
         let kind = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
         let is_one = self.program.reference(name) == Some(kind);
@@ -126,7 +126,7 @@ impl Module {
         variable.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// What a compiler's log says of the code: the needs of each kernel.
+    /// Describes the code for a compiler's log: the needs of each kernel.
     pub(crate) fn describe(&self) -> String {
         let line = |kernel: &Arc<Kernel>| {
             let KernelInfo { name, registers, static_shared, local_bytes, .. } = &***kernel;
@@ -156,13 +156,13 @@ fn release(addresses: &[u64]) {
     }
 }
 
-/// Takes the place, once, in which the variables of the first module would lie, where a test wants them elsewhere.
+/// Occupies, once, the memory in which the variables of the first module would lie. A test asks for this.
 fn displace(context: &Context) {
     static DISPLACED: Once = Once::new();
     DISPLACED.call_once(|| {
         let bytes = settings::displacement();
         if bytes > 0 {
-            // It goes with the context. Without the room nothing is displaced.
+            // The memory is freed with the context. Without room, nothing is displaced.
             let _ = allocation::allocate_aligned(context, bytes, 1);
         }
     });
@@ -186,7 +186,7 @@ pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, CodeRe
     Ok(module)
 }
 
-/// The modules of a context, those of its libraries among them.
+/// Returns the modules of a context, including those of its libraries.
 pub(crate) fn of_context(context: u64) -> Vec<Arc<Module>> {
     MODULES.all().into_iter().filter(|module| module.context_id == context).collect()
 }
@@ -202,7 +202,7 @@ pub(crate) fn unload(handle: usize) -> Outcome {
     MODULES.remove(handle).map(|module| module.end()).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// Ends the modules of an ended context; their variables are freed with the rest of its memory.
+/// Ends the modules of an ended context. Their variables are freed with the rest of its memory.
 pub(crate) fn forget(context: u64) {
     for module in MODULES.remove_if(|module| module.context_id == context) {
         function::forget(module.handle);

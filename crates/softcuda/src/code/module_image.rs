@@ -1,4 +1,4 @@
-//! Code as programs pass it: the PTX of an image that suits the device, and why there is none.
+//! Code as programs pass it: the PTX of an image that suits the device, or why there is none.
 
 #![expect(unsafe_code, reason = "an image is a bare pointer without a length")]
 
@@ -14,12 +14,12 @@ use crate::code::jit::Options;
 use crate::ffi::report;
 use crate::process::attributes::COMPUTE_CAPABILITY;
 
-/// Why code was refused: the code for the caller, and the text for its error log.
+/// Why code was refused: a code for the caller, and a text for its error log.
 #[derive(Clone, Debug)]
 pub(crate) struct CodeRefusal {
-    /// What the call gives.
+    /// Result of the call.
     pub(crate) code: CUresult,
-    /// What a log buffer gets.
+    /// Text for the log buffer.
     pub(crate) log: String,
 }
 
@@ -46,8 +46,8 @@ impl From<LoadError> for CodeRefusal {
 }
 
 impl CodeRefusal {
-    /// Says once on stderr what is missing in the software device or in the image: no caller of the driver shows the
-    /// log, and "invalid PTX" would send its reader to the wrong place.
+    /// Reports once on stderr what the software device or the image lacks. No caller of the driver shows the log, and "invalid
+    /// PTX" would mislead its reader.
     fn reported(self) -> Self {
         static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
         let telling = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
@@ -59,16 +59,16 @@ impl CodeRefusal {
     }
 }
 
-/// A copy of an image: the original may go when the call returns.
+/// A copy of an image: the caller may free the original after the call.
 pub(crate) struct Code {
     /// Bytes of the image in its flat form.
     image: Vec<u8>,
-    /// The options of the load, which go before those of the image.
+    /// Options of the load, which precede those of the image.
     compilation: Compilation,
 }
 
 impl Code {
-    /// The image at a pointer of the caller.
+    /// Copies the image at a pointer of the caller.
     ///
     /// # Safety
     ///
@@ -78,22 +78,22 @@ impl Code {
         Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), compilation: Compilation::default() })
     }
 
-    /// The image in a file's bytes.
+    /// Reads the image in a file's bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, CodeRefusal> {
         Ok(Self { image: ModuleImage::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
     }
 
-    /// The code, compiled with options.
+    /// Returns the code with compiler options.
     pub(crate) fn with_options(self, options: &Options) -> Self {
         Self { compilation: options.compilation(), ..self }
     }
 
-    /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
+    /// Links and decodes the PTX that suits the device, and places variables in `memory`.
     pub(crate) fn load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, CodeRefusal> {
         self.try_load(memory).map_err(CodeRefusal::reported)
     }
 
-    /// Whether a GPU would run it: nvcc built it into the program, with machine code for this device.
+    /// Returns whether a GPU would run it: nvcc built it into the program, with machine code for this device.
     pub(crate) fn runs_on_gpus(&self) -> bool {
         let (major, minor) = COMPUTE_CAPABILITY;
         ModuleImage::decode(&self.image).is_ok_and(|image| image.is_built_in_machine_code(major * 10 + minor))
@@ -104,7 +104,7 @@ impl Code {
         let (major, minor) = COMPUTE_CAPABILITY;
         let image = ModuleImage::decode(&self.image)?;
         let texts = image.ptx(Some(major * 10 + minor))?;
-        // What has no version directive was never meant to be PTX; the real driver calls it an invalid image.
+        // Text without a version directive was never meant to be PTX; the real driver calls it an invalid image.
         if image.kind() == ModuleImageKind::Ptx && !texts.iter().all(|ptx| ptx.text.contains(".version")) {
             let log = "the image is neither PTX nor a fatbin nor a cubin".to_owned();
             return Err(CodeRefusal { code: CUresult::ERROR_INVALID_IMAGE, log });
@@ -118,7 +118,7 @@ impl Code {
     }
 }
 
-/// Memory of a program that is only looked at: addresses without anything behind them.
+/// Memory for a program that is only inspected: addresses without bytes.
 #[derive(Default)]
 pub(crate) struct AddressOnlyMemory(u64);
 
@@ -129,7 +129,7 @@ impl GlobalMemory for AddressOnlyMemory {
         Some(at)
     }
 
-    /// What variables start with does not matter to who only wants to know their names.
+    /// Does nothing: initial values of variables do not matter to an inspection.
     fn write(&mut self, _address: u64, _bytes: &[u8]) {}
 }
 

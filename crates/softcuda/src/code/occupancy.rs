@@ -1,4 +1,4 @@
-//! Occupancy: how many blocks of a function fit a multiprocessor at once, by the limits that the attributes show.
+//! Occupancy: how many blocks of a function fit a multiprocessor at once, by the limits in the device's attributes.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +13,10 @@ use crate::process::attributes::{
     MULTIPROCESSOR_SHARED_BYTES,
 };
 
-/// Shared memory is given to a block in pieces of this many bytes.
+/// Granule in which blocks get shared memory, in bytes.
 const SHARED_GRANULE_BYTES: u32 = 128;
 
-/// What of a kernel limits how many blocks of it fit.
+/// The needs of a kernel that limit how many of its blocks fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockNeeds {
     /// 32-bit registers of a thread.
@@ -30,7 +30,7 @@ pub(crate) struct BlockNeeds {
 }
 
 impl BlockNeeds {
-    /// The needs of a kernel, with what has been set on it.
+    /// Returns the needs of a kernel with its settings.
     pub(crate) fn of(kernel: &Kernel, settings: &FunctionSettings) -> Self {
         Self {
             registers: kernel.registers,
@@ -40,7 +40,7 @@ impl BlockNeeds {
         }
     }
 
-    /// The needs of a kernel that nothing has been set on.
+    /// Returns the needs of a kernel without settings.
     pub(crate) fn plain(registers: u32, static_shared: u32, max_threads: u32) -> Self {
         let most_dynamic = MAX_BLOCK_SHARED_BYTES.saturating_sub(static_shared);
         Self {
@@ -51,8 +51,8 @@ impl BlockNeeds {
         }
     }
 
-    /// Blocks of `threads` threads with `dynamic` bytes of dynamic shared memory that fit; 0 if not even one does. What
-    /// the code says of its blocks does not count here, as on a GPU.
+    /// Returns how many blocks of `threads` threads with `dynamic` bytes of dynamic shared memory fit, 0 if not even one. As on a
+    /// GPU, limits on blocks in the code do not count here.
     pub(crate) fn blocks(&self, threads: i32, dynamic: usize) -> Outcome<u32> {
         let threads =
             u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -68,8 +68,8 @@ impl BlockNeeds {
             .min(MULTIPROCESSOR_SHARED_BYTES / shared))
     }
 
-    /// The blocks that fill `multiprocessors`, and the block size, with the most resident threads. `dynamic` says how
-    /// much dynamic shared memory a block size needs; sizes are tried largest first, `limit` 0 means none.
+    /// Returns the blocks that fill `multiprocessors` and the block size, for the most resident threads. `dynamic` computes the
+    /// dynamic shared memory of a block size. The search starts with the largest size; a `limit` of 0 means none.
     pub(crate) fn best_block(
         &self,
         multiprocessors: u32,
@@ -82,8 +82,8 @@ impl BlockNeeds {
         Ok((each * multiprocessors as i32, size))
     }
 
-    /// Dynamic shared memory that each of `count` blocks of `threads` threads can have at once: an even share, of which
-    /// the system's part is not taken away, as the real driver has it.
+    /// Returns the dynamic shared memory that each of `count` blocks of `threads` threads can have at once. It is an even share;
+    /// as in the real driver, the part that the system reserves is not deducted.
     pub(crate) fn available_shared(&self, count: i32, threads: i32) -> Outcome<usize> {
         let count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if count > self.blocks(threads, 0)? {
@@ -94,17 +94,17 @@ impl BlockNeeds {
     }
 }
 
-/// Warps whose registers fit a multiprocessor.
+/// Returns how many warps have room for their registers on a multiprocessor.
 fn resident_warps(registers: u32) -> u32 {
     rules::resident_warps(registers, MULTIPROCESSOR_REGISTERS)
 }
 
-/// Threads of the largest block whose registers there are.
+/// Returns the threads of the largest block whose registers fit.
 pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
     rules::threads_by_registers(kernel.registers, MULTIPROCESSOR_REGISTERS)
 }
 
-/// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.
+/// Returns the most registers of a thread with which a block of `threads` threads fits a multiprocessor.
 pub(crate) fn most_registers(threads: u32) -> u32 {
     let warps = threads.clamp(1, MAX_BLOCK_THREADS).div_ceil(WARP_THREADS).next_multiple_of(4);
     MULTIPROCESSOR_REGISTERS / (warps * WARP_THREADS) / 8 * 8

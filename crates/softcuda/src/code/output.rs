@@ -1,14 +1,14 @@
-//! What kernels print: kept in order, and written to the C streams of the process at synchronisation points, so that
-//! it mixes with the program's own output as it does on a GPU.
+//! Output of kernels. It is buffered in order, and written to the C streams of the process at synchronisation points. So it mixes
+//! with the program's own output as on a GPU.
 
 #![expect(unsafe_code, reason = "writes through the C library's streams")]
 
 use std::sync::{Mutex, PoisonError};
 
-/// More than this is written early: nothing is lost, and memory stays bounded.
+/// Buffered bytes beyond which output is written early. Nothing is lost, and memory stays bounded.
 const MAX_BUFFERED_BYTES: usize = 1 << 20;
 
-/// Which stream a piece goes to.
+/// The C stream of a piece of output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OutputStream {
     Stdout,
@@ -18,7 +18,7 @@ enum OutputStream {
 /// Output of one context.
 pub(crate) struct ContextOutput(Mutex<Pending>);
 
-/// Pieces in the order they were printed, and their size in all.
+/// Pieces in the order of their output, and their total size.
 #[derive(Default)]
 struct Pending {
     bytes: usize,
@@ -26,17 +26,17 @@ struct Pending {
 }
 
 impl ContextOutput {
-    /// A buffer in which nothing was printed.
+    /// Returns an empty buffer.
     pub(crate) fn new() -> Self {
         Self(Mutex::default())
     }
 
-    /// Keeps what `printf` made.
+    /// Buffers the output of `printf`.
     pub(crate) fn print(&self, text: &[u8]) {
         self.keep(OutputStream::Stdout, text);
     }
 
-    /// Keeps the line of a failed assertion.
+    /// Buffers the line of a failed assertion.
     pub(crate) fn complain(&self, text: &str) {
         self.keep(OutputStream::Stderr, text.as_bytes());
     }
@@ -54,7 +54,7 @@ impl ContextOutput {
         }
     }
 
-    /// Writes everything kept. The C library's own buffers decide when it leaves the process.
+    /// Writes everything buffered. The C library's own buffers decide when it leaves the process.
     pub(crate) fn flush(&self) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.bytes > 0 {
@@ -68,7 +68,7 @@ unsafe extern "C" {
     static stderr: *mut libc::FILE;
 }
 
-/// Hands every piece to its stream. A stream that fails loses its text, as the program's own output would be lost.
+/// Passes every piece to its stream. A stream that fails loses its text, as it would lose the program's own output.
 fn write_all(pending: &mut Pending) {
     for (to, piece) in pending.pieces.drain(..) {
         // SAFETY: both are set by the C library before any code of the library runs, and programs do not write to them.

@@ -10,12 +10,12 @@ use katydid_ptx_exec::Kernel;
 
 use crate::ffi::Outcome;
 
-/// The parameter buffer of a launch, from an array of pointers or from a packed buffer; both at once are refused.
+/// Builds the parameter buffer of a launch, from an array of pointers or a packed buffer. Refuses both at once.
 ///
 /// # Safety
 ///
-/// `values` must be null or hold a pointer for each parameter of `kernel`, each null or readable for that parameter's
-/// size; `extra` must be null or a list as the driver API describes it. The launch's caller upholds both.
+/// `values` must be null or hold a pointer for each parameter of `kernel`, each null or readable for that parameter's size;
+/// `extra` must be null or a list as the driver API describes it. The launch's caller upholds both.
 pub(crate) unsafe fn pack(kernel: &Kernel, values: *mut *mut c_void, extra: *mut *mut c_void) -> Outcome<Vec<u8>> {
     let mut buffer = vec![0; kernel.param_bytes as usize];
     match Form::of(values, extra, !kernel.params.is_empty())? {
@@ -85,7 +85,7 @@ mod tests {
         unsafe {
             assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(vec![7; 12]));
             assert_eq!(pack(&kernel(), extra, extra), Err(CUresult::ERROR_INVALID_VALUE));
-            // What a shorter one lacks is zero.
+            // A shorter buffer is filled up with zeroes.
             size.set(8);
             let short = [[7; 8].as_slice(), &[0; 4]].concat();
             assert_eq!(pack(&kernel(), ptr::null_mut(), extra), Ok(short));

@@ -1,6 +1,6 @@
-//! Contexts that live, by handle.
+//! Live contexts, by handle.
 //!
-//! A green context is another name of the primary context of its device, under which calls find that one.
+//! A green context is another name of its device's primary context: calls find that context by it.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::process::device::Device;
 use crate::process::handles::{Registry, new_handle};
 use crate::sync::stream::LiveContext;
 
-/// Contexts that live: those of `cuCtxCreate`, and active primary ones.
+/// Live contexts: those of `cuCtxCreate`, and active primary ones.
 static CONTEXTS: Registry<LiveContext> = Registry::new();
-/// Handles of primary contexts, by their other handles.
+/// Handles of primary contexts, by their further handles.
 static OTHER_NAMES: Registry<usize> = Registry::new();
 
-/// The living context behind a handle.
+/// Returns the live context behind a handle.
 pub(crate) fn living(handle: usize) -> Option<Arc<LiveContext>> {
     CONTEXTS.get(handle).or_else(|| CONTEXTS.get(*OTHER_NAMES.get(handle)?))
 }
@@ -25,7 +25,7 @@ pub(crate) fn create(device: &'static Device, flags: u32, api_version: u32) -> O
     create_as(new_handle(), device, flags, api_version)
 }
 
-/// A context under `handle`, alive until [`end`].
+/// Creates a context under `handle`, alive until [`end`].
 pub(crate) fn create_as(
     handle: usize,
     device: &'static Device,
@@ -37,17 +37,17 @@ pub(crate) fn create_as(
     Ok(context)
 }
 
-/// Has no call find the context any more.
+/// Removes the context, so that no call finds it any more.
 pub(crate) fn end(handle: usize) {
     CONTEXTS.remove(handle);
 }
 
-/// Has calls find a primary context by another handle as well.
+/// Adds a further handle of a primary context.
 pub(crate) fn add_name(name: usize, primary: usize) {
     OTHER_NAMES.insert(name, Arc::new(primary));
 }
 
-/// Ends such a name.
+/// Removes a further handle.
 pub(crate) fn remove_name(name: usize) {
     OTHER_NAMES.remove(name);
 }

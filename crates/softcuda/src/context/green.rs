@@ -1,8 +1,8 @@
-//! Green contexts: parts of a device's multiprocessors, with streams of their own.
+//! Green contexts: parts of a device's multiprocessors, with their own streams.
 //!
-//! Only their bookkeeping exists. A green context's work runs on the same processors as that of other contexts, and its memory, code
-//! and events are those of the device's primary context, as with the driver; what it is the handle of, besides, is that
-//! primary context. A multiprocessor of a software device has no neighbours, so parts may have any size from one on.
+//! Only their bookkeeping exists: the work of all contexts runs on the same processors. As with the real driver, memory, code and
+//! events belong to the device's primary context. The handle of a green context is also a handle of that context. A
+//! multiprocessor of a software device has no neighbours, so parts may have any size from one on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use crate::process::state;
 use crate::sync::stream::LiveContext;
 use crate::sync::streams;
 
-/// `CU_GREEN_CTX_DEFAULT_STREAM`, which must be asked for.
+/// `CU_GREEN_CTX_DEFAULT_STREAM`, a mandatory flag.
 const GREEN_CTX_DEFAULT_STREAM: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_*`.
 const SPLIT_FLAGS: u32 = 3;
-/// Marks a resource as made here.
+/// Marks a resource of this library.
 const RESOURCE_MARK: u32 = 0x4752_4e31;
-/// Where a resource holds its mark, its device, the split that made it (0: none), and what every program may read.
+/// Offsets in a resource: of its mark, its device, the split that made it (0: none), and the count that programs may read.
 const MARK_OFFSET: usize = 4;
 const DEVICE_OFFSET: usize = 8;
 const SPLIT_OFFSET: usize = 16;
@@ -36,16 +36,16 @@ const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 #[derive(Clone, Copy)]
 pub(crate) struct SmResource {
     device: i32,
-    /// The split that made it; 0 for all that a device or a green context has.
+    /// The split that made it; 0 for a whole device or green context.
     split: u64,
     count: u32,
 }
 
 /// A living green context.
 pub(crate) struct GreenContext {
-    /// Its handle, and that of the context it is turned into.
+    /// Its handle, also as a context.
     pub(crate) handle: usize,
-    /// What no other one has.
+    /// Id that no other green context has.
     pub(crate) id: u64,
     pub(crate) device: &'static Device,
     count: u32,
@@ -55,12 +55,12 @@ static GREEN_CONTEXTS: Registry<GreenContext> = Registry::new();
 static RESOURCE_DESCRIPTIONS: Registry<SmResource> = Registry::new();
 
 impl SmResource {
-    /// All that a device has.
+    /// Returns all multiprocessors of a device.
     pub(crate) fn of_device(device: &Device) -> Self {
         Self { device: device.ordinal, split: 0, count: device.multiprocessors() }
     }
 
-    /// As programs keep it; nothing at all for no multiprocessor.
+    /// Returns the form that programs keep; nothing for no multiprocessor.
     pub(crate) fn resource(self) -> CUdevResource {
         let mut bytes = [0; size_of::<CUdevResource>()];
         if self.count > 0 {
@@ -68,7 +68,7 @@ impl SmResource {
             put(0, RESOURCE_TYPE_SM);
             put(MARK_OFFSET, RESOURCE_MARK);
             put(DEVICE_OFFSET, self.device.cast_unsigned());
-            // The count, the smallest part, and what sizes are multiples of.
+            // The count, the smallest part, and the granule of sizes.
             [self.count, 1, 1]
                 .into_iter()
                 .enumerate()
@@ -78,7 +78,7 @@ impl SmResource {
         CUdevResource::from_bytes(&bytes).unwrap_or_default()
     }
 
-    /// What a program has kept.
+    /// Reads a resource that a program kept.
     pub(crate) fn read(resource: &CUdevResource) -> Outcome<Self> {
         let bytes = resource.to_bytes();
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -90,7 +90,7 @@ impl SmResource {
         Ok(Self { device: word(DEVICE_OFFSET).cast_signed(), split, count: word(COUNT_OFFSET) })
     }
 
-    /// Into parts of at least `least`: as many as there are, or as `requested`, and what remains.
+    /// Splits it into parts of at least `least`: as many as possible, or `requested`, and the rest.
     pub(crate) fn split(self, requested: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if flags & !SPLIT_FLAGS != 0 || least > self.count {
@@ -107,7 +107,7 @@ impl SmResource {
     }
 }
 
-/// Describes a context that is to have all of `parts`: a handle, which has no end.
+/// Describes a context that gets all of `parts`. The handle never ends.
 pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
     let Some((first, further)) = parts.split_first() else { return Err(INVALID_VALUE) };
     let same = |other: &SmResource| other.device == first.device && other.split == first.split && first.split != 0;
@@ -120,7 +120,7 @@ pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
     Ok(handle)
 }
 
-/// Makes a green context; the primary context of its device stays at least as long.
+/// Creates a green context. The primary context of its device stays at least as long.
 pub(crate) fn create(description: usize, device: &'static Device, flags: u32) -> Outcome<usize> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let part = RESOURCE_DESCRIPTIONS.get(description).ok_or(INVALID_VALUE)?;
@@ -145,31 +145,31 @@ pub(crate) fn destroy(handle: usize) -> Outcome {
     primary::of(green.device).release()
 }
 
-/// The green context of a handle.
+/// Returns the green context of a handle.
 pub(crate) fn resolve(handle: usize) -> Outcome<Arc<GreenContext>> {
     state::ready()?;
     GREEN_CONTEXTS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
-/// A handle if it is a green context's, else 0.
+/// Returns the handle if it is a green context's, else 0.
 pub(crate) fn or_none(handle: usize) -> usize {
     if GREEN_CONTEXTS.get(handle).is_some() { handle } else { 0 }
 }
 
 impl GreenContext {
-    /// What it has, which may be split.
+    /// Returns its multiprocessors, which may be split.
     pub(crate) fn part(&self) -> SmResource {
         SmResource { device: self.device.ordinal, split: 0, count: self.count }
     }
 
-    /// Primary context of its device.
+    /// Returns the primary context of its device, if that is healthy.
     pub(crate) fn context(&self) -> Outcome<Arc<LiveContext>> {
         let context = contexts::living(self.device.primary_handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
         context.healthy().map(|()| context)
     }
 }
 
-/// The part of a context: a green one's own, else its device's.
+/// Returns the part of a context: a green one's own, else its device's.
 pub(crate) fn part_of(handle: usize) -> Outcome<SmResource> {
     match GREEN_CONTEXTS.get(handle) {
         Some(green) => Ok(green.part()),

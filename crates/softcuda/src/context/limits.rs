@@ -24,26 +24,26 @@ use crate::process::attributes::{MAX_BLOCK_SHARED_BYTES, MAX_PERSISTING_L2_BYTES
 /// Values by limit id, in bytes or counts.
 pub(crate) struct ContextLimits(Mutex<[u64; STORED_LIMITS]>);
 
-/// Ids below this have a place; up to [`FIRST_UNKNOWN_LIMIT`] they are known, but not of this device.
+/// Number of stored limits. Ids from here up to [`FIRST_UNKNOWN_LIMIT`] are known, but this device does not have them.
 const STORED_LIMITS: usize = 9;
-/// Ids from here on are those of newer drivers.
+/// Ids from here on belong to newer drivers.
 const FIRST_UNKNOWN_LIMIT: u32 = 10;
 
 /// `CU_LIMIT_SHMEM_SIZE` and `CU_LIMIT_CIG_ENABLED`, which the driver decides.
 const SHARED_SIZE: u32 = 7;
 const GRAPHICS_LIMIT: u32 = 8;
 
-/// What a value may be.
+/// The range of a limit.
 struct LimitRule {
-    /// What it is a multiple of.
+    /// Values are multiples of this.
     step: u64,
     min: u64,
     max: u64,
-    /// More than the most is refused, not cut.
+    /// Values above the maximum are refused, not clamped.
     refuses: bool,
 }
 
-/// The rule of a limit.
+/// Returns the rule of a limit.
 fn rule(id: u32, memory: u64) -> LimitRule {
     let (step, min, max, refuses) = match id {
         limit::STACK_SIZE => (16, 0, 512 << 10, true),
@@ -57,7 +57,7 @@ fn rule(id: u32, memory: u64) -> LimitRule {
 }
 
 impl ContextLimits {
-    /// The values of a fresh context of the real driver.
+    /// Returns the initial values of the real driver.
     pub(crate) fn new() -> Self {
         let mut values = [0; STORED_LIMITS];
         values[limit::STACK_SIZE as usize] = 1024;
@@ -70,12 +70,12 @@ impl ContextLimits {
         Self(Mutex::new(values))
     }
 
-    /// The value of a limit.
+    /// Returns the value of a limit.
     pub(crate) fn get(&self, id: u32) -> Outcome<u64> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner)[index(id)?])
     }
 
-    /// Changes a limit of a context on a device with so much `memory`.
+    /// Changes a limit of a context, on a device with `memory` bytes.
     pub(crate) fn set(&self, id: u32, value: u64, memory: u64) -> Outcome {
         let at = index(id)?;
         if matches!(id, SHARED_SIZE | GRAPHICS_LIMIT) {
@@ -92,7 +92,7 @@ impl ContextLimits {
     }
 }
 
-/// The place of a limit, or the code that tells why it has none.
+/// Returns the index of a limit, or the code for one that is not stored.
 fn index(id: u32) -> Outcome<usize> {
     match id {
         limit::DEV_RUNTIME_SYNC_DEPTH => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
@@ -106,7 +106,7 @@ fn index(id: u32) -> Outcome<usize> {
 mod tests {
     use super::*;
 
-    /// What becomes of a value: the code, or what is kept.
+    /// Returns the value after a set, or the code of the refusal.
     fn stored(id: u32, value: u64) -> Outcome<u64> {
         let limits = ContextLimits::new();
         limits.set(id, value, 80 << 30)?;

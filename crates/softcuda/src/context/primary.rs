@@ -1,4 +1,4 @@
-//! Primary contexts: one a device, counted, under one handle for the life of the process.
+//! Primary contexts: one per device, counted, under one handle for the life of the process.
 
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -24,13 +24,13 @@ pub(crate) struct Primary {
 /// Users, flags, and the context while there are users.
 #[derive(Default)]
 struct PrimaryState {
-    /// Retains that have not been released.
+    /// Retains without their release.
     holds: u32,
-    /// What the next context starts with; an active one has its own.
+    /// Flags of the next context; an active one has its own.
     flags: u32,
-    /// There while it is active.
+    /// The context while it is active.
     context: Option<Arc<LiveContext>>,
-    /// The thread that is ending the context before; a new one under the same handle waits for that.
+    /// The thread that is ending the previous context. A new one under the same handle waits for that.
     ending: Option<ThreadId>,
 }
 
@@ -40,12 +40,12 @@ impl Primary {
         Self { handle, state: Mutex::default(), ended: Condvar::new() }
     }
 
-    /// The state, locked. Never held while a context ends: its destructors may ask for it.
+    /// Locks the state. No thread may hold it while a context ends: destructors may need it.
     fn state(&self) -> MutexGuard<'_, PrimaryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more user; the first makes the context. A destructor cannot bring back what is ending.
+    /// Adds one user; the first makes the context. A destructor cannot revive a context that is ending.
     pub(crate) fn retain(&self, device: &'static Device) -> Outcome<usize> {
         let mut state = self.state();
         if state.ending == Some(thread::current().id()) {
@@ -59,7 +59,7 @@ impl Primary {
         Ok(self.handle)
     }
 
-    /// Counts one user less; the last ends the context. One too many gives `INVALID_CONTEXT`.
+    /// Drops one user; the last ends the context. One release too many fails with `INVALID_CONTEXT`.
     pub(crate) fn release(&self) -> Outcome {
         let mut state = self.state();
         state.holds = state.holds.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
@@ -69,7 +69,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Ends the context, also while it is used.
+    /// Ends the context, even while it is in use.
     pub(crate) fn reset(&self) {
         let mut state = self.state();
         state.holds = 0;
@@ -86,13 +86,13 @@ impl Primary {
         self.ended.notify_all();
     }
 
-    /// Flags, and whether the context is active.
+    /// Returns the flags, and whether the context is active.
     pub(crate) fn flags_and_activity(&self) -> (u32, bool) {
         let state = self.state();
         (state.flags, state.context.is_some())
     }
 
-    /// `cuDevicePrimaryCtxSetFlags` as it was before CUDA 11: of a context that is not active yet.
+    /// `cuDevicePrimaryCtxSetFlags` as before CUDA 11: only for a context that is not active yet.
     pub(crate) fn set_first_flags(&self, flags: u32) -> Outcome {
         check_context_flags(flags)?;
         let mut state = self.state();
@@ -103,7 +103,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Sets the flags of the context that is, or will be.
+    /// Sets the flags of the active or next context.
     pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
         check_context_flags(flags)?;
         let mut state = self.state();
@@ -121,7 +121,7 @@ pub(crate) fn of(device: &Device) -> &'static Primary {
     &PRIMARY_CONTEXTS[device.ordinal as usize]
 }
 
-/// The first device's primary context, made active if it is not.
+/// Returns the first device's primary context, and activates it if necessary.
 pub(crate) fn first() -> Outcome<Arc<LiveContext>> {
     state::ready()?;
     let device = device::get(0)?;

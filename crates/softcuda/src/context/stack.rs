@@ -1,7 +1,7 @@
-//! The current context: a stack of handles for each thread.
+//! The current context: a stack of handles per thread.
 //!
-//! A handle stays on a stack after its context ended; using it then gives `CONTEXT_IS_DESTROYED`, as does a primary
-//! context that is not retained.
+//! A handle stays on the stack after its context has ended. Using it then fails with `CONTEXT_IS_DESTROYED`, as does using a
+//! primary context that is not retained.
 
 #![expect(unsafe_code, reason = "asks which thread this is")]
 
@@ -18,8 +18,8 @@ use crate::process::state;
 use crate::sync::stream::LiveContext;
 
 thread_local! {
-    /// Handles, the current one last. No context is kept alive by being current. The main thread's stack is there for
-    /// exit handlers too, which come after its other locals are gone.
+    /// Handles, the current one last. Being current keeps no context alive. Exit handlers run after the main thread's other
+    /// locals are gone, so its stack is never dropped.
     static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     /// Frees the stack of a thread that ends while the process goes on.
     static END: StackRelease = const { StackRelease };
@@ -43,18 +43,18 @@ fn with<T: Default>(body: impl FnOnce(&mut Vec<usize>) -> T) -> T {
     STACK.try_with(|stack| body(&mut stack.borrow_mut())).unwrap_or_default()
 }
 
-/// The handle on top, 0 if there is none.
+/// Returns the handle on top, 0 if there is none.
 pub(crate) fn handle() -> usize {
     with(|stack| stack.last().copied().unwrap_or(0))
 }
 
-/// Refuses a handle that is neither a living context nor a primary one.
+/// Refuses a handle that is neither a live context nor a primary one.
 fn require_context(handle: usize) -> Outcome {
     let is_context = contexts::living(handle).is_some() || device::by_primary(handle).is_some();
     if is_context { Ok(()) } else { Err(CUresult::ERROR_INVALID_CONTEXT) }
 }
 
-/// `cuCtxSetCurrent`: replaces the top; 0 takes it away.
+/// `cuCtxSetCurrent`: replaces the top; 0 removes it.
 pub(crate) fn set(handle: usize) -> Outcome {
     if handle != 0 {
         require_context(handle)?;
@@ -75,20 +75,20 @@ pub(crate) fn push(handle: usize) -> Outcome {
     Ok(())
 }
 
-/// `cuCtxPopCurrent`: the handle that was on top.
+/// `cuCtxPopCurrent`: returns the handle that was on top.
 pub(crate) fn pop() -> Outcome<usize> {
     with(Vec::pop).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
-/// The current context, if it can do work: `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` if it is not active,
-/// and the error that sticks to it if there is one.
+/// Returns the current context, if it can do work. Fails with `INVALID_CONTEXT` without one, with `CONTEXT_IS_DESTROYED` if it is
+/// not active, and with its sticky error if it has one.
 pub(crate) fn usable() -> Outcome<Arc<LiveContext>> {
     let context = active()?;
     context.healthy()?;
     Ok(context)
 }
 
-/// The current context, healthy or not.
+/// Returns the current context, healthy or not.
 pub(crate) fn active() -> Outcome<Arc<LiveContext>> {
     state::ready()?;
     match handle() {
@@ -97,7 +97,7 @@ pub(crate) fn active() -> Outcome<Arc<LiveContext>> {
     }
 }
 
-/// The context a handle argument means: 0 is the current one.
+/// Returns the context that a handle argument means; 0 is the current one.
 pub(crate) fn named(handle: usize) -> Outcome<Arc<LiveContext>> {
     state::ready()?;
     match handle {
@@ -109,7 +109,7 @@ pub(crate) fn named(handle: usize) -> Outcome<Arc<LiveContext>> {
     }
 }
 
-/// The device of the context that a handle argument means; an inactive primary context has one too.
+/// Returns the device of the context that a handle argument means. An inactive primary context has one too.
 pub(crate) fn device_of(argument: usize) -> Outcome<&'static Device> {
     let handle = if argument == 0 { handle() } else { argument };
     if let Some(context) = contexts::living(handle) {

@@ -1,6 +1,6 @@
-//! A context, apart from its streams: what it is called, what is set on it, and the error that sticks to it.
+//! A context without its streams: its handle, its settings, and its sticky error.
 //!
-//! The first error of a kernel sticks: every later call in the context gives it, until the context dies.
+//! The first error of a kernel sticks: every later call in the context returns it, until the context ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,39 +16,39 @@ use crate::memory::device_heap::DeviceHeaps;
 use crate::process::device::Device;
 use crate::sync::hold;
 
-/// A context, apart from its streams.
+/// A context without its streams.
 pub(crate) struct Context {
     /// Handle that programs know the context by.
     pub(crate) handle: usize,
-    /// What `cuCtxGetId` says: never used twice, unlike the handle of a primary context.
+    /// Id for `cuCtxGetId`: never used twice, unlike the handle of a primary context.
     pub(crate) id: u64,
     /// Device that its work runs on.
     pub(crate) device: &'static Device,
-    /// What `cuCtxGetApiVersion` says of it.
+    /// Version for `cuCtxGetApiVersion`.
     pub(crate) api_version: u32,
     /// Limits that `cuCtxSetLimit` sets.
     pub(crate) limits: ContextLimits,
-    /// What device code allocates from.
+    /// Heaps of device code.
     pub(crate) heaps: DeviceHeaps,
-    /// Text that kernels print and that was not shown yet.
+    /// Output of kernels that was not written yet.
     pub(crate) output: ContextOutput,
-    /// Preferred cache configuration: kept and reported.
+    /// Preferred cache configuration, stored for queries.
     pub(crate) cache_config: AtomicU32,
-    /// Stops running kernels: thrown by the first fault.
+    /// Stops running kernels after the first fault.
     pub(crate) switch: Arc<Switch>,
     flags: AtomicU32,
-    /// The code that sticks, 0 for none.
+    /// The sticky error, 0 for none.
     failure: AtomicU32,
     /// How often the program attached to it.
     pub(crate) attached: AtomicU32,
-    /// A thread is destroying it.
+    /// Whether a thread is destroying it.
     closing: AtomicBool,
     /// A bit for each device whose memory it may use.
     peers: AtomicU32,
 }
 
 impl Context {
-    /// A context that is to be called `handle`.
+    /// Creates a context with this `handle`.
     pub(crate) fn new(handle: usize, device: &'static Device, flags: u32, api_version: u32) -> Outcome<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         check_context_flags(flags)?;
@@ -70,29 +70,29 @@ impl Context {
         })
     }
 
-    /// Ok, or the error that sticks to the context.
+    /// Fails with the sticky error of the context, if it has one.
     pub(crate) fn healthy(&self) -> Outcome {
         CUresult(self.failure.load(Ordering::Acquire)).ok()
     }
 
-    /// Makes `code` stick, unless another came first, and stops kernels that run.
+    /// Makes `code` stick, unless another came first, and stops running kernels.
     pub(crate) fn fail(&self, code: CUresult) {
         let _ = self.failure.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
         self.switch.cancel();
         hold::wake();
     }
 
-    /// Whether waits for a value should give up: the context ends or has failed.
+    /// Returns whether waits for a value should give up: the context is ending or has failed.
     pub(crate) fn gives_up(&self) -> bool {
         self.closing.load(Ordering::Acquire) || self.failure.load(Ordering::Acquire) != 0
     }
 
-    /// Marks that a thread is destroying the context; false if one was already.
+    /// Marks that a thread is destroying the context; false if another one already is.
     pub(crate) fn close(&self) -> bool {
         !self.closing.swap(true, Ordering::AcqRel)
     }
 
-    /// Flags as set at creation or since.
+    /// Returns the flags, as set at creation or since.
     pub(crate) fn flags(&self) -> u32 {
         self.flags.load(Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Context {
         Ok(())
     }
 
-    /// A bit for each device whose memory this context may use besides its own.
+    /// Returns a bit for each device whose memory this context may use besides its own.
     pub(crate) fn peers(&self) -> u32 {
         self.peers.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! The end of a context: it finishes its work first, then everything made in it ends with it.
+//! The end of a context: it finishes its work, then everything made in it ends too.
 
 use crate::code::{library, module};
 use crate::context::contexts;
@@ -8,9 +8,9 @@ use crate::sync::stream::LiveContext;
 use crate::sync::{event, streams};
 use crate::texture::{array, reference};
 
-/// Ends a context and everything in it. Destructors of context-local storage run while it still lives.
+/// Ends a context and everything in it. Destructors of context-local storage run before.
 pub(crate) fn destroy(context: &LiveContext) {
-    // Of two threads that destroy the same context, the second has nothing left to do.
+    // If two threads destroy the same context, the second has nothing left to do.
     if !context.close() {
         return;
     }

@@ -1,7 +1,7 @@
-//! Copies of one row: what each side may be, and when the caller may go on.
+//! Copies of one row: which memory each side may be, and when the call returns.
 //!
-//! The program's own (pageable) memory is read before the call returns and written before it returns, as the real
-//! driver does; copies between memory that the device reaches happen when their turn comes.
+//! As in the real driver, the program's own (pageable) memory is read or written before the call returns. Copies between memory
+//! that the device reaches happen in stream order.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::memory::space::Access;
 use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 
-/// Pageable sources up to this size are taken along, larger ones are waited for.
+/// Largest pageable source that a call buffers. It waits for larger ones.
 const MAX_SNAPSHOT_BYTES: u64 = 4 << 20;
 
 /// Copies up to this size are done by the calling thread if the stream is idle.
@@ -26,13 +26,13 @@ pub(crate) const MAX_INLINE_COPY_BYTES: u64 = 64 << 10;
 /// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallMode {
-    /// The call waits for the copy.
+    /// Returns after the copy.
     Blocking,
-    /// The call returns before, as far as the memory allows that.
+    /// Returns before the copy is done, as far as the memory allows it.
     Asynchronous,
 }
 
-/// Refuses a copy whose sides are not what they may be.
+/// Refuses a copy if a side is not what it may be.
 pub(crate) fn check(context: &Context, to: (CopySide, u64), from: (CopySide, u64), size: usize) -> Outcome {
     to.0.span(context, to.1, size as u64, Access::ReadWrite)?;
     from.0.span(context, from.1, size as u64, Access::Read).map(drop)
@@ -49,7 +49,7 @@ pub(crate) fn copy(
     if size == 0 || (mode == CallMode::Asynchronous && capture::copy(stream, to, from, size)?) {
         return Ok(());
     }
-    // What is mapped is reached, or not, by the device of the caller's context, whatever stream it names (seen on two H200,
+    // The caller's context decides which mapped memory its device reaches, whatever stream the call names (seen on two H200,
     // driver 580).
     let (context, size) = (stack::usable().or_else(|_| stream.context())?, size as u64);
     let target = to.0.span(&context, to.1, size, Access::ReadWrite)?;
@@ -57,7 +57,7 @@ pub(crate) fn copy(
     between(stream, target, source, mode)
 }
 
-/// `cuMemcpyPeer`: each side belongs to the context it is named with.
+/// `cuMemcpyPeer`: each side belongs to the context that it names.
 pub(crate) fn peer(
     stream: &Arc<Stream>,
     to: (&Context, u64),
@@ -88,7 +88,7 @@ fn between(stream: &Arc<Stream>, target: AccessRange, source: AccessRange, mode:
     stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)
 }
 
-/// Runs a job to its end: what kernels printed before is written, and an error that sticks is given.
+/// Runs a job to its end, writes the kernels' earlier output, and returns the sticky error if there is one.
 pub(crate) fn finish(stream: &Arc<Stream>, job: StreamJob) -> Outcome {
     stream.perform(job)?;
     let context = stream.context()?;

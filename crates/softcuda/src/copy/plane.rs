@@ -1,4 +1,4 @@
-//! Copies and fills of two dimensions: rows of bytes with a distance between them.
+//! Copies and fills of two dimensions: rows of bytes at a distance.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::volume;
 
-/// One side of a copy: where its first row starts and how far rows are apart.
+/// One side of a copy: the start of its first row, and the distance between rows.
 struct Rows {
     side: CopySide,
     start: u64,
@@ -36,13 +36,13 @@ impl Rows {
     }
 }
 
-/// Bytes from the first of the first row to the last of the last one.
+/// Returns the bytes from the first of the first row to the last of the last row.
 fn extent(width: u64, rows: u64, pitch: u64) -> Outcome<u64> {
     let skipped = (rows - 1).checked_mul(pitch).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     skipped.checked_add(width).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuMemcpy2D` and its asynchronous form; the program's own memory is waited for in both.
+/// `cuMemcpy2D` and its asynchronous form. Both wait for the program's own memory.
 pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, mode: CallMode) -> Outcome {
     if [it.srcMemoryType, it.dstMemoryType].contains(&memory_type::ARRAY) {
         return volume::copy_plane(stream, it, mode);
@@ -64,8 +64,8 @@ pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, mode: CallMode
     stream.submit(job).map(drop)
 }
 
-/// `cuMemsetD*`: `rows` rows of `count` elements, each the little-endian `pattern`. Never waits: the memory is the
-/// device's, and what reads it comes after in a stream.
+/// `cuMemsetD*`: `rows` rows of `count` elements, each the little-endian `pattern`. Never waits: only later work of a stream
+/// reads the device's memory.
 pub(crate) fn fill<const SIZE: usize>(
     stream: &Arc<Stream>,
     address: u64,

@@ -1,4 +1,4 @@
-//! The sides of a copy, which may or may not be memory that only the program knows.
+//! The sides of a copy: device-accessible memory, or memory that only the program knows.
 
 use katydid_driver_rules::copy::DeclaredMemory;
 
@@ -7,7 +7,7 @@ use crate::copy::transfer::AccessRange;
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 
-/// What one side of a copy may be.
+/// Memory that one side of a copy may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopySide {
     /// Memory that the device reaches.
@@ -17,7 +17,7 @@ pub(crate) enum CopySide {
 }
 
 impl CopySide {
-    /// A side that the program declares as such.
+    /// Returns the side that the program declares.
     pub(crate) fn of(claim: DeclaredMemory) -> Self {
         match claim {
             DeclaredMemory::Device => Self::Device,
@@ -25,7 +25,7 @@ impl CopySide {
         }
     }
 
-    /// A checked span of this side.
+    /// Checks memory of this side.
     pub(crate) fn span(self, context: &Context, address: u64, size: u64, access: Access) -> Outcome<AccessRange> {
         match self {
             Self::Device => AccessRange::reached(context, address, size, access),
@@ -33,7 +33,7 @@ impl CopySide {
         }
     }
 
-    /// The span of work whose turn has come ([`AccessRange::at_execution`]).
+    /// Returns the range at execution ([`AccessRange::at_execution`]).
     pub(crate) fn at_execution(self, context: &Context, address: u64, size: u64, access: Access) -> AccessRange {
         AccessRange::at_execution(context, address, size, access, matches!(self, Self::Any))
     }

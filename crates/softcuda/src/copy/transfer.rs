@@ -1,7 +1,7 @@
-//! Touching memory for copies and fills: the only place where bytes are moved.
+//! Access to memory for copies and fills: the only module that moves bytes.
 //!
-//! A span is checked twice: when the call is made, so that the caller learns of a bad pointer at once, and when its turn
-//! comes, because the memory may have gone in between.
+//! A range is checked twice. The check in the call tells the caller of a bad pointer at once. The check at execution sees that
+//! the memory has not gone in between.
 
 #![expect(unsafe_code, reason = "moves bytes between addresses that have been looked up")]
 
@@ -24,39 +24,39 @@ pub(crate) struct AccessRange {
     /// Length in bytes.
     pub(crate) size: u64,
     access: Access,
-    /// In memory that nothing here knows: the program answers for it.
+    /// Memory that this library does not know: the program is responsible for it.
     pub(crate) pageable: bool,
     device: i32,
 }
 
 impl AccessRange {
-    /// Bytes in memory that `context` reaches; `INVALID_VALUE` otherwise.
+    /// Returns a range that `context` reaches, else fails with `INVALID_VALUE`.
     pub(crate) fn reached(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
         let span = Self { address, size, access, pageable: false, device: context.device.ordinal };
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
-    /// Bytes in any memory: what `context` reaches, or the program's own.
+    /// Returns a range in any memory: reachable by `context`, or the program's own.
     pub(crate) fn anywhere(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
         let pageable = address >= LOWEST_ADDRESS && space::read().is_foreign(address, size);
         let span = Self { address, size, access, pageable, device: context.device.ordinal };
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
-    /// Bytes that work touches which a call has found there, now that its turn has come: what was freed behind it in its stream is
-    /// still there. Who touches them asks for that. `anywhere`: they may be the program's own.
+    /// Returns the range of work that starts now, after a call has checked it. Memory that the stream frees later is still there.
+    /// The functions that touch the bytes check again. `anywhere`: they may be the program's own.
     pub(crate) fn at_execution(context: &Context, address: u64, size: u64, access: Access, anywhere: bool) -> Self {
         let pageable = anywhere && address >= LOWEST_ADDRESS && space::read().is_foreign(address, size);
         Self { address, size, access, pageable, device: context.device.ordinal }
     }
 
-    /// `size` of its bytes, from `offset` on: inside of it.
+    /// Returns `size` of its bytes, from `offset` on. They must lie inside.
     pub(crate) fn part(self, offset: u64, size: u64) -> Self {
         debug_assert!(offset + size <= self.size, "a part lies inside the whole");
         Self { address: self.address + offset, size, ..self }
     }
 
-    /// What both checks ask. Pageable memory must still be unreserved: it could have been reserved since.
+    /// The condition of both checks. Pageable memory must still be unreserved, since it may have been reserved meanwhile.
     fn is_there(&self) -> bool {
         let space = space::read();
         match self.pageable {
@@ -65,7 +65,7 @@ impl AccessRange {
         }
     }
 
-    /// The check when the turn has come, with [`space::working`] held.
+    /// The check at execution, with [`space::working`] held.
     fn check(&self) -> Outcome {
         let is_valid = match self.pageable {
             true => self.is_there(),
@@ -75,7 +75,7 @@ impl AccessRange {
     }
 }
 
-/// The bytes of a span as they are now.
+/// Copies the present bytes of a range.
 pub(crate) fn snapshot(span: &AccessRange) -> Outcome<Vec<u8>> {
     let _working = space::working();
     span.check()?;
@@ -90,7 +90,7 @@ pub(crate) fn snapshot(span: &AccessRange) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes bytes to the start of a span of the same size.
+/// Writes bytes to the start of a range of the same size.
 pub(crate) fn write(to: &AccessRange, bytes: &[u8]) -> Outcome {
     let _working = space::working();
     to.check()?;
@@ -100,8 +100,8 @@ pub(crate) fn write(to: &AccessRange, bytes: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// Copies between spans row by row: `rows` rows of `width` bytes, each side with its own distance between rows. Both
-/// spans hold all their rows.
+/// Copies between ranges row by row: `rows` rows of `width` bytes, with a distance between rows for each side. Both ranges hold
+/// all their rows.
 pub(crate) fn copy(to: &AccessRange, from: &AccessRange, width: u64, rows: u64, pitches: (u64, u64)) -> Outcome {
     let _working = space::working();
     to.check()?;
@@ -116,7 +116,7 @@ pub(crate) fn copy(to: &AccessRange, from: &AccessRange, width: u64, rows: u64, 
     Ok(())
 }
 
-/// Fills `rows` rows of `width` bytes with a pattern of 1, 2 or 4 bytes, whose multiple the width is.
+/// Fills `rows` rows of `width` bytes with a pattern of 1, 2 or 4 bytes. `width` is a multiple of the pattern.
 pub(crate) fn fill(to: &AccessRange, pattern: &[u8], width: u64, rows: u64, pitch: u64) -> Outcome {
     /// Bytes of the repeated pattern, a multiple of every pattern.
     const FILL_BLOCK_BYTES: usize = 4096;

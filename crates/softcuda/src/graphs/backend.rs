@@ -1,4 +1,4 @@
-//! What the shared model of graphs needs of this library.
+//! The backend that the shared model of graphs needs.
 
 #![expect(unsafe_code, reason = "packs parameters of C callers, and calls functions of the program")]
 
@@ -34,18 +34,18 @@ use crate::sync::synchronise;
 /// Alignment of memory that graphs allocate, in bytes.
 const GRAPH_MEMORY_ALIGN_BYTES: u64 = 512;
 
-/// Where the latest launch of each executable graph ends; those that were never launched have none.
+/// The end of each executable graph's latest launch; graphs without a launch have none.
 static LATEST_LAUNCHES: Mutex<Option<HashMap<u32, Arc<EventMark>>>> = Mutex::new(None);
 
 fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<EventMark>>>> {
     LATEST_LAUNCHES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This library, as graphs see it.
+/// This library as a backend of graphs.
 #[derive(Debug)]
 pub(crate) struct SoftBackend;
 
-/// Memory that goes back when the last node and launch with it are gone.
+/// Memory that is freed with the last node and launch that use it.
 struct Memory(u64);
 
 impl Drop for Memory {
@@ -149,7 +149,7 @@ impl Backend for SoftBackend {
         let tasks = Tasks::new(plan)?;
         let done = Arc::new(EventMark::default());
         let old_done = last().get_or_insert_default().insert(exec, Arc::clone(&done));
-        // The mark is reached whatever becomes of the graph: the next launch waits for it.
+        // The mark is always reached, whatever becomes of the graph: the next launch waits for it.
         let job = StreamJob::always(move |context| {
             if let Some(old_done) = old_done {
                 old_done.wait();

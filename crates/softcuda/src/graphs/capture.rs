@@ -1,4 +1,4 @@
-//! Operations of streams that become nodes when their stream is captured: each answers whether it did.
+//! Operations of streams that become nodes under capture. Each returns whether it was captured.
 
 #![expect(unsafe_code, reason = "packs parameters of C callers")]
 
@@ -22,7 +22,7 @@ fn context(stream: &Stream) -> Outcome<CUcontext> {
     Ok(CUcontext(std::ptr::without_provenance_mut(stream.context()?.handle)))
 }
 
-/// A launch; one that is refused invalidates the capture.
+/// Captures a launch. A refused launch invalidates the capture.
 ///
 /// # Safety
 ///
@@ -36,7 +36,7 @@ pub(crate) unsafe fn launch(stream: &Stream, launch: &Launch) -> Outcome<bool> {
     of_process().take_or_invalidate(stream.capture_stream(), make).map(is_captured)
 }
 
-/// A copy of one row. What the program calls a side decides how the node names it.
+/// Captures a copy of one row. The program's declaration of a side decides how the node names it.
 pub(crate) fn copy(stream: &Stream, to: (CopySide, u64), from: (CopySide, u64), size: usize) -> Outcome<bool> {
     let unified = to.0 == CopySide::Any && from.0 == CopySide::Any;
     let kind = |side: CopySide| match side {
@@ -57,13 +57,13 @@ pub(crate) fn copy(stream: &Stream, to: (CopySide, u64), from: (CopySide, u64), 
     of_process().take(stream.capture_stream(), || of_process().copy_params(&it, context(stream)?)).map(is_captured)
 }
 
-/// A copy of rows.
+/// Captures a copy of rows.
 pub(crate) fn rows(stream: &Stream, it: &CUDA_MEMCPY2D) -> Outcome<bool> {
     let copy = CUDA_MEMCPY3D::from(it);
     of_process().take(stream.capture_stream(), || of_process().copy_params(&copy, context(stream)?)).map(is_captured)
 }
 
-/// A copy of rows and slices; one of nothing is no node.
+/// Captures a copy of rows and slices. An empty copy makes no node.
 pub(crate) fn volume(stream: &Stream, copy: &CUDA_MEMCPY3D) -> Outcome<bool> {
     if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
         return Ok(false);
@@ -76,18 +76,18 @@ pub(crate) fn fill(stream: &Stream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<b
     of_process().take(stream.capture_stream(), || of_process().fill_params(fill, context(stream)?)).map(is_captured)
 }
 
-/// A function of the program.
+/// Captures a host function.
 pub(crate) fn host(stream: &Stream, function: usize, data: usize) -> Outcome<bool> {
     of_process().take(stream.capture_stream(), || Ok(Params::Host(Host { function, data }))).map(is_captured)
 }
 
-/// Operations of one batch, all checked.
+/// Captures a batch of checked operations.
 pub(crate) fn batch(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Outcome<bool> {
     let make = || Ok(Params::Batch(Batch { operations: list.into(), flags: 0, context: stream.context()?.handle }));
     of_process().take(stream.capture_stream(), make).map(is_captured)
 }
 
-/// An operation on a word.
+/// Captures an operation on a word.
 pub(crate) fn word(stream: &Stream, operation: CUstreamBatchMemOpParams) -> Outcome<bool> {
     let make = || {
         let context = stream.context()?;

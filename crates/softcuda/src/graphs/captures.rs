@@ -1,4 +1,4 @@
-//! Graphs and captures of this process, as streams know them: without what runs graphs.
+//! Graphs and captures of this process for streams, without the code that runs graphs.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,12 +8,12 @@ use crate::ffi::Outcome;
 
 static GRAPH_STORE: LazyLock<Arc<Store>> = LazyLock::new(Arc::default);
 
-/// All that there are.
+/// Returns all of them.
 pub(crate) fn store() -> Arc<Store> {
     Arc::clone(&GRAPH_STORE)
 }
 
-/// Refuses what cannot be captured at all, which invalidates a capture that the stream is in.
+/// Refuses a call that can never be captured, which invalidates a capture of the stream.
 pub(crate) fn refuse_captured(stream: CaptureStream) -> Outcome {
     GRAPH_STORE.refuse_captured(stream)
 }

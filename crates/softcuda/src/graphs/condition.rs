@@ -1,13 +1,13 @@
-//! Values that conditional nodes go by. Kernels set them while their graph runs.
+//! Values that control conditional nodes. Kernels set them while their graph runs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The value that a conditional node goes by.
+/// The value that controls a conditional node.
 pub(super) struct Condition {
     value: AtomicU32,
-    /// What each launch of the graph begins with, if that was said.
+    /// Initial value of each launch of the graph, if it has one.
     default: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ fn conditions() -> MutexGuard<'static, Conditions> {
     CONDITIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new value; handles are small numbers in the order they were made, as on a GPU.
+/// Creates a value. As on a GPU, handles are small numbers in order of creation.
 pub(super) fn create(default: Option<u32>) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let handle = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -46,14 +46,14 @@ pub(super) fn find(handle: u64) -> Option<Arc<Condition>> {
     conditions().as_ref()?.get(&handle).cloned()
 }
 
-/// Its graph is gone.
+/// Removes the value of a graph that is gone.
 pub(super) fn forget(handle: u64) {
     if let Some(conditions) = conditions().as_mut() {
         conditions.remove(&handle);
     }
 }
 
-/// `cudaGraphSetConditional` of device code; a handle that is none is left alone.
+/// `cudaGraphSetConditional` of device code. Ignores an unknown handle.
 pub(crate) fn set(handle: u64, value: u32) {
     if let Some(condition) = find(handle) {
         condition.value.store(value, Ordering::Release);

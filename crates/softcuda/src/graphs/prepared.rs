@@ -1,4 +1,4 @@
-//! What nodes name, looked up.
+//! Looks up the objects that nodes name.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use crate::ffi::Outcome;
 use crate::memory::space::Access;
 use crate::sync::stream::LiveContext;
 
-/// A kernel node's code: what its launch is made of.
+/// A kernel node's code and launch geometry.
 pub(super) struct PreparedKernel {
     pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
     pub(super) shape: LaunchGeometry,
 }
 
-/// The living context behind a handle that was checked before.
+/// Returns the live context behind a handle that was checked before.
 pub(super) fn context_of(handle: usize) -> Outcome<Arc<LiveContext>> {
     contexts::living(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
-/// Attributes of a node as those of a launch.
+/// Converts the attributes of a node to those of a launch.
 pub(super) fn of_launch(attributes: &Attributes) -> Vec<CUlaunchAttribute> {
     let attribute_of =
         |(id, value): (&u32, &[u64; 8])| CUlaunchAttribute { id: *id, value: *value, ..Default::default() };
     attributes.iter().map(attribute_of).collect()
 }
 
-/// The bytes of a fill, looked up.
+/// Returns the range of a fill.
 pub(super) fn fill_span(context: &Context, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<AccessRange> {
     AccessRange::reached(context, fill.dst, fill_size(fill)?, Access::ReadWrite)
 }
 
-/// How many they are, from the first to the last.
+/// Returns the bytes of a fill, from the first to the last.
 pub(super) fn fill_size(fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<u64> {
     let element = u64::from(fill.elementSize);
     let row = (fill.width as u64).checked_mul(element);

@@ -1,7 +1,7 @@
-//! Running the tasks of a launch: a chain on the thread of its stream, branches on threads of their own.
+//! Runs the tasks of a launch: a chain on the thread of its stream, branches on their own threads.
 //!
-//! After a task the same thread goes on with the first that became ready, and every other one gets a thread, so that
-//! tasks which wait for each other outside of the graph's order do not keep each other from running.
+//! After a task, the same thread goes on with the first task that is ready, and each further one gets a thread. So tasks that
+//! wait for each other outside of the graph's order never block each other.
 
 #![expect(unsafe_code, reason = "calls functions of the program")]
 
@@ -21,7 +21,7 @@ use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
 
-/// Runs a launch to its end. After a failure the rest is skipped, but events still come to pass.
+/// Runs a launch to its end. A failure skips the rest, but events are still reached.
 pub(super) fn tasks(tasks: &Tasks, context: &Context) -> Outcome {
     if tasks.is_chain {
         return chain(tasks, context);
@@ -47,24 +47,24 @@ fn chain(tasks: &Tasks, context: &Context) -> Outcome {
     Ok(())
 }
 
-/// A launch whose tasks run side by side.
+/// A launch whose tasks run in parallel.
 struct ParallelRun<'run> {
     tasks: &'run Tasks,
     context: &'run Context,
-    /// For each task, how many it still waits for.
+    /// For each task, how many others it still waits for.
     missing: Vec<AtomicUsize>,
     failure: Mutex<Option<CUresult>>,
 }
 
 impl<'run> ParallelRun<'run> {
-    /// Runs tasks that are ready: the first here, the others elsewhere; then what becomes ready.
+    /// Runs tasks that are ready, the first here, the others on new threads; then those that become ready.
     fn go_on<'scope>(&'scope self, scope: &'scope Scope<'scope, 'run>, mut ready: Vec<usize>) {
         while !ready.is_empty() {
             let at = ready.remove(0);
             let mut chain = vec![at];
             for other in ready.drain(..) {
                 let started = Builder::new().spawn_scoped(scope, move || self.go_on(scope, vec![other]));
-                // Without another thread, this one does it all in turn.
+                // Without another thread, this one runs all of them in turn.
                 if started.is_err() {
                     chain.push(other);
                 }
@@ -90,14 +90,14 @@ impl<'run> ParallelRun<'run> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Tasks that waited for this one last.
+    /// Returns the tasks that waited only for this one.
     fn freed(&self, at: usize) -> impl Iterator<Item = usize> {
         let dependents = self.tasks.nodes[at].dependents.iter().copied();
         dependents.filter(|next| self.missing[*next].fetch_sub(1, Ordering::AcqRel) == 1)
     }
 }
 
-/// What must happen even if the launch has failed.
+/// Does what must happen even if the launch has failed.
 fn skip(task: &NodeTask) -> Outcome {
     if let Action::Record(mark) = &task.action {
         mark.reach();
@@ -105,7 +105,7 @@ fn skip(task: &NodeTask) -> Outcome {
     task.inner.iter().try_for_each(Tasks::give_up)
 }
 
-/// Does one task, and returns when it is done.
+/// Runs one task, and returns when it is done.
 fn perform(task: &NodeTask, context: &Context) -> Outcome {
     context.healthy()?;
     match &task.action {
@@ -123,7 +123,7 @@ fn perform(task: &NodeTask, context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Runs the body that the value chooses, and a loop's for as long as it holds.
+/// Runs the body that the value selects, or the body of a loop while the value is not 0.
 fn conditional(bodies: &[Tasks], value: impl Fn() -> u32, kind: u32, context: &Context) -> Outcome {
     let body = |at: usize| bodies.get(at).map_or(Ok(()), |body| tasks(body, context));
     match kind {

@@ -1,4 +1,4 @@
-//! A plan with everything looked up that it names: what one launch runs.
+//! The tasks of one launch: a plan with all its objects looked up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sync::event::{self, EventMark};
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::LiveContext;
 
-/// What a task does.
+/// The work of a task.
 pub(super) enum Action {
     Kernel(Arc<LiveContext>, Box<Launch>),
     Copy(Arc<LiveContext>, Volume),
@@ -27,14 +27,14 @@ pub(super) enum Action {
     Wait(Option<Arc<EventMark>>),
     Batch(Arc<LiveContext>, Vec<Operation>),
     Conditional(Arc<Condition>, u32),
-    /// Only order: nodes that are empty or disabled, and memory, whose address is there as long as the graph.
+    /// Order only: empty and disabled nodes, and memory, which lives as long as the graph.
     Nothing,
 }
 
 /// One node of a launch, ready to run.
 pub(super) struct NodeTask {
     pub(super) action: Action,
-    /// How many tasks it comes after.
+    /// Number of tasks that it comes after.
     pub(super) dependency_count: usize,
     /// Tasks that come after it.
     pub(super) dependents: Vec<usize>,
@@ -52,11 +52,11 @@ pub(super) struct Tasks {
     _plan: Option<Arc<Plan>>,
 }
 
-/// Marks that events stand for after the records so far.
+/// Marks that events have after the records so far.
 type Marks = HashMap<CUevent, Option<Arc<EventMark>>>;
 
 impl Tasks {
-    /// Whether everything that a plan names is there.
+    /// Checks that all objects of a plan exist.
     pub(super) fn check(plan: &Plan) -> Outcome {
         let names = |step: &&PlanStep| match &step.params {
             Params::RecordEvent(event) | Params::WaitEvent(event) => event::resolve(*event).map(drop),
@@ -66,7 +66,7 @@ impl Tasks {
         plan.flat().iter().try_for_each(names)
     }
 
-    /// The tasks of a launch; events that it records stand for it from now on.
+    /// Makes the tasks of a launch. Events that it records stand for it from now on.
     pub(super) fn new(plan: &Arc<Plan>) -> Outcome<Self> {
         let mut tasks = Self::build(plan, &mut Marks::new())?;
         tasks.begin();
@@ -76,7 +76,7 @@ impl Tasks {
 
     fn build(plan: &Plan, marks: &mut Marks) -> Outcome<Self> {
         let mut tasks: Vec<Option<NodeTask>> = plan.steps.iter().map(|_| None).collect();
-        // In an order that keeps dependencies, so that a wait finds the record before it.
+        // The order keeps dependencies, so that a wait finds the record before it.
         for at in &plan.order {
             let step = &plan.steps[*at];
             let inner = step.inner.iter().map(|plan| Self::build(plan, marks)).collect::<Outcome<_>>()?;
@@ -91,7 +91,7 @@ impl Tasks {
         Ok(Self { nodes: tasks, order: plan.order.clone(), is_chain, _plan: None })
     }
 
-    /// Conditions begin with their default values.
+    /// Sets conditions to their default values.
     fn begin(&self) {
         for task in &self.nodes {
             if let Action::Conditional(condition, _) = &task.action {
@@ -101,7 +101,7 @@ impl Tasks {
         }
     }
 
-    /// The launch comes to nothing, because its context has failed: waiters for its events go on.
+    /// Skips a launch whose context has failed, and releases waiters for its events.
     pub(super) fn give_up(&self) -> Outcome {
         for task in &self.nodes {
             if let Action::Record(mark) = &task.action {
@@ -158,7 +158,7 @@ fn batch_action(batch: &Batch) -> Outcome<Action> {
 fn launch(kernel: &Kernel) -> Outcome<Launch> {
     let prepared = kernel.code.0.downcast_ref::<PreparedKernel>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let params = kernel.arguments.bytes().to_vec();
-    // Attributes can be set on the node after it was made.
+    // A program can set attributes on the node later.
     let shape = LaunchGeometry { cooperative: is_cooperative(&of_launch(&kernel.attributes)), ..prepared.shape };
     Ok(shape.launch(Arc::clone(&prepared.kernel), params))
 }

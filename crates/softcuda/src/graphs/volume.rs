@@ -9,7 +9,7 @@ use crate::copy::transfer::{self, AccessRange};
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space::{self, Access};
 
-/// One side: where its first byte is, and how far rows and slices are apart.
+/// One side: the address of its first byte, and the distances of rows and slices.
 #[derive(Clone, Copy)]
 struct Layout {
     side: CopySide,
@@ -38,7 +38,7 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// Refuses what is no copy between memory that `context` reaches.
+    /// Refuses a copy that is not between memory that `context` reaches.
     pub(super) fn new(context: &Context, it: &CUDA_MEMCPY3D) -> Outcome<Self> {
         let (target, source, extent) = described(it);
         let volume = Self { target: layout(&target, extent)?, source: layout(&source, extent)?, extent };
@@ -51,7 +51,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Where one slice of a side begins, and its bytes to the last.
+    /// Returns the start of one slice of a side, and its size to the last byte.
     fn slice(&self, layout: &Layout, slice: u64) -> Outcome<(u64, u64)> {
         let CopyExtent { width, height, .. } = self.extent;
         let at = slice.checked_mul(layout.slice).and_then(|offset| layout.start.checked_add(offset));
@@ -59,7 +59,7 @@ impl Volume {
         at.zip(size).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Copies. Memory that has gone since is a fault, as it is for a kernel; what was freed behind the launch has not.
+    /// Copies. As for a kernel, memory that has gone since is a fault, but not memory that was freed after the launch.
     pub(super) fn run(&self, context: &Context) -> Outcome {
         let CopyExtent { width, height, depth } = self.extent;
         let span = |layout: &Layout, slice, access| -> Outcome<AccessRange> {
@@ -74,7 +74,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What kind of memory each side is: a device's by its number, or the host's.
+    /// Returns the memory kind of each side: a device by its number, or the host.
     pub(super) fn kinds(&self) -> (u32, u32) {
         let kind = |layout: &Layout| {
             let space = space::read();

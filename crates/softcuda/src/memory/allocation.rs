@@ -26,12 +26,12 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
     allocate_aligned(context, size, 1)
 }
 
-/// Memory for `context`, also for variables of modules.
+/// Allocates memory for `context`, also for variables of modules.
 pub(crate) fn allocate_aligned(context: &Context, size: u64, align: u64) -> Outcome<u64> {
     allocate_as(context, size, RangeKind::Device, |memory| memory.allocate(size, align))
 }
 
-/// Memory of a kind for `context`, in the place that `find` takes.
+/// Allocates memory of a kind for `context`, at the address that `find` chooses.
 pub(crate) fn allocate_as(
     context: &Context,
     size: u64,
@@ -48,15 +48,15 @@ pub(crate) fn allocate_as(
     Ok(at)
 }
 
-/// `cuMemAllocPitch`: address and pitch.
+/// `cuMemAllocPitch`: returns address and pitch.
 pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element: u32) -> Outcome<(u64, u64)> {
     check_pitched(width, height, element)?;
     let (pitch, size) = pitched(width, height, PITCH_ALIGN_BYTES)?;
     Ok((allocate(context, size)?, pitch))
 }
 
-/// `cuMemFree`: waits for the work of the memory's context, then frees. Memory of a pool belongs to no context: the
-/// current one's work is waited for.
+/// `cuMemFree`: waits for the work of the memory's context, then frees. Memory of a pool belongs to no context, so it waits for
+/// the current one's work.
 pub(crate) fn free(at: u64) -> Outcome {
     if at == 0 {
         return Ok(());
@@ -79,7 +79,7 @@ pub(crate) fn free(at: u64) -> Outcome {
     give_back(&region)
 }
 
-/// `cuMemFreeAsync`: the memory is out of reach for calls at once, and goes when `stream` gets there.
+/// `cuMemFreeAsync`: calls lose access to the memory at once. It is freed when `stream` gets there.
 pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
     if at == 0 {
         return Ok(());
@@ -91,7 +91,7 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
     space::write().leave(at);
-    // The arena stays mapped, so nothing has to be waited for: late work of another stream meets zeroes.
+    // No wait is necessary: the arena stays mapped, so late work of another stream reads zeroes.
     let job = StreamJob::always(move |_| {
         let gone = space::write().remove_same(at, region.id);
         gone.map_or(Ok(()), |region| give_back(&region))
@@ -99,35 +99,35 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
     stream.submit(job.short()).map(drop)
 }
 
-/// Returns the memory of a range that has left the space to the pool or device that paid for it.
+/// Returns the memory of a range that has left the space to the pool or device that was charged.
 pub(crate) fn give_back(region: &Region) -> Outcome {
     match region.kind {
         RangeKind::Managed => {
             managed::forget(region.start, region.size);
             managed::memory().release(region.start);
         }
-        // It is another process's, which frees it.
+        // Another process owns it and frees it.
         RangeKind::Opened(_) => {}
         _ => device::get(region.device)?.memory.release(region.start),
     }
     Ok(())
 }
 
-/// `cuMemGetAddressRange`: start and size; `NOT_FOUND` for an address that is in no range, or in registered memory.
+/// `cuMemGetAddressRange`: returns start and size. An address in no range, or in registered memory, fails with `NOT_FOUND`.
 pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
     let is_ours = |region: &Region| !matches!(region.kind, RangeKind::Registered(_));
     let region = space::find(address).filter(is_ours).ok_or(CUresult::ERROR_NOT_FOUND)?;
     Ok((region.start, region.size))
 }
 
-/// Room in a heap of `context` for device code; `None` when the heap, or the device, is full.
+/// Allocates in a heap of `context` for device code. Returns `None` when the heap, or the device, is full.
 pub(crate) fn allocate_in_heap(context: &Context, pool: DeviceHeap, size: u64, align: u64) -> Option<u64> {
     let malloc_bytes = || context.limits.get(limit::MALLOC_HEAP_SIZE).ok();
     let reserve = |bytes| allocate_as(context, bytes, RangeKind::Heap, |memory| memory.allocate_last(bytes)).ok();
     context.heaps.allocate(pool, (size, align), malloc_bytes, reserve)
 }
 
-/// Makes a heap of `context` again as it was.
+/// Recreates a heap of `context` from its saved state.
 pub(crate) fn make_heap(context: &Context, state: &HeapState) -> Outcome {
     let reserve = |start, size| allocate_as(context, size, RangeKind::Heap, |memory| memory.allocate_at(start, size));
     context.heaps.make(state, reserve)

@@ -1,9 +1,9 @@
-//! The heaps of a context that device code allocates from: that of `malloc`, and the device runtime's own.
+//! The heaps of a context from which device code allocates: that of `malloc`, and the device runtime's own.
 //!
-//! A heap is one range of device memory, made when device code first asks for some of it, and gone with its context.
-//! Kernels reach all of it, as on a GPU; the host API reaches none of it. Which places are taken is kept here, so no
-//! program can damage the heap by writing where it should not. It lies at the end of the device's memory, so that its
-//! making does not decide where variables of later modules lie: a checkpoint takes its state along, and makes it again.
+//! A heap is one range of device memory, made at the first allocation of device code and freed with its context. As on a GPU,
+//! kernels reach all of it, and the host API reaches none of it. Its free list lies outside, so no program can damage it with a
+//! stray write. The heap lies at the end of the device's memory, so that it does not move variables of later modules. A
+//! checkpoint saves its state, and a restore recreates it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,31 +14,31 @@ use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
 use crate::memory::pages::PAGE_BYTES;
 
-/// Places in a heap start at multiples of this.
+/// Allocations in a heap start at multiples of this.
 const DEVICE_HEAP_GRANULE_BYTES: u64 = 16;
 
 /// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
 const RUNTIME_HEAP_BYTES: u64 = 16 << 20;
 
-/// A heap as a checkpoint takes it along.
+/// A heap's state in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeapState {
     pub(crate) pool: DeviceHeap,
     /// Its memory: start and end.
     pub(crate) range: (u64, u64),
-    /// Places that are taken.
+    /// Start and end of each allocation.
     pub(crate) used: Vec<(u64, u64)>,
 }
 
 impl HeapState {
-    /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
+    /// Encodes the state as little-endian u64: number of the heap, its start and end, then start and end of each allocation.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let head = [u64::from(self.pool == DeviceHeap::Runtime), self.range.0, self.range.1];
         let bounds = self.used.iter().flat_map(|(start, end)| [*start, *end]);
         head.into_iter().chain(bounds).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Reads them; none when they are damaged.
+    /// Decodes a state; `None` if it is damaged.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -67,8 +67,8 @@ impl DeviceHeaps {
         heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for device code; `None` when the heap, or the device, is full. A heap that is not there yet gets memory from
-    /// `reserve`, which takes a number of bytes and gives their start. `malloc_bytes` is the size of the heap of `malloc`.
+    /// Allocates for device code. Returns `None` when the heap, or the device, is full. A new heap gets its memory from
+    /// `reserve`, which takes a number of bytes and returns their start. `malloc_bytes` is the size of the heap of `malloc`.
     pub(crate) fn allocate(
         &self,
         pool: DeviceHeap,
@@ -89,14 +89,14 @@ impl DeviceHeaps {
         heap.as_mut()?.allocate(size, align)
     }
 
-    /// Gives room back; an address that was not given is left alone.
+    /// Frees an allocation. Ignores any other address.
     pub(crate) fn free(&self, pool: DeviceHeap, address: u64) {
         if let Some(heap) = self.lock(pool).as_mut() {
             heap.free(address);
         }
     }
 
-    /// Both heaps as they are, where they were made.
+    /// Returns the states of the heaps that exist.
     pub(crate) fn states(&self) -> Vec<HeapState> {
         let keep = |pool| {
             self.lock(pool).as_ref().map(|heap| HeapState { pool, range: heap.range(), used: heap.used().collect() })
@@ -104,8 +104,9 @@ impl DeviceHeaps {
         [DeviceHeap::Malloc, DeviceHeap::Runtime].into_iter().filter_map(keep).collect()
     }
 
-    /// Makes a heap again as it was, its memory zeroes; `OUT_OF_MEMORY` when its place is not free, `INVALID_VALUE` for
-    /// a state that is no heap's, or when there is one already. `reserve` takes the memory: its start and its bytes.
+    /// Recreates a heap, with zeroes in its memory. Fails with `OUT_OF_MEMORY` when its memory is not free, and with
+    /// `INVALID_VALUE` for an invalid state, or when the heap exists already. `reserve` takes the start and the size of the
+    /// memory.
     pub(crate) fn make(&self, state: &HeapState, reserve: impl FnOnce(u64, u64) -> Outcome<u64>) -> Outcome {
         let mut heap = self.lock(state.pool);
         let (start, end) = state.range;
@@ -122,7 +123,7 @@ impl DeviceHeaps {
         Ok(())
     }
 
-    /// Refuses to change the size of the heap of `malloc` once there is one.
+    /// Refuses to change the size of the heap of `malloc` once that exists.
     pub(crate) fn check_resize(&self) -> Outcome {
         if self.lock(DeviceHeap::Malloc).is_some() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
 //! Memory of a device: its arena and its budget.
 //!
-//! The whole arena is reserved and readable from the start, without being backed: a page costs memory once it is
-//! touched, and freeing gives pages back. So an operation that still knows a freed range meets zeroes, not a hole.
-//! The budget counts what was asked for, not what was touched: running out is exact.
+//! The whole arena is reserved and readable from the start, without memory behind it. A page takes memory once it is touched, and
+//! freeing gives pages back. So an operation that still uses a freed range reads zeroes instead of a hole. The budget counts
+//! requested bytes, not touched ones, so out-of-memory is exact.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,29 +19,30 @@ use crate::memory::physical_file::PhysicalFile;
 use crate::memory::space;
 use crate::process::settings::MAX_SOFT_DEVICES;
 
-/// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
-/// in the way, an arena goes where there is room.
+/// Address of the first arena, below every address that Katydid's own arenas use; the others follow. If these addresses are not
+/// free, an arena goes elsewhere.
 const FIRST_ARENA_ADDRESS: u64 = 0x0a00_0000_0000;
-/// Addresses of one arena: more than there is memory, so that fragments of it do not hinder large allocations.
+/// Addresses of one arena. It has more of them than a device has memory, so that fragmentation does not prevent large
+/// allocations.
 const ARENA_BYTES: u64 = 384 << 30;
 
 /// Memory of one device.
 pub(crate) struct DeviceMemory {
-    /// Chooses the place of the arena.
+    /// Index of the arena.
     index: usize,
-    /// The number of the device itself, whatever order the program sees them in: by this one others who have it are met.
+    /// The device's number in the machine, whatever order the program sees. Processes that share the device go by it.
     physical_index: usize,
     /// The budget, in bytes.
     capacity: u64,
-    /// What of it has been charged.
+    /// Charged bytes of the budget.
     used: Mutex<u64>,
     /// Reserved at the first allocation.
     arena: OnceLock<Option<DeviceAddresses>>,
-    /// Physical memory for mappings, shares the budget.
+    /// Physical memory for mappings, which shares the budget.
     pub(crate) physical: PhysicalFile,
 }
 
-/// The addresses of a device, and which of them are taken.
+/// The addresses of a device, and which of them are in use.
 struct DeviceAddresses {
     range: Range,
     heap: Mutex<Heap>,
@@ -49,27 +50,27 @@ struct DeviceAddresses {
     shared: Mutex<SharedPages>,
 }
 
-/// Pages that other processes may have: those of a file as large as the arena, each at its place.
+/// Pages that other processes may open. They belong to a file as large as the arena, at the same offsets.
 #[derive(Default)]
 struct SharedPages {
-    /// Made for the first of them.
+    /// Created for the first such page.
     file: Option<OwnedFd>,
     /// Start and end of stretches that do not touch.
     pages: BTreeMap<u64, u64>,
 }
 
-/// Where memory lies that other processes may open.
+/// Location of memory that other processes may open.
 pub(crate) struct SharedExtent {
     /// This process's descriptor of the file.
     pub(crate) descriptor: u32,
-    /// What tells the file from others.
+    /// Inode of the file, which tells it from others.
     pub(crate) identity: u64,
-    /// Where the memory begins in it.
+    /// Offset of the memory in the file.
     pub(crate) offset: u64,
 }
 
 impl SharedPages {
-    /// The stretches of `start..end`, whole pages, that are not in the file yet.
+    /// Returns the stretches of `start..end`, whole pages, that are not in the file yet.
     fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let (mut at, mut missing) = (start, Vec::new());
         let preceding = self.pages.range(..=start).next_back().into_iter();
@@ -97,7 +98,7 @@ impl SharedPages {
 }
 
 impl DeviceMemory {
-    /// Memory of `capacity` bytes for the device with this index, and this one among all that there are.
+    /// Returns memory of `capacity` bytes for the device with this index; `physical_index` is its number in the machine.
     pub(crate) fn new(index: usize, physical_index: usize, capacity: u64) -> Self {
         let physical = PhysicalFile::new();
         Self { index, physical_index, capacity, used: Mutex::new(0), arena: OnceLock::new(), physical }
@@ -115,7 +116,7 @@ impl DeviceMemory {
         self.capacity.saturating_sub(own.saturating_add(used_by_peers))
     }
 
-    /// Takes `bytes` out of the budget, or `OUT_OF_MEMORY`.
+    /// Charges `bytes` to the budget, or fails with `OUT_OF_MEMORY`.
     pub(crate) fn charge(&self, bytes: u64) -> Outcome {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let after = used.checked_add(bytes).filter(|after| *after <= self.capacity);
@@ -136,34 +137,34 @@ impl DeviceMemory {
         }
     }
 
-    /// Those who share a device; what is managed lies with the host, and every process has that by itself.
+    /// Returns the processes that share the device. Managed memory belongs to the host, and each process has it to itself.
     fn peers(&self) -> Option<&'static PeerProcesses> {
         if self.physical_index < MAX_SOFT_DEVICES { peer_processes::of_process() } else { None }
     }
 
-    /// A place of `size` bytes of zeroes at a multiple of `align`.
+    /// Allocates `size` zeroed bytes at a multiple of `align`.
     pub(crate) fn allocate(&self, size: u64, align: u64) -> Outcome<u64> {
         self.take(size, |heap| heap.allocate(size, align))
     }
 
-    /// A place of `size` bytes at the end of the arena, where it does not decide what comes to lie where at its start.
+    /// Allocates `size` bytes at the end of the arena, where they do not move later allocations at its start.
     pub(crate) fn allocate_last(&self, size: u64) -> Outcome<u64> {
         self.take(size, |heap| heap.allocate_last(size))
     }
 
-    /// A place of `size` bytes in the middle of the arena, for what no program sees the addresses of: where variables come
-    /// to lie depends on none of it.
+    /// Allocates `size` bytes in the middle of the arena, for memory whose address no program sees. It does not move variables of
+    /// modules.
     pub(crate) fn allocate_amid(&self, size: u64) -> Outcome<u64> {
         self.take(size, |heap| heap.allocate_amid(size))
     }
 
-    /// `size` bytes of zeroes in this very place, or `OUT_OF_MEMORY`.
+    /// Allocates `size` zeroed bytes at this address, or fails with `OUT_OF_MEMORY`.
     pub(crate) fn allocate_at(&self, at: u64, size: u64) -> Outcome<u64> {
         let end = at.checked_add(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.take(size, |heap| heap.claim(at, end).then_some(at))
     }
 
-    /// Charges `size` bytes and finds a place for them.
+    /// Charges `size` bytes and allocates them.
     fn take(&self, size: u64, find: impl FnOnce(&mut Heap) -> Option<u64>) -> Outcome<u64> {
         let cost = Heap::cost(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.charge(cost)?;
@@ -174,13 +175,13 @@ impl DeviceMemory {
         })
     }
 
-    /// Frees the place at `at`, whose range has left the space and which no operation uses any more.
+    /// Frees the allocation at `at`, whose range has left the space and which no operation uses any more.
     pub(crate) fn release(&self, at: u64) {
         let Some(arena) = self.arena() else { return };
         let shared = arena.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut heap = arena.heap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(size) = heap.free(at) {
-            // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
+            // Only whole pages go back. As on a GPU, memory that shares a page with a neighbour keeps its old contents.
             let _ = arena.range.discard(at, at + size);
             let (first, last) = (at.next_multiple_of(PAGE_BYTES), (at + size) / PAGE_BYTES * PAGE_BYTES);
             if let (Some(file), true) = (&shared.file, first < last) {
@@ -190,11 +191,11 @@ impl DeviceMemory {
         }
     }
 
-    /// Reserved at first use; `None` for good if there is no room for it in the process.
+    /// Returns the arena, reserved at first use; always `None` if the process had no room for it.
     fn arena(&self) -> Option<&DeviceAddresses> {
         let make = || {
             let start = FIRST_ARENA_ADDRESS + self.index as u64 * ARENA_BYTES;
-            // A limit on address space leaves room for the memory itself at best.
+            // Under a limit on address space, there is room for the memory itself at best.
             let range = Range::at(start, ARENA_BYTES, Protection::ReadWrite)
                 .or_else(|_| Range::anywhere(ARENA_BYTES, 2 << 20, Protection::ReadWrite))
                 .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
@@ -205,12 +206,12 @@ impl DeviceMemory {
         self.arena.get_or_init(make).as_ref()
     }
 
-    /// Moves the pages of memory into the file that other processes may open, and says where it lies there. Waits until no
+    /// Moves the pages of memory into the file that other processes may open, and returns their location. Waits until no
     /// operation touches memory.
     pub(crate) fn share(&self, at: u64, size: u64) -> Outcome<SharedExtent> {
         let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;
         let arena = self.arena().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        // Before any other lock: who holds it off may be about to free something.
+        // Taken before any other lock: the holder of the other lock may be about to free something.
         let still = space::still();
         let mut shared = arena.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let base = arena.range.start();

@@ -1,36 +1,36 @@
-//! Places of allocations inside a device's address range: first fit, lowest address first, coalescing.
+//! Allocations in a device's address range: first fit, lowest address first, coalescing.
 //!
-//! Only numbers: which memory stands behind them is not known here. Lowest-first makes addresses the same in every run
-//! that asks in the same order.
+//! It only computes addresses and does not know the memory behind them. Lowest-first gives the same addresses in every run with
+//! the same calls.
 
 use std::collections::BTreeMap;
 
-/// Allocations start and end at multiples of this, as `cuMemAlloc` of the real driver has it.
+/// Allocations start and end at multiples of this, as those of `cuMemAlloc` in the real driver.
 pub(crate) const HEAP_GRANULE_BYTES: u64 = 512;
 
-/// From this size on, allocations are aligned to 2 MiB.
+/// Allocations of this size and above are aligned to 2 MiB.
 const LARGE_ALLOCATION_BYTES: u64 = 2 << 20;
 
-/// Free and used places of one range.
+/// Free and used parts of one range.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// Free places: start to end. Neighbours are always merged.
+    /// Free parts: start to end. Neighbours are always merged.
     free: BTreeMap<u64, u64>,
-    /// Used places: start to end.
+    /// Used parts: start to end.
     used: BTreeMap<u64, u64>,
-    /// What places start and end at multiples of.
+    /// Parts start and end at multiples of this.
     granule: u64,
-    /// All of it: start and end.
+    /// Start and end of the whole range.
     range: (u64, u64),
 }
 
 impl Heap {
-    /// A heap over `start..end`, all free.
+    /// Returns a heap over `start..end`, all free.
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self::with_granule(start, end, HEAP_GRANULE_BYTES)
     }
 
-    /// A heap over `start..end` with places at multiples of `granule`, a power of two.
+    /// Returns a heap over `start..end` whose allocations start at multiples of `granule`, a power of two.
     pub(crate) fn with_granule(start: u64, end: u64, granule: u64) -> Self {
         Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new(), granule, range: (start, end) }
     }
@@ -40,29 +40,29 @@ impl Heap {
         self.range
     }
 
-    /// Bytes that an allocation of `size` takes; `None` if that is more than an address can say.
+    /// Returns the bytes that an allocation of `size` takes; `None` if an address cannot hold the number.
     pub(crate) fn cost(size: u64) -> Option<u64> {
         size.max(1).checked_next_multiple_of(HEAP_GRANULE_BYTES)
     }
 
-    /// Whether a used place touches `start..end`.
+    /// Returns whether an allocation touches `start..end`.
     pub(crate) fn uses(&self, start: u64, end: u64) -> bool {
         self.used.range(..end).next_back().is_some_and(|(_, &used)| used > start)
     }
 
-    /// Takes a place of `size` bytes at the lowest multiple of [`HEAP_GRANULE_BYTES`], however large it is.
+    /// Allocates `size` bytes at the lowest multiple of [`HEAP_GRANULE_BYTES`], even for a large size.
     pub(crate) fn allocate_packed(&mut self, size: u64) -> Option<u64> {
         self.take(Self::cost(size)?, HEAP_GRANULE_BYTES)
     }
 
-    /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
+    /// Allocates `size` bytes at a multiple of `align` (a power of two).
     pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let size = size.max(1).checked_next_multiple_of(self.granule)?;
         let large = size >= LARGE_ALLOCATION_BYTES && self.granule == HEAP_GRANULE_BYTES;
         self.take(size, align.max(if large { LARGE_ALLOCATION_BYTES } else { self.granule }))
     }
 
-    /// The first free place of exactly `size` bytes, whole granules, at a multiple of `align`.
+    /// Takes the first free part of exactly `size` bytes, whole granules, at a multiple of `align`.
     fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         let (start, end, at) = self.free.iter().find_map(|(&start, &end)| {
             let at = start.checked_next_multiple_of(align)?;
@@ -78,7 +78,7 @@ impl Heap {
         Some(at)
     }
 
-    /// Takes the last place of `size` bytes, at a multiple of the granule.
+    /// Allocates the last `size` bytes that are free, at a multiple of the granule.
     pub(crate) fn allocate_last(&mut self, size: u64) -> Option<u64> {
         let size = size.max(1).checked_next_multiple_of(self.granule)?;
         let last = self.free.iter().rev().find(|&(&start, &end)| end - start >= size);
@@ -86,7 +86,7 @@ impl Heap {
         self.claim(at, at + size).then_some(at)
     }
 
-    /// Takes the first place of `size` bytes behind the middle of the range, or the first of all.
+    /// Allocates the first `size` free bytes after the middle of the range, or the first of all.
     pub(crate) fn allocate_amid(&mut self, size: u64) -> Option<u64> {
         let whole = size.max(1).checked_next_multiple_of(self.granule)?;
         let middle = (self.range.0 + (self.range.1 - self.range.0) / 2).next_multiple_of(self.granule);
@@ -99,7 +99,7 @@ impl Heap {
         }
     }
 
-    /// Takes this very place; false when some of it is used, or it is no place of this heap.
+    /// Allocates exactly `start..end`. Returns false if some of it is used, or if it does not fit this heap.
     pub(crate) fn claim(&mut self, start: u64, end: u64) -> bool {
         let around = self.free.range(..=start).next_back().map(|(&free, &limit)| (free, limit));
         let is_whole = start.is_multiple_of(self.granule) && end.is_multiple_of(self.granule) && start < end;
@@ -114,12 +114,12 @@ impl Heap {
         true
     }
 
-    /// Used places, lowest first: start and end.
+    /// Returns start and end of the allocations, lowest first.
     pub(crate) fn used(&self) -> impl Iterator<Item = (u64, u64)> {
         self.used.iter().map(|(start, end)| (*start, *end))
     }
 
-    /// Frees the place that starts at `at`, and gives its size.
+    /// Frees the allocation that starts at `at`, and returns its size.
     pub(crate) fn free(&mut self, at: u64) -> Option<u64> {
         let end = self.used.remove(&at)?;
         let mut hole = (at, end);

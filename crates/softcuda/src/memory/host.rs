@@ -1,4 +1,4 @@
-//! Page-locked host memory: allocated here, or the program's own, registered. Device and host address are the same.
+//! Page-locked host memory: allocated here, or registered by the program. Device and host address are the same.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::memory::pages::{self, PAGE_BYTES, Protection, Range};
 use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
-/// What was allocated here, by address.
+/// Memory that was allocated here, by address.
 static HOST_ALLOCATIONS: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
 fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
@@ -23,14 +23,14 @@ fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
 /// `cuMemHostAlloc`.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
     let flags = pinned_flags(flags)?;
-    // Nothing is nowhere.
+    // 0 bytes have no address.
     if size == 0 {
         return Ok(0);
     }
     let pages = size.checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let mut allocated = allocated();
     let sum = allocated.values().map(Range::size).sum::<u64>();
-    // Pages are only backed when touched, so the sum has to be watched here: locked memory cannot exceed the RAM.
+    // Untouched pages take no memory, so this check limits their sum: locked memory cannot exceed the RAM.
     if sum.checked_add(pages).is_none_or(|sum| sum > settings::host_memory()) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
@@ -38,13 +38,13 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
     let start = range.start();
     allocated.insert(start, range);
     drop(allocated);
-    // All such memory is mapped, whether or not that was asked for.
+    // All such memory is mapped, whatever the flags.
     let region = Region::new(start, size, RangeKind::Pinned(flags), context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }
 
-/// `cuMemFreeHost`: waits for the work of the memory's context. Null is nothing to free.
+/// `cuMemFreeHost`: waits for the work of the memory's context. Null is allowed.
 pub(crate) fn free(start: u64) -> Outcome {
     if start == 0 {
         return Ok(());
@@ -61,7 +61,7 @@ pub(crate) fn free(start: u64) -> Outcome {
 /// `cuMemHostRegister` of memory that the process maps.
 pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> Outcome {
     let Registration { flags, is_read_only, .. } = Registration::new(start, size, flags)?;
-    // What cannot be written needs the flag for that.
+    // Read-only memory needs the flag for it.
     if !pages::is_mapped(start, size) || !(is_read_only || pages::is_writable(start, size)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -71,7 +71,7 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
     if space.insert(region) {
         return Ok(());
     }
-    // Only memory that was registered before has another code; memory of the driver is no memory of the program.
+    // Only memory that is registered already has its own code. Memory of the driver is not the program's.
     let was_registered = space.overlapping(start, size).all(|other| matches!(other.kind, RangeKind::Registered(_)));
     Err(if was_registered { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
 }
@@ -96,20 +96,20 @@ fn take_away(region: &Region) -> Outcome {
     Ok(())
 }
 
-/// Frees what was allocated here for a region that has left the space; registered memory is the program's.
+/// Frees the memory of a region that has left the space, if it was allocated here. Registered memory is the program's.
 pub(crate) fn give_back(region: &Region) {
     if matches!(region.kind, RangeKind::Pinned(_)) {
         drop(allocated().remove(&region.start));
     }
 }
 
-/// Refuses an address that is in no page-locked memory.
+/// Refuses an address outside of page-locked memory.
 pub(crate) fn check_mapped(address: u64) -> Outcome {
     let region = space::find(address).filter(Region::is_host);
     region.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// The flags of host memory that holds `address`; managed memory is mapped, too.
+/// Returns the flags of the host memory at `address`. Managed memory is mapped, too.
 pub(crate) fn flags(address: u64) -> Outcome<u32> {
     match space::find(address).map(|region| region.kind) {
         Some(RangeKind::Pinned(flags) | RangeKind::Registered(flags)) => Ok(flags),

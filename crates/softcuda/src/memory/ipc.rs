@@ -36,7 +36,7 @@ use crate::process::device;
 
 /// First bytes of a handle.
 const MEMORY_HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
-/// Addresses of opened memory are multiples of this, as those of large allocations are.
+/// Addresses of opened memory are multiples of this, like those of large allocations.
 const IMPORT_ALIGN_BYTES: u64 = 2 << 20;
 
 const INVALID_HANDLE: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -48,18 +48,18 @@ struct OpenedMemory {
     context: usize,
     /// How often it may still be closed.
     count: u32,
-    /// The addresses of its pages, given back with it.
+    /// The addresses of its pages, released with it.
     _range: Range,
 }
 
-/// By the address that the program knows.
+/// Opened memory by the address that the program has.
 static OPENED_MEMORY: Mutex<BTreeMap<u64, OpenedMemory>> = Mutex::new(BTreeMap::new());
 
 fn opened() -> MutexGuard<'static, BTreeMap<u64, OpenedMemory>> {
     OPENED_MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a handle says.
+/// The decoded fields of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamedMemory {
     process: u32,
@@ -82,7 +82,7 @@ impl NamedMemory {
         CUipcMemHandle { reserved }
     }
 
-    /// None for what this library has not made.
+    /// Decodes a handle; `None` if this library has not made it.
     fn decode(handle: &CUipcMemHandle) -> Option<Self> {
         let (words, rest) = handle.reserved.split_at(40);
         let [magic, pair, identity, offset, size] = words.as_chunks::<8>().0 else { return None };
@@ -104,14 +104,14 @@ impl NamedMemory {
         (number(magic) == MEMORY_HANDLE_MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
     }
 
-    /// A descriptor of its process.
+    /// Opens a descriptor of its process.
     fn open(&self, descriptor: u32) -> Outcome<OwnedFd> {
         let path = format!("/proc/{}/fd/{descriptor}", self.process);
         let file = File::options().read(true).write(true).open(path).map(OwnedFd::from);
         file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// The file that it is about, if its process lives and the memory has not been freed.
+    /// Opens its file, if the process lives and the memory has not been freed.
     fn file(&self) -> Outcome<OwnedFd> {
         let lifetime_file = self.open(self.lifetime_file.0)?;
         if identity(&lifetime_file).ok().map(|inode| inode as u32) != Some(self.lifetime_file.1) {
@@ -119,7 +119,7 @@ impl NamedMemory {
         }
         let file = self.open(self.descriptor)?;
         let length = File::from(file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?).metadata();
-        // Pages behind the end of a file cannot be touched.
+        // Pages beyond the end of a file cannot be touched.
         let inside = length.is_ok_and(|it| self.offset + self.size <= it.len());
         if inside && identity(&file).ok() == Some(self.identity) {
             Ok(file)
@@ -129,7 +129,7 @@ impl NamedMemory {
     }
 }
 
-/// `cuIpcGetMemHandle`: of memory of `cuMemAlloc`, whichever address in it is named.
+/// `cuIpcGetMemHandle` of any address in memory of `cuMemAlloc`.
 pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let region = space::find(address).filter(|region| region.kind == RangeKind::Device).ok_or(INVALID_HANDLE)?;
     let device = device::get(region.device)?;
@@ -144,14 +144,14 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     Ok(NamedMemory { process, descriptor, identity, offset, size, device: device.uuid(), lifetime_file }.encode())
 }
 
-/// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already.
+/// `cuIpcOpenMemHandle` as in CUDA 4.1: refuses a handle that is open already.
 pub(crate) fn open_once(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     check_open_once(flags, || Ok(opened().values().any(|open| open.handle.reserved == handle.reserved)))?;
     open(context, handle, flags)
 }
 
-/// `cuIpcOpenMemHandle_v2`: the same address for a handle that is open already. As with a GPU, the process that made a handle
-/// cannot open it.
+/// `cuIpcOpenMemHandle_v2`: returns the same address for a handle that is open already. As with a GPU, the process that made a
+/// handle cannot open it.
 pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     check_open(flags)?;
     let named = NamedMemory::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
@@ -183,7 +183,7 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
     Ok(address)
 }
 
-/// `cuIpcCloseMemHandle`, as often as it was opened: the last time waits for the context's work.
+/// `cuIpcCloseMemHandle`, once for each open. The last one waits for the context's work.
 pub(crate) fn close(address: u64) -> Outcome {
     let mut opened_memory = opened();
     let open = opened_memory.get_mut(&address).ok_or(INVALID_HANDLE)?;
@@ -202,7 +202,7 @@ pub(crate) fn close(address: u64) -> Outcome {
     Ok(())
 }
 
-/// Closes what an ended context has opened, whose ranges have left the space.
+/// Closes the memory that an ended context has opened. Its ranges have left the space.
 pub(crate) fn forget(context: usize) {
     opened().retain(|_, open| open.context != context);
 }

@@ -1,8 +1,8 @@
-//! Events that several processes know: two counters in a page that all of them map.
+//! Events of several processes: two counters in a page that all of them map.
 //!
-//! A record takes the next number; the event has come to pass when the highest number that was reached is at least the
-//! last one taken. Handles name the process that made the event and its descriptor of the page; they lead nowhere once it
-//! has ended, but a process that opened one keeps the page.
+//! A record takes the next number. The event is reached when the highest reached number is at least the last one taken. A handle
+//! names the process that made the event, and its descriptor of the page. The handle is invalid once that process has ended, but
+//! a process that opened it keeps the page.
 
 #![expect(unsafe_code, reason = "maps a page that other processes map too")]
 
@@ -22,21 +22,21 @@ use crate::memory::pages::{self, PAGE_BYTES, SharedPage};
 
 /// First bytes of a handle.
 const EVENT_HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
-/// In the place of a process: the descriptor is this one's, which another process has passed on to it.
+/// Stands for the process: the descriptor is this process's own, passed on to it by another one.
 const OWN_PROCESS: u64 = 0;
-/// How often a waiting thread looks: other processes cannot wake it.
+/// Poll interval of a waiting thread: other processes cannot wake it.
 const MARK_POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Counters that the processes of an event share.
 #[repr(C)]
 struct Counters {
-    /// Numbers that records have taken.
+    /// The last number that a record took.
     recorded: AtomicU64,
-    /// The highest one that a stream has reached.
+    /// The highest number that a stream has reached.
     reached: AtomicU64,
 }
 
-/// A descriptor of this process, once more.
+/// Duplicates a descriptor of this process.
 fn duplicate(number: u64) -> io::Result<OwnedFd> {
     let number = i32::try_from(number).map_err(io::Error::other)?;
     if number < 0 {
@@ -53,7 +53,7 @@ pub(crate) struct IpcEventCounters {
 }
 
 impl IpcEventCounters {
-    /// For a new event.
+    /// Returns the counters of a new event.
     pub(crate) fn new() -> Outcome<Self> {
         pages::memory_file(PAGE_BYTES).and_then(Self::map).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
     }
@@ -63,7 +63,7 @@ impl IpcEventCounters {
         Ok(Self { file, page })
     }
 
-    /// What other processes open it by.
+    /// Returns the handle by which other processes open it.
     pub(crate) fn handle(&self) -> Outcome<CUipcEventHandle> {
         let identity = identity(&self.file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         let fields = [EVENT_HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
@@ -73,7 +73,7 @@ impl IpcEventCounters {
         Ok(handle)
     }
 
-    /// The counters behind another process's handle. As with a GPU, the process that made it cannot open it.
+    /// Opens the counters of another process's handle. As with a GPU, the process that made it cannot open it.
     pub(crate) fn open(handle: &CUipcEventHandle) -> Outcome<Self> {
         let word = |at: usize| handle.reserved.as_chunks().0.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let [magic, process, number, expected_identity] = [0, 1, 2, 3].map(word);
@@ -111,12 +111,12 @@ impl IpcEventCounters {
         self.counters().recorded.load(Ordering::Acquire)
     }
 
-    /// A stream has reached a number.
+    /// Notes that a stream has reached a number.
     pub(crate) fn reach(&self, number: u64) {
         self.counters().reached.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Whether a number was reached.
+    /// Returns whether a number was reached.
     pub(crate) fn is_reached(&self, number: u64) -> bool {
         self.counters().reached.load(Ordering::Acquire) >= number
     }
@@ -129,7 +129,7 @@ impl IpcEventCounters {
     }
 }
 
-/// What tells a file from another one that has its descriptor's number now.
+/// Returns the inode, which tells the file from a later one with the same descriptor number.
 pub(crate) fn identity(file: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(file.try_clone()?).metadata()?.ino())
 }

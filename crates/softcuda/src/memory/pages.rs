@@ -1,4 +1,4 @@
-//! Pages of the process: reserving address ranges, backing them, giving them back. The only file that maps memory.
+//! Pages of the process: reserves address ranges, maps memory, gives it back. The only file that maps memory.
 
 #![expect(unsafe_code, reason = "maps memory")]
 
@@ -11,10 +11,10 @@ use std::ptr::{self, NonNull};
 
 pub(crate) use katydid_driver_rules::mem_advise::PAGE_BYTES;
 
-/// What may be done with mapped pages.
+/// Permitted accesses to mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// No access: the addresses are taken, no more.
+    /// No access: the addresses are only reserved.
     None,
     /// Loads, no stores.
     Read,
@@ -23,7 +23,7 @@ pub(crate) enum Protection {
 }
 
 impl Protection {
-    /// As the system names it.
+    /// Returns the flags of `mmap`.
     fn bits(self) -> i32 {
         match self {
             Self::None => libc::PROT_NONE,
@@ -33,7 +33,7 @@ impl Protection {
     }
 }
 
-/// An address range that this process holds; given back when dropped.
+/// An address range that this process holds, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Range {
     start: u64,
@@ -41,12 +41,12 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Reserves `size` bytes at exactly `start`, if nothing is there yet.
+    /// Reserves `size` bytes at exactly `start`, if these addresses are free.
     pub(crate) fn at(start: u64, size: u64, protection: Protection) -> io::Result<Self> {
         let flags = libc::MAP_FIXED_NOREPLACE | ANONYMOUS_MAP_FLAGS;
         let got = map(start, size, protection, flags, -1, 0)?;
         let range = Self { start: got, size };
-        // Kernels before 4.17 take the address as a hint only; then the range is somewhere else.
+        // Kernels before 4.17 take the address as a hint only, so the range may lie elsewhere.
         if got == start { Ok(range) } else { Err(io::ErrorKind::AddrInUse.into()) }
     }
 
@@ -79,15 +79,14 @@ impl Range {
         map(start, size, Protection::None, flags, file.as_raw_fd(), offset).map(drop)
     }
 
-    /// Replaces the pages at `start` by those of `file` from `offset` on, at no moment without access.
+    /// Replaces the pages at `start` by those of `file` from `offset` on, accessible at every moment.
     pub(crate) fn replace(&self, start: u64, size: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
         self.check(start, size)?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         map(start, size, Protection::ReadWrite, flags, file.as_raw_fd(), offset).map(drop)
     }
 
-    /// Replaces the pages of `start..end` by those of `file` from `offset` on, with the same contents. No thread may write to them
-    /// meanwhile.
+    /// Moves the pages of `start..end` into `file` from `offset` on, with their contents. No thread may write to them meanwhile.
     pub(crate) fn move_into(&self, start: u64, end: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
         /// Pages of zeroes take no room in the file.
         const ZEROES: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
@@ -104,26 +103,26 @@ impl Range {
         self.replace(start, end - start, file, offset)
     }
 
-    /// Replaces the pages at `start` by zeroes, at no moment without access.
+    /// Replaces the pages at `start` by zeroes, accessible at every moment.
     pub(crate) fn clear(&self, start: u64, size: u64) -> io::Result<()> {
         self.check(start, size)?;
         map(start, size, Protection::ReadWrite, libc::MAP_FIXED | ANONYMOUS_MAP_FLAGS, -1, 0).map(drop)
     }
 
-    /// Takes the pages away; the addresses stay reserved.
+    /// Unmaps the pages; the addresses stay reserved.
     pub(crate) fn detach(&self, start: u64, size: u64) -> io::Result<()> {
         self.check(start, size)?;
         map(start, size, Protection::None, libc::MAP_FIXED | ANONYMOUS_MAP_FLAGS, -1, 0).map(drop)
     }
 
-    /// Changes what may be done with pages.
+    /// Changes the permitted accesses to pages.
     pub(crate) fn protect(&self, start: u64, size: u64, protection: Protection) -> io::Result<()> {
         self.check(start, size)?;
         // SAFETY: the pages belong to this range, which no Rust reference points into.
         check(unsafe { libc::mprotect(address(start), size as usize, protection.bits()) })
     }
 
-    /// Gives the contents of whole pages inside back to the system; they read as zero afterwards.
+    /// Gives the contents of whole pages inside back to the system. They read as zero afterwards.
     pub(crate) fn discard(&self, start: u64, end: u64) -> io::Result<()> {
         let (first, last) = (start.next_multiple_of(PAGE_BYTES), end / PAGE_BYTES * PAGE_BYTES);
         if first >= last {
@@ -134,7 +133,7 @@ impl Range {
         check(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
     }
 
-    /// Refuses to touch pages of another owner: what follows a check replaces mappings without asking.
+    /// Refuses pages outside of this range: the caller then replaces mappings without further checks.
     fn check(&self, start: u64, size: u64) -> io::Result<()> {
         let inside = start >= self.start && start.checked_add(size).is_some_and(|end| end <= self.start + self.size);
         if inside { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
@@ -150,11 +149,11 @@ impl Drop for Range {
     }
 }
 
-/// A page of a file that other processes map too; given back when dropped.
+/// A page of a file that other processes map too, unmapped when dropped.
 pub(crate) struct SharedPage(NonNull<c_void>);
 
 impl SharedPage {
-    /// The first page of a file.
+    /// Maps the first page of a file.
     pub(crate) fn of(file: &OwnedFd) -> io::Result<Self> {
         let start = map(0, PAGE_BYTES, Protection::ReadWrite, libc::MAP_SHARED, file.as_raw_fd(), 0)?;
         NonNull::new(address(start)).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
@@ -181,12 +180,12 @@ impl Drop for SharedPage {
 /// Private, unbacked until touched, and not counted against the overcommit limit.
 const ANONYMOUS_MAP_FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// An address as the system takes it.
+/// Returns an address as the system takes it.
 fn address(start: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(start as usize)
 }
 
-/// One call of `mmap`, and where it put the pages.
+/// Calls `mmap`, and returns the address of the pages.
 fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, offset: u64) -> io::Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: without MAP_FIXED this replaces nothing; with it, callers have checked that the pages are their own.
@@ -194,12 +193,12 @@ fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, off
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.expose_provenance() as u64) }
 }
 
-/// The system's answer as a result.
+/// Converts the system's return value to a result.
 fn check(code: i32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A sparse file in memory of `size` bytes: physical memory that can be mapped at several places.
+/// Creates a sparse file in memory of `size` bytes: physical memory that can be mapped at several addresses.
 pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is a literal with its NUL.
     let number = unsafe { libc::memfd_create(c"katydid-softcuda".as_ptr(), libc::MFD_CLOEXEC) };
@@ -210,33 +209,32 @@ pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Makes a memory file so long.
+/// Extends a memory file to `size` bytes.
 pub(crate) fn lengthen(file: &OwnedFd, size: u64) -> io::Result<()> {
     // SAFETY: the descriptor is open.
     check(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })
 }
 
-/// Gives the pages of a part of a memory file back to the system; best effort.
+/// Gives the pages of a part of a memory file back to the system, if it can.
 pub(crate) fn punch(file: &OwnedFd, offset: u64, size: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the descriptor is open; only contents of the file change.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, size as i64) };
 }
 
-/// Bytes from `offset` on for which a memory file has no pages, neither in memory nor swapped out; 0 if that cannot be
-/// told.
+/// Returns the bytes from `offset` on for which a memory file has no pages, neither in memory nor swapped out; 0 if unknown.
 pub(crate) fn hole(file: &OwnedFd, offset: u64) -> u64 {
     // SAFETY: the descriptor is open; no code uses its position.
     let data = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) };
     match u64::try_from(data) {
         Ok(data) => data.saturating_sub(offset),
-        // Nothing but a hole up to the end.
+        // Only a hole up to the end.
         Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => u64::MAX,
         Err(_) => 0,
     }
 }
 
-/// True if every page of `start..start + size` is mapped in this process.
+/// Returns whether every page of `start..start + size` is mapped in this process.
 pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
     const CHUNK: u64 = 1 << 30;
     let Some(end) = start.checked_add(size) else { return false };
@@ -253,7 +251,7 @@ pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
     true
 }
 
-/// True if this process may write every page of `start..start + size`; also if that cannot be found out.
+/// Returns whether this process may write every page of `start..start + size`; true if unknown.
 pub(crate) fn is_writable(start: u64, size: u64) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
     let end = start.saturating_add(size);
@@ -281,7 +279,7 @@ mod tests {
             drop(range);
             Range::at(start, PAGE_BYTES, Protection::ReadWrite).ok()
         };
-        // Other tests of this process take what is free at times.
+        // Other tests of this process occupy free addresses at times.
         let again = (0..100).find_map(|_| taken_twice()).unwrap();
         assert!(is_mapped(again.start(), PAGE_BYTES));
         assert!(again.protect(again.start() + PAGE_BYTES, PAGE_BYTES, Protection::Read).is_err());

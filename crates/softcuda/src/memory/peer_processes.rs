@@ -1,11 +1,11 @@
 //! Processes that share the memory of their devices, as programs on one GPU do: `KATYDID_SOFT_SHARED` names a folder.
 //!
-//! Each process has a file there that says how much it has of each device, behind words that say whose file it is. It holds that
-//! file's lock for as long as it lives. A file that no process has locked belongs to a process that has ended, and does not count.
-//! A process that takes memory holds the folder's lock meanwhile, so running out is exact here too.
+//! Each process has a file there with the bytes that it uses of each device, after a magic text. It holds the file's lock for its
+//! whole life. The process of an unlocked file has ended, so the file does not count. A process that takes memory holds the
+//! folder's lock, so out-of-memory is exact here too.
 //!
-//! A process writes to no file but the one that it has made, and removes none without those words: the folder may be any, and what
-//! else is in it is of others.
+//! A process writes only to its own file, and removes only files with the magic text. The folder may be any folder, and its other
+//! files belong to others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,13 +16,13 @@ use std::sync::LazyLock;
 use crate::ffi::report;
 use crate::process::settings::{self, MAX_SOFT_DEVICES};
 
-/// The lock of a folder; files of processes are named by their numbers.
+/// The lock of a folder. Files of processes have numbers as names.
 const USAGE_LOCK_FILE: &str = "lock";
-/// What a file of a process begins with; another layout has another number.
+/// First bytes of a process's file; another layout has another number.
 const PROCESS_FILE_MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
 const NUMBER_BYTES: usize = 8;
-/// Bytes of a file: [`PROCESS_FILE_MAGIC`], and how much the process has of each device.
+/// Bytes of a file: [`PROCESS_FILE_MAGIC`], and the used bytes of each device.
 const USAGE_FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_SOFT_DEVICES * NUMBER_BYTES;
 
 /// The folder, as one process sees it.
@@ -32,7 +32,7 @@ pub(crate) struct PeerProcesses {
     own: File,
 }
 
-/// Those of this process; none if it has its devices to itself.
+/// Returns the peers of this process; `None` if it does not share its devices.
 pub(crate) fn of_process() -> Option<&'static PeerProcesses> {
     static OWN: LazyLock<Option<PeerProcesses>> = LazyLock::new(|| {
         let folder = settings::shared_folder()?;
@@ -43,7 +43,7 @@ pub(crate) fn of_process() -> Option<&'static PeerProcesses> {
 }
 
 impl PeerProcesses {
-    /// Joins those in `folder` under a name that no living process has.
+    /// Joins the processes in `folder`, under a name that no live process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let lock = options().write(true).create(true).truncate(false).open(folder.join(USAGE_LOCK_FILE))?;
@@ -51,7 +51,7 @@ impl PeerProcesses {
             return Err(io::Error::other(format!("{USAGE_LOCK_FILE} in it is not a file; name another folder")));
         }
         lock.lock()?;
-        // In another namespace another process may have the same number, and a process before it may have left its file.
+        // A process in another namespace may have the same number, and an earlier process may have left its file.
         let is_taken =
             |file: &io::Result<File>| file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
         let own = (0..)
@@ -67,7 +67,7 @@ impl PeerProcesses {
         Ok(Self { folder: folder.to_owned(), lock, own })
     }
 
-    /// Has this process have `used` bytes of a device, if that and what others have is within `capacity`.
+    /// Sets the bytes that this process uses of a device, if they and those of others fit `capacity`.
     pub(crate) fn take(&self, device: usize, used: u64, capacity: u64) -> bool {
         let result = self.with_lock(|| {
             let fits = self.sum_of_others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
@@ -76,13 +76,13 @@ impl PeerProcesses {
         result.unwrap_or(false)
     }
 
-    /// Has this process have `used` bytes of a device, fewer than before.
+    /// Lowers the bytes that this process uses of a device to `used`.
     pub(crate) fn give(&self, device: usize, used: u64) {
-        // A file that cannot be written goes on to say more than is so: no process gets what is not there.
+        // If the write fails, the file claims too much, so no process gets memory that does not exist.
         let _ = self.write(device, used);
     }
 
-    /// Bytes of a device that others have; all of it if that cannot be found out.
+    /// Returns the bytes of a device that others use; the largest number if unknown.
     pub(crate) fn used_by_others(&self, device: usize) -> u64 {
         self.with_lock(|| self.sum_of_others(device)).unwrap_or(u64::MAX)
     }
@@ -108,7 +108,7 @@ impl PeerProcesses {
             }
             let Ok(file) = options().open(&path) else { continue };
             let metadata = file.metadata()?;
-            // One that has just come has nothing yet. A file of another form is not a usage file, whatever its name.
+            // A process that has just joined uses nothing yet. A file of another form is not a usage file, whatever its name.
             if !metadata.is_file() || is_same(&metadata, &own) || !is_usage_file(&file, metadata.len()) {
                 continue;
             }
@@ -126,27 +126,27 @@ impl PeerProcesses {
     }
 }
 
-/// Opens no link, and waits for no process at the other end of a pipe, while others wait for the folder's lock.
+/// Returns options that follow no link and wait for no peer of a pipe, since other processes wait for the folder's lock.
 fn options() -> OpenOptions {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
     options
 }
 
-/// Whether a file is called as those of processes are. The folder may be any, and may hold other files.
+/// Returns whether a file has the name of a process's file. The folder may be any, and may hold other files.
 fn is_of_process(path: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = path.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.split_once('.')).is_some_and(|(pid, count)| is_number(pid) && is_number(count))
 }
 
-/// Whether a file of `length` bytes is one that a process has made here.
+/// Returns whether a file of `length` bytes is a usage file.
 fn is_usage_file(file: &File, length: u64) -> bool {
     let mut magic = [0; PROCESS_FILE_MAGIC.len()];
     length == USAGE_FILE_BYTES as u64 && file.read_exact_at(&mut magic, 0).is_ok() && magic == *PROCESS_FILE_MAGIC
 }
 
-/// Where a file says how much its process has of a device.
+/// Returns the offset of a device's used bytes in a file.
 fn usage_offset(device: usize) -> u64 {
     (PROCESS_FILE_MAGIC.len() + device * NUMBER_BYTES) as u64
 }
@@ -208,7 +208,7 @@ mod tests {
     fn files_of_no_process_stay() {
         let folder = std::env::temp_dir().join(format!("katydid-foreign-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        // The last is as long as a process's file, and called as one.
+        // The last has the size and the name of a process's file.
         let names = ["thesis.tex", "7.bak", ".1", "1.", "12", "2026.11"];
         for name in names {
             fs::write(folder.join(name), [255; USAGE_FILE_BYTES]).unwrap();

@@ -1,7 +1,7 @@
-//! Physical memory of `cuMemCreate`: blocks without an address, which can be mapped at several places.
+//! Physical memory of `cuMemCreate`: blocks without an address, which can be mapped at several addresses.
 //!
-//! All blocks of a device lie in one sparse memory file, one after the other; offsets are never reused, and a block
-//! that ends gives its pages back by a hole. So the number of blocks is not limited by file descriptors.
+//! All blocks of a device lie in one sparse memory file, one after the other. Offsets are never reused, and a block that ends
+//! gives its pages back as a hole. So file descriptors do not limit the number of blocks.
 
 use std::fs::File;
 use std::io;
@@ -20,30 +20,30 @@ use crate::process::handles::{Registry, new_handle};
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
 const CREATE_USAGE_TILE_POOL: u16 = 1;
 
-/// What stands behind the bytes of a block's own file, before the UUID of its device.
+/// Mark after the bytes of a block's own file, followed by the UUID of its device.
 const BLOCK_FILE_MARK: [u8; 16] = *b"katydid softblk\0";
 /// Bytes of the mark and the UUID.
 const BLOCK_FILE_TAIL_BYTES: usize = 32;
 
-/// One block; its memory goes back when the last mapping and the handle are gone.
+/// A block. Its memory is freed after the last mapping and the handle.
 pub(crate) struct Block {
     /// Handle that programs know the block by.
     pub(crate) handle: usize,
-    /// Whose memory it is.
+    /// Device of its memory.
     pub(crate) device: &'static Device,
     /// Size in bytes, a multiple of [`GRANULARITY_BYTES`].
     pub(crate) size: u64,
-    /// Where it lies in the file.
+    /// Offset in the device's file.
     offset: u64,
-    /// A file of its own, for a block that other processes may have.
+    /// Its own file, if other processes may have it.
     own: Option<OwnedFd>,
-    /// Where its memory is said to be; the host's is not charged to a device.
+    /// Location that the program asked for. Memory of the host is not charged to a device.
     pub(crate) location: CUmemLocation,
     /// Whether arrays may be mapped to it.
     pub(crate) is_tiles: bool,
-    /// Bytes that the device is charged with: none for another process's block.
+    /// Bytes charged to the device; 0 for another process's block.
     charged: u64,
-    /// How often the handle may still be released: 1, and 1 for each `cuMemRetainAllocationHandle`.
+    /// How often the handle may still be released: 1, plus 1 for each `cuMemRetainAllocationHandle`.
     holds: Mutex<u32>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Block {
 static PHYSICAL_BLOCKS: Registry<Block> = Registry::new();
 
 impl Block {
-    /// The file with the block's bytes, and their offset.
+    /// Returns the file with the block's bytes, and their offset.
     pub(crate) fn file(&self) -> Outcome<(&OwnedFd, u64)> {
         match &self.own {
             Some(file) => Ok((file, 0)),
@@ -59,12 +59,12 @@ impl Block {
         }
     }
 
-    /// Whether other processes may have it.
+    /// Returns whether other processes may have it.
     pub(crate) fn is_shareable(&self) -> bool {
         self.own.is_some()
     }
 
-    /// A descriptor of its file, for another process.
+    /// Returns a descriptor of its file, for another process.
     pub(crate) fn share(&self) -> Outcome<OwnedFd> {
         let file = self.own.as_ref().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         file.try_clone().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
@@ -73,7 +73,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // A file of its own goes when no process has it any more.
+        // The block's own file ends when no process has it any more.
         if let (None, Ok(file)) = (&self.own, self.device.memory.physical.file()) {
             pages::punch(file, self.offset, self.size);
         }
@@ -81,7 +81,7 @@ impl Drop for Block {
     }
 }
 
-/// What a location means, and the device in whose file a block there lies.
+/// Resolves a location, and returns the device whose file holds blocks there.
 pub(crate) fn located(location: CUmemLocation) -> Outcome<(CUmemLocation, &'static Device)> {
     match location.type_ {
         location_type::DEVICE => Ok((location, device::get(location.id)?)),
@@ -116,7 +116,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     device.memory.physical.file()?;
     let charged = if is_host(location) { 0 } else { size };
     device.memory.charge(charged)?;
-    // A process that has no descriptors left still has memory: such a block is its own alone.
+    // A process without free descriptors still gets memory. Such a block cannot be shared.
     let own = is_shared.then(|| device_file(device, size).ok()).flatten();
     let offset = if own.is_some() { Ok(0) } else { device.memory.physical.allocate(size) };
     let offset = offset.inspect_err(|_| device.memory.refund(charged))?;
@@ -128,14 +128,14 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     Ok(block)
 }
 
-/// A file of `size` bytes for a block; behind them stands which device's memory it is.
+/// Creates a file of `size` bytes for a block, followed by the identity of its device.
 fn device_file(device: &Device, size: u64) -> io::Result<OwnedFd> {
     let file = File::from(pages::memory_file(size)?);
     file.write_all_at(&[&BLOCK_FILE_MARK[..], &device.uuid()].concat(), size)?;
     Ok(file.into())
 }
 
-/// `cuMemImportFromShareableHandle`: the block of another process, or of this one, behind a descriptor. The descriptor
+/// `cuMemImportFromShareableHandle`: returns the block behind a descriptor, of another process or of this one. The descriptor
 /// stays the caller's.
 pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
@@ -166,7 +166,7 @@ pub(crate) fn get(handle: u64) -> Outcome<Arc<Block>> {
     PHYSICAL_BLOCKS.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuMemRelease`: the handle ends with its last hold, the memory with its last mapping.
+/// `cuMemRelease`: ends the handle with its last hold, and the memory with its last mapping.
 pub(crate) fn release(handle: u64) -> Outcome {
     let block = get(handle)?;
     let mut holds = block.holds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +177,7 @@ pub(crate) fn release(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemRetainAllocationHandle`: the handle lives (again) until one more release.
+/// `cuMemRetainAllocationHandle`: keeps or revives the handle until one more release.
 pub(crate) fn retain(block: &Arc<Block>) -> u64 {
     *block.holds.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(block));

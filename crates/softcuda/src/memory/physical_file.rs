@@ -1,5 +1,5 @@
-//! The memory file of a device, which holds the blocks of `cuMemCreate` one after the other. It is as long as it takes: who saves the
-//! process (CRIU) looks at every page of it, holes too.
+//! The memory file of a device, which holds the blocks of `cuMemCreate` one after the other. It is only as long as necessary,
+//! because CRIU looks at every page of it, holes too.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -9,9 +9,9 @@ use katydid_cuda_sys::CUresult;
 use crate::ffi::Outcome;
 use crate::memory::pages;
 
-/// Offsets that a memory file can have in all.
+/// Largest size of a memory file.
 const MAX_MEMORY_FILE_BYTES: u64 = 1 << 46;
-/// What it becomes longer by, at least.
+/// Smallest growth of the file.
 const FILE_GROWTH_BYTES: u64 = 1 << 30;
 
 /// The memory file of a device.
@@ -20,7 +20,7 @@ pub(crate) struct PhysicalFile {
     extent: Mutex<FileExtent>,
 }
 
-/// How far the file is used, and how long it is.
+/// Used and total length of the file.
 #[derive(Debug, Default)]
 struct FileExtent {
     next: u64,
@@ -28,18 +28,18 @@ struct FileExtent {
 }
 
 impl PhysicalFile {
-    /// Nothing is made before the first block.
+    /// Creates no file before the first block.
     pub(crate) fn new() -> Self {
         Self { file: OnceLock::new(), extent: Mutex::default() }
     }
 
-    /// Made at first use; without it no block can be had.
+    /// Returns the file, created at first use. Without it there are no blocks.
     pub(crate) fn file(&self) -> Outcome<&OwnedFd> {
         let file = self.file.get_or_init(|| pages::memory_file(0).ok());
         file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)
     }
 
-    /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
+    /// Reserves `size` bytes at the end of the used part of the file. Reserves nothing on failure.
     pub(crate) fn allocate(&self, size: u64) -> Outcome<u64> {
         let file = self.file()?;
         let mut extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
-//! `cuPointerGetAttribute`: what is known of an address.
+//! `cuPointerGetAttribute`: properties of an address.
 
 use katydid_driver_rules::pointer::KnownMemory;
 
 use crate::memory::space::{self, RangeKind, Region};
 
-/// What is known of the memory at an address.
+/// Returns the properties of the memory at an address.
 pub(crate) fn find(address: u64) -> Option<KnownMemory> {
     space::find(address).map(|region| to_known(&region))
 }

@@ -1,12 +1,12 @@
-//! Memory pools: places that streams allocate and free in their own order.
+//! Memory pools: memory that streams allocate and free in their own order.
 //!
-//! A pool owns a range of addresses and takes memory of its budget in blocks of 32 MiB, where its places are packed. An
-//! address is given at the call. A place that a stream freed can be had again by that stream at once, because the old
-//! work comes before the new, and by other streams when the stream has got there. Blocks without a place go back at
-//! synchronisation points, down to the pool's release threshold.
+//! A pool owns a range of addresses. It takes memory of its budget in blocks of 32 MiB, in which it packs allocations. The call
+//! returns the address at once. The stream that freed an allocation can reuse it at once, because its old work comes before the
+//! new. Other streams can when that stream has reached the free. Empty blocks go back at synchronisation points, down to the
+//! pool's release threshold.
 //!
-//! `state` says what is taken and freed, `object` orders that with streams, `choice` says which pool a call means, and
-//! `operations` holds what calls do.
+//! `state` knows what is allocated and freed, `object` orders that with streams, `choice` finds the pool that a call means, and
+//! `operations` implements calls.
 
 mod choice;
 mod object;

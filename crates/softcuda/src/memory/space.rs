@@ -1,8 +1,8 @@
-//! The address space: every range that a device may touch, whose it is, and what may be done with it.
+//! The address space: every range that a device may touch, its owner, and the permitted accesses.
 //!
-//! Copies and kernels look every address up here, and nowhere else. Memory is taken away in two steps: its range
-//! leaves the map, then [`quiet`] waits until no operation is in the middle of using what it looked up before. So an
-//! operation holds [`working`] while it touches memory, and never while it waits for something else.
+//! Copies and kernels look every address up here, and nowhere else. Memory is removed in two steps: its range leaves the map,
+//! then [`quiet`] waits until no operation uses the result of an earlier look-up. So an operation holds [`working`] while it
+//! touches memory, and never while it waits for something else.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,13 +17,13 @@ use crate::memory::heap::HEAP_GRANULE_BYTES;
 use crate::memory::pages::{PAGE_BYTES, memory_file};
 use crate::process::settings::MAX_SOFT_DEVICES;
 
-/// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
+/// Under unified addressing, copies and fills reach the memory of every device. Only kernels need peer access.
 pub(crate) const ALL_PEERS: u32 = u32::MAX;
 
-/// What may be done with a range.
+/// Permitted accesses to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Access {
-    /// Nothing: it is mapped, but access has not been granted.
+    /// None: the range is mapped, but access has not been granted.
     None,
     /// Loads only.
     Read,
@@ -31,14 +31,14 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// What a range is.
+/// Kind of memory in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeKind {
     /// Memory of `cuMemAlloc`, or a variable of a module.
     Device,
-    /// Memory of another process that a handle was opened for, by a context of the device with this ordinal.
+    /// Memory of another process, opened by a context of the device with this ordinal.
     Opened(i32),
-    /// A heap that device code allocates from: kernels of its context reach it, the host API does not.
+    /// A heap of device code: kernels of its context reach it, the host API does not.
     Heap,
     /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
     Array,
@@ -46,11 +46,11 @@ pub(crate) enum RangeKind {
     Mapped([Access; MAX_SOFT_DEVICES]),
     /// Page-locked memory of `cuMemHostAlloc`, with its flags.
     Pinned(u32),
-    /// Memory of the program, registered, with its flags.
+    /// Registered memory of the program, with its flags.
     Registered(u32),
     /// Memory that host and devices share.
     Managed,
-    /// Memory out of a pool.
+    /// Memory of a pool.
     Pooled {
         /// Handle of the pool.
         pool: usize,
@@ -66,22 +66,22 @@ pub(crate) enum RangeKind {
 pub(crate) struct Region {
     /// Address of the first byte.
     pub(crate) start: u64,
-    /// Size in bytes, as asked for.
+    /// Requested size in bytes.
     pub(crate) size: u64,
     /// Kind of memory in the range.
     pub(crate) kind: RangeKind,
-    /// Ordinal of the device it belongs to (for host memory: of the context that made it).
+    /// Ordinal of its device; for host memory, that of its context.
     pub(crate) device: i32,
-    /// Handle of the context that made it; 0 for mappings, which belong to none.
+    /// Handle of its context; 0 for mappings, which belong to none.
     pub(crate) context: usize,
-    /// A number that no other range ever had.
+    /// Id that no other range ever had.
     pub(crate) id: u64,
-    /// Freed in a stream: calls do not know it any more, work that was submitted before still uses it.
+    /// Freed in a stream: calls do not find it any more, but earlier work still uses it.
     pub(crate) leaving: bool,
 }
 
 impl Region {
-    /// A range with a new number.
+    /// Returns a range with a new id.
     pub(crate) fn new(start: u64, size: u64, kind: RangeKind, device: i32, context: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed), leaving: false }
@@ -92,27 +92,27 @@ impl Region {
         self.start + self.size
     }
 
-    /// Whether it is memory of the host.
+    /// Returns whether it is memory of the host.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self.kind, RangeKind::Pinned(_) | RangeKind::Registered(_))
     }
 
-    /// Whether the program's processor may use it.
+    /// Returns whether the program's processor may use it.
     pub(crate) fn is_for_host(&self) -> bool {
         self.is_host() || self.is_managed()
     }
 
-    /// Whether host and devices share it.
+    /// Returns whether host and devices share it.
     pub(crate) fn is_managed(&self) -> bool {
         matches!(self.kind, RangeKind::Managed | RangeKind::Pooled { managed: true, .. })
     }
 
-    /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
+    /// Returns the permitted accesses of `device`. Each bit of `peers` stands for a device whose memory it reaches.
     pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
         match self.kind {
             RangeKind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
             RangeKind::Heap => Access::None,
-            // Who opens a handle is given access to its device (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
+            // The device that opened the handle gets access (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
             RangeKind::Opened(by) if by == device => Access::ReadWrite,
             RangeKind::Device | RangeKind::Opened(_) if self.device != device && peers & (1 << self.device) == 0 => {
                 Access::None
@@ -122,7 +122,7 @@ impl Region {
         }
     }
 
-    /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
+    /// Returns one past the last address that device code may touch. As on a GPU, the rest of the granule belongs to the range.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
             RangeKind::Device | RangeKind::Opened(_) | RangeKind::Managed | RangeKind::Pooled { .. } => {
@@ -137,14 +137,14 @@ impl Region {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     regions: BTreeMap<u64, Region>,
-    /// Addresses (start to end) that are reserved for mappings: outside its regions nothing may be touched.
+    /// Addresses (start to end) that are reserved for mappings. Outside of regions, no access is allowed there.
     reserved: BTreeMap<u64, u64>,
-    /// By where a range begins: a file that is open as long as the range is there, which other processes can see.
+    /// For the start of a range: a file that is open as long as the range exists. Other processes can see it.
     lifetime_files: BTreeMap<u64, OwnedFd>,
 }
 
 impl Space {
-    /// An empty space, made at compile time.
+    /// Returns an empty space, at compile time.
     pub(crate) const fn new() -> Self {
         Self { regions: BTreeMap::new(), reserved: BTreeMap::new(), lifetime_files: BTreeMap::new() }
     }
@@ -159,14 +159,14 @@ impl Space {
         self.reserved.remove(&start);
     }
 
-    /// Whether `start..start + size` touches neither a range nor a reservation: memory that only the program knows.
+    /// Returns whether `start..start + size` touches neither a range nor a reservation: memory that only the program knows.
     pub(crate) fn is_foreign(&self, start: u64, size: u64) -> bool {
         let Some(end) = start.checked_add(size) else { return false };
         let claimed = self.reserved.range(..end).next_back().is_some_and(|(_, &reserved)| reserved > start);
         !claimed && !self.overlaps(start, size)
     }
 
-    /// Adds a range; false if it overlaps another.
+    /// Adds a range. Returns false if it overlaps another.
     pub(crate) fn insert(&mut self, region: Region) -> bool {
         let free = !self.overlaps(region.start, region.size);
         if free {
@@ -175,13 +175,13 @@ impl Space {
         free
     }
 
-    /// Takes away the range that starts at `start`.
+    /// Removes the range that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Region> {
         self.lifetime_files.remove(&start);
         self.regions.remove(&start)
     }
 
-    /// The file that is open as long as the range at `start` is there.
+    /// Returns the file that is open as long as the range at `start` exists.
     pub(crate) fn lifetime_file(&mut self, start: u64) -> Outcome<&OwnedFd> {
         if !self.regions.contains_key(&start) {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -195,30 +195,30 @@ impl Space {
         }
     }
 
-    /// The range that holds `address`.
+    /// Returns the range that holds `address`.
     pub(crate) fn find(&self, address: u64) -> Option<&Region> {
         let (_, region) = self.regions.range(..=address).next_back()?;
         (address < region.end()).then_some(region)
     }
 
-    /// The range whose granules hold `address`, for device code.
+    /// Returns the range whose granules hold `address`, for device code.
     pub(crate) fn find_reach(&self, address: u64) -> Option<&Region> {
         let (_, region) = self.regions.range(..=address).next_back()?;
         (address < region.reach()).then_some(region)
     }
 
-    /// Whether any range touches `start..start + size`.
+    /// Returns whether any range touches `start..start + size`.
     pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
         self.overlapping(start, size).next().is_some()
     }
 
-    /// The ranges that touch `start..start + size`, last one first.
+    /// Returns the ranges that touch `start..start + size`, the last one first.
     pub(crate) fn overlapping(&self, start: u64, size: u64) -> impl Iterator<Item = &Region> {
         let end = start.saturating_add(size);
         self.regions.range(..end).rev().map(|(_, region)| region).take_while(move |region| region.end() > start)
     }
 
-    /// The ranges that tile `start..start + size` exactly, or `None`.
+    /// Returns the ranges that tile `start..start + size` exactly, or `None`.
     pub(crate) fn tiles(&self, start: u64, size: u64) -> Option<Vec<Region>> {
         let end = start.checked_add(size)?;
         let tiles: Vec<Region> = self.regions.range(start..end).map(|(_, region)| *region).collect();
@@ -239,12 +239,12 @@ impl Space {
         }
     }
 
-    /// Takes away the range that starts at `start`, if it is still the one with this number.
+    /// Removes the range that starts at `start`, if it still has this id.
     pub(crate) fn remove_same(&mut self, start: u64, id: u64) -> Option<Region> {
         self.regions.get(&start).is_some_and(|region| region.id == id).then(|| self.remove(start)).flatten()
     }
 
-    /// Puts a range in the place of the one that starts where it does and is leaving.
+    /// Replaces the range with the same start, which is leaving.
     pub(crate) fn replace(&mut self, region: Region) {
         self.regions.insert(region.start, region);
     }
@@ -267,12 +267,12 @@ impl Space {
         }
     }
 
-    /// All ranges that belong to a context.
+    /// Returns all ranges that belong to a context.
     pub(crate) fn of_context(&self, context: usize) -> Vec<Region> {
         self.regions.values().filter(|region| region.context == context).copied().collect()
     }
 
-    /// Whether the whole of `start..start + size` can be accessed by a call; mappings that are neighbours are one.
+    /// Returns whether a call can access all of `start..start + size`. Adjacent mappings count as one.
     pub(crate) fn allows(&self, start: u64, size: u64, access: Access, device: i32, peers: u32) -> bool {
         let end = start.saturating_add(size);
         self.spans(start, size, |at| {
@@ -282,8 +282,8 @@ impl Space {
         })
     }
 
-    /// Whether work that a call allowed can access the range when its turn has come: memory that is leaving is there
-    /// until then, and a place that was given out again meanwhile counts whole.
+    /// Returns whether submitted work can access the range at execution. Memory that is leaving is there until then, and reused
+    /// memory counts up to its granule.
     pub(crate) fn still_allows(&self, start: u64, size: u64, access: Access, device: i32, peers: u32) -> bool {
         self.spans(start, size, |at| {
             let region = self.find_reach(at).filter(|region| region.access(device, peers) >= access)?;
@@ -291,7 +291,7 @@ impl Space {
         })
     }
 
-    /// How many of `bytes` bytes from `start` on code of `device` may read, over ranges that follow each other.
+    /// Returns how many of `bytes` bytes from `start` on code of `device` may read. Adjacent ranges count as one.
     pub(crate) fn readable(&self, start: u64, bytes: u64, device: i32, peers: u32) -> u64 {
         let end = start.saturating_add(bytes);
         let mut at = start;
@@ -303,7 +303,7 @@ impl Space {
         at - start
     }
 
-    /// Whether ranges follow each other over all of `start..start + size`; `next` gives the end of the one at an address.
+    /// Returns whether adjacent ranges cover `start..start + size`. `next` returns the end of the range at an address.
     fn spans(&self, start: u64, size: u64, next: impl Fn(u64) -> Option<u64>) -> bool {
         let Some(end) = start.checked_add(size) else { return false };
         let mut at = start;
@@ -317,16 +317,16 @@ impl Space {
 
 /// The address space of this process.
 static ADDRESS_SPACE: RwLock<Space> = RwLock::new(Space::new());
-/// Read by threads that touch memory, written by a thread that has taken a range away. Never read twice by one thread: between
-/// the two a writer may be waiting.
+/// Read by threads that touch memory, written by a thread that has removed a range. No thread may read it twice at a time: a
+/// writer may be waiting in between.
 static MEMORY_IN_USE: RwLock<()> = RwLock::new(());
 
-/// The map, to look into.
+/// Locks the map for reading.
 pub(crate) fn read() -> RwLockReadGuard<'static, Space> {
     ADDRESS_SPACE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The map, to change.
+/// Locks the map for changes.
 pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
     ADDRESS_SPACE.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -336,22 +336,22 @@ pub(crate) fn working() -> RwLockReadGuard<'static, ()> {
     MEMORY_IN_USE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by who moves memory to other pages: no operation touches any meanwhile.
+/// Held by a thread that moves memory to other pages: no operation touches memory meanwhile.
 pub(crate) fn still() -> RwLockWriteGuard<'static, ()> {
     MEMORY_IN_USE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until every operation that may know a range taken away before is done.
+/// Waits until every operation is done that may still use a removed range.
 pub(crate) fn quiet() {
     drop(MEMORY_IN_USE.write().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// The range that holds `address`, copied out; one that was freed is none, wherever its stream stands.
+/// Copies the range that holds `address`. A freed range does not count, whatever its stream has reached.
 pub(crate) fn find(address: u64) -> Option<Region> {
     read().find(address).filter(|region| !region.leaving).copied()
 }
 
-/// The range that starts at `start`; `INVALID_VALUE` if there is none.
+/// Returns the range that starts at `start`; `INVALID_VALUE` if there is none.
 pub(crate) fn starting_at(start: u64) -> Outcome<Region> {
     find(start).filter(|region| region.start == start).ok_or(CUresult::ERROR_INVALID_VALUE)
 }

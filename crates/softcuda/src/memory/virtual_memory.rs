@@ -1,4 +1,4 @@
-//! Virtual memory of the program's own making: reserved addresses, and blocks mapped into them.
+//! Virtual memory management: reserved addresses, and blocks mapped into them.
 //!
 //! A mapping is a range of the space like any other, without access until it is granted.
 
@@ -19,7 +19,7 @@ use crate::process::settings::MAX_SOFT_DEVICES;
 struct Reservation {
     /// Addresses that the reservation holds.
     range: Range,
-    /// What keeps the physical memory of each mapping, and the byte of it that lies first there.
+    /// The block that backs each mapping, and the offset in the block of its first byte.
     mapped: BTreeMap<u64, (Arc<Block>, u64)>,
     /// Mappings of the host's memory that its processors may use.
     open: BTreeMap<u64, Access>,
@@ -31,12 +31,12 @@ type Reservations = BTreeMap<u64, Reservation>;
 /// The reservations of this process.
 static RESERVATIONS: Mutex<Reservations> = Mutex::new(BTreeMap::new());
 
-/// The reservations, locked: mapping and unmapping are one at a time.
+/// Locks the reservations: only one thread maps or unmaps at a time.
 fn reservations() -> MutexGuard<'static, Reservations> {
     RESERVATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The reservation that holds all of `start..start + size`.
+/// Returns the reservation that holds all of `start..start + size`.
 fn holding(reservations: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reservation> {
     let end = start.checked_add(size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let last_before = reservations.range_mut(..=start).next_back().map(|(_, reservation)| reservation);
@@ -44,7 +44,7 @@ fn holding(reservations: &mut Reservations, start: u64, size: u64) -> Outcome<&m
     inside.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuMemAddressReserve`: at `address` if that is free (0: no address is requested), else anywhere.
+/// `cuMemAddressReserve`: at `address` if that is free (0: no request), else anywhere.
 pub(crate) fn reserve(size: u64, align: u64, address: u64) -> Outcome<u64> {
     let align = rules::reservation(size, align, address, 0)?;
     let is_inside = (address != 0 && address.is_multiple_of(align))
@@ -60,7 +60,7 @@ pub(crate) fn reserve(size: u64, align: u64, address: u64) -> Outcome<u64> {
     Ok(start)
 }
 
-/// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
+/// `cuMemAddressFree` of a whole reservation without mappings.
 pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
     let mut reserved = reservations();
     let reservation = reserved.get(&start).filter(|it| it.range.size() == size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -72,7 +72,7 @@ pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemMap`: `size` bytes of a block from `offset` on. A pool of tiles has no addresses (seen on an H200, driver 580).
+/// `cuMemMap`: maps `size` bytes of a block from `offset` on. Tile pools have no addresses (seen on an H200, driver 580).
 pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     let block = physical::get(handle)?;
     if block.is_tiles {
@@ -95,7 +95,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemUnmap` of whole mappings. Waits for operations that touch memory at this moment.
+/// `cuMemUnmap` of whole mappings. Waits for operations that are touching memory.
 pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     let mut reserved = reservations();
     let reservation = holding(&mut reserved, start, size)?;
@@ -136,7 +136,7 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
         });
         reservation.open.insert(tile.start, host);
         let protect = || reservation.range.protect(tile.start, tile.size, protection(widest(&after).max(host)));
-        // Pages open before the map lists them, and close only after all threads that read the map are done.
+        // Pages become accessible before the map lists them, and inaccessible only after all readers of the map are done.
         if widest(&after).max(host) >= widest(&before).max(host_before) {
             protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
             space::write().set_kind(tile.start, RangeKind::Mapped(after));
@@ -149,12 +149,12 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
     Ok(())
 }
 
-/// The most that any device may do.
+/// Returns the widest access of any device.
 fn widest(access: &[Access]) -> Access {
     access.iter().copied().max().unwrap_or(Access::None)
 }
 
-/// What the pages must allow for the most that any device may do.
+/// Returns the page protection for the widest access of any device.
 fn protection(access: Access) -> Protection {
     match access {
         Access::None => Protection::None,
@@ -163,7 +163,7 @@ fn protection(access: Access) -> Protection {
     }
 }
 
-/// A grant as (device, or none for the host; access).
+/// Returns a grant as the device (`None` for the host) and its access.
 fn grant(description: &CUmemAccessDesc) -> Outcome<(Option<usize>, Access)> {
     let (location, device) = physical::located(description.location)?;
     let access = match description.flags {
@@ -184,7 +184,7 @@ pub(crate) fn host_access(address: u64) -> Outcome<u32> {
     Ok(flags_of(reservation.open.get(&region.start).copied().unwrap_or(Access::None)))
 }
 
-/// As `cuMemGetAccess` says it.
+/// Returns the flags of `cuMemGetAccess`.
 fn flags_of(access: Access) -> u32 {
     match access {
         Access::None => access_flags::NONE,
@@ -193,7 +193,7 @@ fn flags_of(access: Access) -> u32 {
     }
 }
 
-/// `cuMemGetAccess`: the flags that `device` has at `address`.
+/// `cuMemGetAccess`: returns the access of `device` to `address`.
 pub(crate) fn access(address: u64, device: i32) -> Outcome<u32> {
     let device = device::get(device)?;
     match space::find(address).map(|region| region.kind) {
@@ -202,7 +202,7 @@ pub(crate) fn access(address: u64, device: i32) -> Outcome<u32> {
     }
 }
 
-/// The block mapped at `address`.
+/// Returns the block mapped at `address`.
 pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
     let region = space::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let mut all = reservations();
@@ -210,8 +210,8 @@ pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
     reservation.mapped.get(&region.start).map(|(block, _)| Arc::clone(block)).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// How many bytes from `address` on, `size` at most, were never written to: they are zeroes that take no memory,
-/// as long as no thread reads them. 0 where that is not known.
+/// Returns how many of the `size` bytes from `address` on were never written. Such bytes are zeroes that take no memory, as long
+/// as no thread reads them. Returns 0 if unknown.
 pub(crate) fn untouched(address: u64, size: u64) -> u64 {
     let Some(region) = space::find(address).filter(|region| matches!(region.kind, RangeKind::Mapped(_))) else {
         return 0;

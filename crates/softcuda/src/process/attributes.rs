@@ -1,6 +1,7 @@
-//! Device attributes: those of an H200 where a program plans by them, the truth about a CPU where it acts on them.
+//! Device attributes: those of an H200 where programs plan by them, the truth about a CPU where programs act on them.
 //!
-//! Rows are (first id, values of consecutive ids). Ids outside the rows are unknown and give 1, as in the real driver.
+//! Each row is a first id, and the values of consecutive ids. Ids outside of the rows are unknown and fail with 1, as in the real
+//! driver.
 
 use katydid_ptx_exec::{MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES};
 
@@ -20,27 +21,27 @@ pub(crate) const MAX_BLOCK_THREADS: u32 = 1024;
 pub(crate) const BLOCK_EXTENT: [u32; 3] = [1024, 1024, 64];
 /// Extent of a grid.
 pub(crate) const GRID_EXTENT: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-/// Compute capability: nothing newer is claimed than what PTX for it may use.
+/// Compute capability. The interpreter supports its PTX, and no newer capability is claimed.
 pub(crate) const COMPUTE_CAPABILITY: (u32, u32) = (9, 0);
 /// Bytes of `.const` variables of a module.
 pub(crate) const CONSTANT_BYTES: u32 = 65536;
 /// Largest access policy window, in bytes.
 pub(crate) const MAX_ACCESS_WINDOW_BYTES: u64 = 134_217_728;
-/// Most of the L2 cache that can be set aside for persisting accesses, in bytes.
+/// Largest part of the L2 cache for persisting accesses, in bytes.
 pub(crate) const MAX_PERSISTING_L2_BYTES: u32 = 39_321_600;
-/// Domains that memory fences can have.
+/// Number of memory synchronisation domains.
 pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
 pub(crate) const PITCH_ALIGN_BYTES: u64 = 512;
 
-/// 16 bytes that name a device in every process of every machine: software devices are alike.
+/// Returns the 16 bytes that identify a device in every process of every machine: software devices are alike.
 pub(crate) fn uuid(index: usize) -> [u8; 16] {
     let mut uuid = *b"katydid softcud\0";
     uuid[15] = index as u8;
     uuid
 }
 
-/// What differs between devices.
+/// Attributes in which devices differ.
 pub(crate) struct Variable {
     /// Number of multiprocessors.
     pub(crate) multiprocessors: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Variable {
     pub(crate) bus: u32,
 }
 
-/// The value of attribute `id`, or `None` for an id that the driver does not know.
+/// Returns the value of attribute `id`, or `None` for an unknown id.
 pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
     match id {
         16 => i32::try_from(device.multiprocessors).ok(),
@@ -57,9 +58,8 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
     }
 }
 
-/// Ids 1 to 147. Textures have an H200's limits. Cluster
-/// launches and everything that needs hardware of a GPU are 0, so that careful programs keep
-/// away from them.
+/// Ids 1 to 147. Textures have an H200's limits. Cluster launches and everything that needs hardware of a GPU are 0, so that
+/// careful programs avoid them.
 #[rustfmt::skip]
 static ATTRIBUTE_ROWS: &[(u32, &[i32])] = &[
     // Threads, block and grid extents, shared and constant memory, warp, pitch, registers, clock in kHz, alignment.

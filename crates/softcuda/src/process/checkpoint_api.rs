@@ -33,10 +33,10 @@ use crate::memory::{allocation, virtual_memory};
 use crate::sync::stream::LiveContext;
 use crate::sync::{hold, streams};
 
-/// Called with each paused launch; anything but 0 ends the visit and is returned.
+/// Called with each paused launch. A result other than 0 ends the iteration and is returned.
 type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state: *const u8, size: usize) -> CUresult;
 
-/// Panics stop here, as in every function of the driver API.
+/// Runs `body` and stops panics, as every function of the driver API does.
 fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         report(&format!("{what}: internal error (please report it)"));
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const
     })
 }
 
-/// Called with the books of each heap, and with its memory, which is readable and writable for the process.
+/// Called with the allocator state of each heap, and with its memory, which the process may read and write.
 type VisitHeap = unsafe extern "C" fn(
     user: *mut c_void,
     allocator_state: *const u8,

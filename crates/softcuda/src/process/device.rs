@@ -1,4 +1,4 @@
-//! Devices: who they are, their memory, and the handles of their primary contexts.
+//! Devices: their identity, their memory, and the handles of their primary contexts.
 
 use std::sync::OnceLock;
 
@@ -14,9 +14,9 @@ use crate::process::settings;
 pub(crate) struct Device {
     /// Position in the program's order.
     pub(crate) ordinal: i32,
-    /// Position among all devices: identity and address range go by it, so that they do not depend on visibility.
+    /// Position among all devices. Identity and address range depend on it, so visibility does not change them.
     index: usize,
-    /// What its attributes vary in.
+    /// Attributes in which devices differ.
     variable: Variable,
     /// Arena and budget of its memory.
     pub(crate) memory: DeviceMemory,
@@ -25,7 +25,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Nothing is reserved yet: that happens at the first allocation.
+    /// Reserves nothing yet: the first allocation does.
     fn new(ordinal: usize, index: usize, bytes: u64) -> Self {
         Self {
             ordinal: ordinal as i32,
@@ -56,18 +56,18 @@ impl Device {
         format!("0000:{:02X}:00.0", self.pci_bus())
     }
 
-    /// Multiprocessors, one a core.
+    /// Multiprocessors, one per core.
     pub(crate) fn multiprocessors(&self) -> u32 {
         self.variable.multiprocessors
     }
 
-    /// The value of an attribute; `INVALID_VALUE` for an id that the driver does not know.
+    /// Returns the value of an attribute. An unknown id fails with `INVALID_VALUE`.
     pub(crate) fn attribute(&self, id: u32) -> Outcome<i32> {
         attributes::value(id, &self.variable).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 }
 
-/// All visible devices, made at the first call.
+/// Returns all visible devices, made at the first call.
 pub(crate) fn all() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
@@ -77,17 +77,17 @@ pub(crate) fn all() -> &'static [Device] {
     })
 }
 
-/// The device with this ordinal, or `INVALID_DEVICE`.
+/// Returns the device with this ordinal, or `INVALID_DEVICE`.
 pub(crate) fn get(ordinal: CUdevice) -> Outcome<&'static Device> {
     usize::try_from(ordinal).ok().and_then(|at| all().get(at)).ok_or(CUresult::ERROR_INVALID_DEVICE)
 }
 
-/// The device whose primary context has this handle.
+/// Returns the device whose primary context has this handle.
 pub(crate) fn by_primary(handle: usize) -> Option<&'static Device> {
     all().iter().find(|device| device.primary_handle == handle)
 }
 
-/// The device with this PCI bus id; domain and function may be left out, as the driver accepts it.
+/// Returns the device with this PCI bus id. As in the driver, domain and function are optional.
 pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static Device> {
     let text = text.trim_end_matches(".0");
     let mut parts = text.rsplit(':').map(|part| u32::from_str_radix(part, 16).ok());

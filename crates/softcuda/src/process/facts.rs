@@ -17,13 +17,13 @@ use crate::context::{contexts, stack};
 use crate::process::{device, state};
 use crate::sync::streams;
 
-/// Added to a stream's handle to make its "object": never a handle itself.
+/// Added to a stream's handle to make its "object". The sum is never a handle itself.
 const OBJECT_OFFSET: usize = 8;
 
-/// Has no state: every answer is looked up where the public functions look.
+/// Has no state: it looks every answer up where the public functions do.
 struct Facts;
 
-/// Tells the tables, once.
+/// Installs the facts, once.
 pub(crate) fn install() {
     katydid_export_table::install(&Facts);
 }
@@ -71,8 +71,8 @@ impl DriverFacts for Facts {
         stack::named(handle).map(|context| context.id).map_err(|code| code.0)
     }
 
-    /// The default streams of all contexts share two objects, as their handles are the same; the context tells them
-    /// apart.
+    /// Returns the object of a stream. Default streams have the same handles in all contexts, so they share two objects; the
+    /// context tells them apart.
     fn stream_object(&self, handle: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {
         let stream_handle = match stream {
             0..=2 => stack::named(handle)
@@ -105,7 +105,7 @@ impl DriverFacts for Facts {
         module.kernels().iter().map(handle_of).collect::<Result<_, _>>().map_err(|code| code.0)
     }
 
-    /// Pairs of processors are dealt out to clusters in turn, as on a GPU.
+    /// Returns the clusters: each pair of multiprocessors goes to the next one in turn, as on a GPU.
     fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
         const CLUSTERS: u32 = 8;
         let context = stack::usable().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;

@@ -1,30 +1,30 @@
-//! Handles: numbers that stand for objects, checked whenever they come back.
+//! Handles: numbers that stand for objects, checked at every use.
 //!
-//! A handle is never one of the library's pointers. It is made once for the process and never reused, so that garbage, a handle
-//! of another kind and one of a destroyed object are all the same thing: not in the registry.
+//! A handle is never a pointer of the library, and never reused in the process. So garbage, a handle of another kind, and the
+//! handle of a destroyed object are all the same: not in the registry.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
+/// Above the special stream handles and below every address. Steps leave room for numbers derived from a handle.
 const FIRST_OBJECT_HANDLE: usize = 0x10_0000;
 /// Distance between two handles, in bytes.
 const HANDLE_STEP_BYTES: usize = 16;
 
-/// A new handle, different from all others of the process.
+/// Returns a new handle, different from all others of the process.
 pub(crate) fn new_handle() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(FIRST_OBJECT_HANDLE);
     NEXT.fetch_add(HANDLE_STEP_BYTES, Ordering::Relaxed)
 }
 
-/// The living objects of one kind.
+/// The live objects of one kind.
 pub(crate) struct Registry<T> {
     objects: RwLock<Option<HashMap<usize, Arc<T>>>>,
 }
 
 impl<T> Registry<T> {
-    /// An empty registry, made at compile time.
+    /// Returns an empty registry, at compile time.
     pub(crate) const fn new() -> Self {
         Self { objects: RwLock::new(None) }
     }
@@ -34,24 +34,24 @@ impl<T> Registry<T> {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(handle, object);
     }
 
-    /// The object behind `handle`, if it lives.
+    /// Returns the object behind `handle`, if it lives.
     pub(crate) fn get(&self, handle: usize) -> Option<Arc<T>> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&handle).cloned()
     }
 
-    /// Ends the life of `handle`. The object lives on while a caller works with it.
+    /// Removes `handle`. The object lives on while a caller works with it.
     pub(crate) fn remove(&self, handle: usize) -> Option<Arc<T>> {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).as_mut()?.remove(&handle)
     }
 
-    /// Ends all handles whose object answers true, and gives the objects.
+    /// Removes all handles for whose object `which` is true, and returns the objects.
     pub(crate) fn remove_if(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         let Some(objects) = objects.as_mut() else { return Vec::new() };
         objects.extract_if(|_, object| which(object)).map(|(_, object)| object).collect()
     }
 
-    /// Lists all living objects.
+    /// Returns all live objects.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
         objects.as_ref().map(|all| all.values().cloned().collect()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: the symbol that answers for a name at a version.
+//! `cuGetProcAddress`: finds the symbol of a name at a version.
 
 use std::ffi::c_void;
 
@@ -8,8 +8,8 @@ use katydid_driver_rules::device::proc_address_flags;
 use crate::ffi::Outcome;
 use crate::symbols;
 
-/// The address (null if there is none) and what became of the search; `INVALID_VALUE` for a version newer than this
-/// driver and for unknown flags.
+/// Returns the address (null if there is none) and the status of the search. A version newer than this driver, or an unknown
+/// flag, fails with `INVALID_VALUE`.
 pub(crate) fn find(name: &[u8], version: i32, flags: u64) -> Outcome<(*const c_void, u32)> {
     let version = u32::try_from(version).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     let is_per_thread = proc_address_flags(version, flags)?;

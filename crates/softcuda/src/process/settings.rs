@@ -1,15 +1,15 @@
-//! What the environment says: how many devices, how much memory, which of them are visible, how modules load.
+//! Settings from the environment: the number of devices, their memory, which of them are visible, how modules load.
 //!
 //! | variable                 | meaning                                                        | without it            |
 //! |--------------------------|----------------------------------------------------------------|-----------------------|
 //! | `KATYDID_SOFT_DEVICES`   | number of devices, 0 to 16                                     | 1                     |
-//! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with K, M, G or T behind                 | half of the RAM       |
-//! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | each has its own      |
-//! | `KATYDID_SOFT_DISPLACE` | file with numbers of bytes, one a line: the next process that loads a module puts its variables so far behind where they would lie, and takes the line out unless it is the last | they lie where they would |
-//! | `KATYDID_SOFT_RACES`     | reports races of kernels; the number decides the order of warps | not looked for     |
+//! | `KATYDID_SOFT_MEMORY`    | bytes of each device, with the suffix K, M, G or T             | half of the RAM       |
+//! | `KATYDID_SOFT_SHARED`    | folder of the processes that share the memory of the devices   | no sharing            |
+//! | `KATYDID_SOFT_DISPLACE` | file with a number of bytes per line: the next process that loads a module moves its variables that far, and removes the line unless it is the last | variables do not move |
+//! | `KATYDID_SOFT_RACES`     | reports races of kernels; the number decides the order of warps | no search for races |
 //! | `CUDA_VISIBLE_DEVICES`   | ordinals or UUIDs, in the order the program shall see them     | all                   |
 //! | `CUDA_MODULE_LOADING`    | `EAGER` changes what `cuModuleGetLoadingMode` says             | lazy                  |
-//! | `CUDA_LAUNCH_BLOCKING`   | launches wait for their kernels, and tell what became of them   | later calls tell      |
+//! | `CUDA_LAUNCH_BLOCKING`   | launches wait for their kernels, and return their errors        | later calls return them |
 //! | `KATYDID_LOG`            | anything: reports faults and missing tables on stderr         | only codes            |
 
 use std::env;
@@ -23,13 +23,13 @@ use katydid_driver_rules::state::environment;
 use crate::ffi::report;
 use crate::process::attributes;
 
-/// Variable that is set in workers.
+/// Variable that marks the process as a worker.
 const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 
-/// More devices than this have no room for their address ranges.
+/// Most devices: more have no room for their address ranges.
 pub(crate) const MAX_SOFT_DEVICES: usize = 16;
 
-/// Largest memory of a device: its arena has half as many addresses again.
+/// Largest memory of a device. Its arena has half as many addresses again.
 const MAX_DEVICE_BYTES: u64 = 256 << 30;
 
 /// Smallest memory of a device: one mapping granule.
@@ -40,7 +40,7 @@ pub(crate) fn visible_devices() -> Vec<usize> {
     visible(devices(), env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
 }
 
-/// How many devices there are, whatever is visible of them.
+/// Returns the number of devices, visible or not.
 fn devices() -> usize {
     thread_count(env::var("KATYDID_SOFT_DEVICES").ok().as_deref())
 }
@@ -49,7 +49,7 @@ fn thread_count(setting: Option<&str>) -> usize {
     setting.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_SOFT_DEVICES)
 }
 
-/// The list ends at the first entry that names no device, as the real driver has it.
+/// Parses the list of visible devices. As in the real driver, it ends at the first entry that names no device.
 fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
     let Some(list) = list else { return (0..count).collect() };
     let mut chosen: Vec<usize> = Vec::new();
@@ -62,7 +62,7 @@ fn visible(count: usize, list: Option<&str>) -> Vec<usize> {
     chosen
 }
 
-/// The device of an entry: its number, or its whole UUID.
+/// Returns the device of an entry: its number, or its whole UUID.
 fn named(entry: &str, count: usize) -> Option<usize> {
     match entry.strip_prefix("GPU-") {
         Some(uuid_text) => {
@@ -73,19 +73,19 @@ fn named(entry: &str, count: usize) -> Option<usize> {
     }
 }
 
-/// Bytes of memory of each device, a multiple of 2 MiB; the same for all processes that see it.
+/// Returns the memory of each device, in multiples of 2 MiB: the same for all processes that see it.
 pub(crate) fn device_memory() -> u64 {
     let configured_bytes = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
     let bytes = configured_bytes.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);
     (bytes & !(MIN_DEVICE_BYTES - 1)).clamp(MIN_DEVICE_BYTES, MAX_DEVICE_BYTES)
 }
 
-/// Where processes meet that share the memory of their devices.
+/// Returns the folder of the processes that share the memory of their devices.
 pub(crate) fn shared_folder() -> Option<PathBuf> {
     env::var_os("KATYDID_SOFT_SHARED").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Bytes by which this process displaces the variables of modules, for tests of what comes of that.
+/// Returns the bytes by which this process moves the variables of modules, for tests of the consequences.
 pub(crate) fn displacement() -> u64 {
     static BYTES: LazyLock<u64> = LazyLock::new(|| {
         let file = env::var_os("KATYDID_SOFT_DISPLACE").map(PathBuf::from);
@@ -94,7 +94,7 @@ pub(crate) fn displacement() -> u64 {
     *BYTES
 }
 
-/// The first line of a file, which goes unless it is the last.
+/// Takes the first line of a file, and removes it unless it is the last.
 fn next_displacement(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
@@ -104,18 +104,19 @@ fn next_displacement(file: &Path) -> Option<u64> {
     first.trim().parse().ok()
 }
 
-/// True if the program asked for eager loading of modules.
+/// Returns whether the program asked for eager loading of modules.
 pub(crate) fn eager_loading() -> bool {
     env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER")
 }
 
-/// True if launches wait for their kernels.
+/// Returns whether launches wait for their kernels.
 pub(crate) fn launches_block() -> bool {
     static BLOCKS: LazyLock<bool> = LazyLock::new(environment::launches_block);
     *BLOCKS
 }
 
-/// Says which of the driver's variables are set in vain. In a worker these are the server's, and the program's side says it.
+/// Reports variables of the driver that have no effect. In a worker these are the server's, and the program's side reports its
+/// own.
 pub(crate) fn tell_without_effect() {
     let set = environment::set(environment::value);
     let without = environment::without_effect(&set, "", true).filter(|_| env::var_os(WORKER_VARIABLE).is_none());
@@ -124,19 +125,19 @@ pub(crate) fn tell_without_effect() {
     }
 }
 
-/// True if the user wants to hear what is otherwise only a code.
+/// Returns whether to log errors that otherwise are only a code.
 pub(crate) fn logging() -> bool {
     static LOGGING: LazyLock<bool> = LazyLock::new(|| env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
     *LOGGING
 }
 
-/// Whether races of kernels are looked for: the number that decides in which order warps and blocks take turns then.
+/// Returns the seed of the race search, if that is on. It decides the order of warps and blocks.
 pub(crate) fn races() -> Option<u64> {
     static SEED: LazyLock<Option<u64>> = LazyLock::new(|| race_seed(env::var("KATYDID_SOFT_RACES").ok().as_deref()));
     *SEED
 }
 
-/// Empty and 0 are off; a text that is not a number hashes to one.
+/// Parses the seed. Empty and 0 are off; a text that is no number counts as 1.
 fn race_seed(setting: Option<&str>) -> Option<u64> {
     match setting?.trim() {
         "" | "0" => None,
@@ -144,13 +145,13 @@ fn race_seed(setting: Option<&str>) -> Option<u64> {
     }
 }
 
-/// Interpreter threads of a launch, which is also the number of multiprocessors shown.
+/// Returns the interpreter threads of a launch, which is also the reported number of multiprocessors.
 pub(crate) fn cores() -> usize {
     static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
     *CORES
 }
 
-/// A size such as `512M`.
+/// Parses a size such as `512M`.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let shift = match text.bytes().last()?.to_ascii_uppercase() {
@@ -164,7 +165,7 @@ fn size(text: &str) -> Option<u64> {
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// RAM of the machine in bytes, or what a control group leaves of it; 2 GiB if neither can be read.
+/// Returns the RAM of the machine in bytes, or the limit of the control group; 2 GiB if neither can be read.
 pub(crate) fn host_memory() -> u64 {
     static BYTES: LazyLock<u64> = LazyLock::new(read_host_memory);
     *BYTES

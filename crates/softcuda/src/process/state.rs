@@ -1,7 +1,7 @@
-//! The life of the library in its process: before `cuInit`, ready, in a forked child, after exit began.
+//! The life of the library in its process: before `cuInit`, ready, in a forked child, and after exit began.
 //!
-//! Every call that needs a device passes [`ready`] first, so that it gives the driver's code for the state: 3 before
-//! `cuInit` and in a child of an initialised parent, however that was made; 4 once the exit handlers ran.
+//! Every call that needs a device calls [`ready`] first, which returns the driver's code for the state. The code is 3 before
+//! `cuInit` and in a child of an initialised parent, however that was made. It is 4 once the exit handlers ran.
 
 #![expect(unsafe_code, reason = "registers handlers with the C library")]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::state::wiped::WipedByte;
 
-/// `cuInit` has not been called, or this is a child of which no handler has heard.
+/// Before `cuInit`, or in a child whose creation called no fork handler.
 const STATE_FRESH: u8 = 0;
 /// Calls are served.
 const STATE_READY: u8 = 1;
@@ -20,16 +20,16 @@ const STATE_FORKED: u8 = 2;
 /// The process is ending.
 const STATE_EXITED: u8 = 3;
 
-/// One of the four.
+/// One of the four states.
 static PROCESS_STATE: WipedByte = WipedByte::new();
-/// The process that has the handlers for fork and exit; its children have them too.
+/// The process that registered the handlers for fork and exit. Its children inherit them.
 static FORK_HANDLERS: OnceLock<u32> = OnceLock::new();
 
 fn state() -> &'static AtomicU8 {
     PROCESS_STATE.get()
 }
 
-/// Whether `cuInit` may make the process ready: not after a fork or when the process ends.
+/// Returns whether `cuInit` may make the process ready: not after a fork, and not when the process ends.
 pub(crate) fn may_begin() -> bool {
     match state().load(Ordering::Acquire) {
         STATE_FRESH if FORK_HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
@@ -41,7 +41,7 @@ pub(crate) fn may_begin() -> bool {
     }
 }
 
-/// Registers the handlers for fork and exit, and runs `first`, once a process.
+/// Registers the handlers for fork and exit, and runs `first`, once per process.
 pub(crate) fn watch(first: impl FnOnce()) {
     FORK_HANDLERS.get_or_init(|| {
         register_handlers();
@@ -50,12 +50,12 @@ pub(crate) fn watch(first: impl FnOnce()) {
     });
 }
 
-/// Has calls served from now on, unless the process has forked or is ending.
+/// Makes the process ready, unless it has forked or is ending.
 pub(crate) fn begin() {
     let _ = state().compare_exchange(STATE_FRESH, STATE_READY, Ordering::AcqRel, Ordering::Acquire);
 }
 
-/// Ok while calls can be served, else the code that every call then gives.
+/// Succeeds while the process is ready, else fails with the code of every call.
 pub(crate) fn ready() -> Result<(), CUresult> {
     match state().load(Ordering::Acquire) {
         STATE_READY => Ok(()),
@@ -64,7 +64,7 @@ pub(crate) fn ready() -> Result<(), CUresult> {
     }
 }
 
-/// Once a process; they are inherited by children, where they find their state changed already.
+/// Registers the handlers, once per process. Children inherit them, but find their state changed already.
 fn register_handlers() {
     // SAFETY: both handlers only store one atomic, which is allowed in a forked child and during exit. A failed
     // registration leaves the state as it is, which is all that can be done about it.
@@ -72,18 +72,18 @@ fn register_handlers() {
         libc::pthread_atfork(None, None, Some(forked));
         libc::atexit(exited);
     }
-    // Where the system cannot, a child made past the C library is merely not stopped.
+    // Without support of the system, a child made past the C library is not refused.
     let _ = PROCESS_STATE.wipe_in_children();
 }
 
-/// The executor's threads do not exist in a child, so nothing can be served there any more.
+/// Refuses calls in a child, where the executor's threads do not exist.
 extern "C" fn forked() {
     for expected in [STATE_READY, STATE_FRESH] {
         let _ = state().compare_exchange(expected, STATE_FORKED, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// What the program's own exit handlers still call finds a driver that is gone, as they are used to.
+/// Refuses later calls of the program's exit handlers, which expect that of a driver.
 extern "C" fn exited() {
     let _ = state().compare_exchange(STATE_READY, STATE_EXITED, Ordering::AcqRel, Ordering::Acquire);
 }

@@ -1,4 +1,4 @@
-//! What a null stream handle means in the call that the thread is in: the legacy default stream, or the thread's own.
+//! The meaning of a null stream handle in the thread's present call: the legacy default stream, or the thread's own.
 
 use std::cell::Cell;
 
@@ -9,17 +9,17 @@ thread_local! {
     static PER_THREAD_DEFAULT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a null handle means the calling thread's own default stream.
+/// Returns whether a null handle means the calling thread's own default stream.
 pub(crate) fn is_per_thread() -> bool {
     PER_THREAD_DEFAULT.get()
 }
 
-/// Runs one of the `_ptsz` and `_ptds` functions: a null stream is the calling thread's.
+/// Runs a `_ptsz` or `_ptds` function, where a null stream is the calling thread's.
 pub(crate) fn with_per_thread_default(body: impl FnOnce() -> CUresult) -> CUresult {
     with_default(true, body)
 }
 
-/// Runs a function of the program's in the middle of a call: what it calls is no part of that call.
+/// Runs a function of the program in the middle of a call. Its calls are not part of that call.
 pub(crate) fn outside_of_call(body: impl FnOnce()) {
     with_default(false, body);
 }

@@ -1,6 +1,6 @@
-//! Events: points of a stream, with the time they were reached.
+//! Events: points of a stream, with the time at which they were reached.
 //!
-//! A record makes a new mark and the event stands for it from then on; a thread that waited for the old one still does.
+//! A record makes a new mark, which the event stands for from then on. A thread that waited for the old mark still does.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub(crate) struct EventMark {
 }
 
 impl EventMark {
-    /// The point is reached now.
+    /// Marks the point as reached now.
     pub(crate) fn reach(&self) {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.reached.notify_all();
@@ -37,7 +37,8 @@ impl EventMark {
         }
     }
 
-    /// When the point was reached. No caller asks for the very moment of a point that another process may reach.
+    /// Returns when the point was reached. For a point that another process may reach, it is the present: no caller needs the
+    /// exact time.
     pub(crate) fn time(&self) -> Option<Instant> {
         if let Some((marks, number)) = &self.shared {
             return marks.is_reached(*number).then(Instant::now);
@@ -60,12 +61,12 @@ pub(crate) struct Event {
     /// Handle that programs know the event by.
     pub(crate) handle: usize,
     flags: u32,
-    /// Handle of that context, to ask how it is.
+    /// Handle of that context, to look it up.
     context_handle: usize,
-    /// The context it belongs to; a mark of an ended context is as good as reached.
+    /// Id of its context. A mark of an ended context counts as reached.
     context: u64,
     mark: Mutex<Option<Arc<EventMark>>>,
-    /// Counters that other processes know too.
+    /// Counters that are shared with other processes.
     shared: Option<Arc<IpcEventCounters>>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Event {
 static EVENTS: Registry<Event> = Registry::new();
 
 impl Event {
-    /// The mark of the latest record.
+    /// Returns the mark of the latest record.
     pub(crate) fn mark(&self) -> Option<Arc<EventMark>> {
         if let Some(marks) = &self.shared {
             let last = marks.last();
@@ -83,17 +84,17 @@ impl Event {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The error that sticks to its context.
+    /// Fails with the sticky error of its context, if there is one.
     pub(crate) fn healthy(&self) -> Outcome {
         self.context().map_or(Ok(()), |context| context.healthy())
     }
 
-    /// Whether it was ever recorded in a stream.
+    /// Returns whether it was ever recorded in a stream.
     pub(crate) fn was_recorded(&self) -> bool {
         self.mark().is_some()
     }
 
-    /// A new mark that the event stands for from now on; the stream that renews it reaches it.
+    /// Makes a new mark, for which the event stands from now on. The stream that records it reaches it.
     pub(crate) fn renew(&self) -> Arc<EventMark> {
         let shared = self.shared.as_ref().map(|marks| (Arc::clone(marks), marks.record()));
         let mark = Arc::new(EventMark { shared, ..EventMark::default() });
@@ -106,7 +107,7 @@ impl Event {
         if stream.context()?.id != self.context {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        // The event stands for the new mark before the job can reach it: a query in between must say "not yet".
+        // The event gets the new mark before the job can reach it: a query in between must return "not ready".
         let mark = self.renew();
         let job = StreamJob::always(move |_| {
             mark.reach();
@@ -115,14 +116,14 @@ impl Event {
         stream.submit(job.short()).map(drop)
     }
 
-    /// `cuCtxRecordEvent`: reached when all streams of its context have done what they hold now.
+    /// `cuCtxRecordEvent`: reached when all streams of its context have finished their present work.
     pub(crate) fn record_all(&self, context: &Arc<LiveContext>, green: usize) -> Outcome {
         if context.id != self.context {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let tickets = context.tickets(|stream| stream.is_of(green));
         let mark = self.renew();
-        // A stream of its own, whose handle ends here: it waits on a thread that no other stream needs.
+        // A separate stream, whose handle ends here: it waits on a thread that no other stream needs.
         let waiter = streams::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
         let job = StreamJob::always(move |_| {
             tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
@@ -143,7 +144,7 @@ impl Event {
         stream.submit(job).map(drop)
     }
 
-    /// `cuEventQuery`: an event that was never recorded is as good as reached.
+    /// `cuEventQuery`: an event that was never recorded counts as reached.
     pub(crate) fn query(&self) -> Outcome {
         self.healthy()?;
         let reached = self.mark().is_none_or(|mark| mark.time().is_some());
@@ -157,12 +158,13 @@ impl Event {
         }
     }
 
-    /// Its context, if that lives.
+    /// Returns its context, if that lives.
     pub(crate) fn context(&self) -> Option<Arc<LiveContext>> {
         contexts::living(self.context_handle)
     }
 
-    /// When it was reached; `INVALID_HANDLE` if it is not made for times or was never recorded, `NOT_READY` before.
+    /// Returns when it was reached. Fails with `INVALID_HANDLE` if it has no times or was never recorded, with `NOT_READY`
+    /// before.
     fn time(&self) -> Outcome<Instant> {
         if self.flags & event_flags::DISABLE_TIMING != 0 {
             return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -206,7 +208,7 @@ fn register(context: &Context, flags: u32, shared: Option<IpcEventCounters>) -> 
     event
 }
 
-/// `cuIpcGetEventHandle`: of an event that was made for it.
+/// `cuIpcGetEventHandle` of an event that was made for other processes.
 pub(crate) fn handle_of(event: &Event) -> Outcome<CUipcEventHandle> {
     event.shared.as_ref().ok_or(CUresult::ERROR_INVALID_HANDLE)?.handle()
 }
@@ -223,7 +225,7 @@ pub(crate) fn resolve(handle: CUevent) -> Outcome<Arc<Event>> {
     EVENTS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// `cuEventDestroy`: the handle ends; what waits for its mark still does.
+/// `cuEventDestroy`: ends the handle. Work that waits for its mark still does.
 pub(crate) fn destroy(handle: CUevent) -> Outcome {
     EVENTS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

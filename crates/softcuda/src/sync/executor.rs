@@ -1,6 +1,6 @@
-//! Threads that run streams: as many as there are busy streams, none while nothing is to do.
+//! Threads that run streams: one per busy stream, none without work.
 //!
-//! A thread that has run out of streams waits a while for the next, then ends.
+//! A thread without a stream waits a while for the next, then ends.
 
 #![expect(unsafe_code, reason = "sets the signal mask of new threads")]
 
@@ -17,29 +17,29 @@ use crate::process::settings;
 /// How long a thread waits for another stream.
 const THREAD_LINGER: Duration = Duration::from_secs(5);
 
-/// What threads of an executor run.
+/// Runs on the threads of an executor.
 pub(crate) trait Runnable: Send + Sync + 'static {
     /// Works until there is nothing to do.
     fn work(&self);
 }
 
-/// Streams that wait for a thread, and threads that wait for a stream. The threads do not exist in a forked child, which
-/// is why nothing is served there.
+/// Streams that wait for a thread, and threads that wait for a stream. A forked child does not have these threads, so it refuses
+/// all calls.
 pub(crate) struct StreamExecutor<T> {
     pool: Mutex<ThreadPool<T>>,
-    /// Told when a stream is put in for a thread that waits.
+    /// Signalled when a stream is queued while a thread is idle.
     arrived: Condvar,
 }
 
 struct ThreadPool<T> {
-    /// Claimed, and not yet taken by a thread.
+    /// Streams that are claimed, and not yet taken by a thread.
     streams: VecDeque<Arc<T>>,
-    /// Threads in [`StreamExecutor::next`], those just woken included.
+    /// Threads in [`StreamExecutor::next`], including those just woken.
     idle: usize,
 }
 
 impl<T: Runnable> StreamExecutor<T> {
-    /// An executor that has no threads yet.
+    /// Returns an executor without threads.
     pub(crate) const fn new() -> Self {
         Self { pool: Mutex::new(ThreadPool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }
     }
@@ -48,7 +48,7 @@ impl<T: Runnable> StreamExecutor<T> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a claimed stream run by a thread of the pool.
+    /// Runs a claimed stream on a thread of the pool.
     pub(crate) fn run(&'static self, stream: Arc<T>) {
         let mut pool = self.pool();
         pool.streams.push_back(stream);
@@ -57,7 +57,7 @@ impl<T: Runnable> StreamExecutor<T> {
             return;
         }
         drop(pool);
-        // Without another thread the stream waits for one that is running; without any, this one does the work.
+        // If no thread can start, the stream waits for a running one. Without any, this thread does the work.
         if self.spawn().is_err() && self.run_oldest().is_none() {
             report("no thread to run a stream on; raise the limit of processes (ulimit -u)");
         }
@@ -70,7 +70,7 @@ impl<T: Runnable> StreamExecutor<T> {
         Some(())
     }
 
-    /// Starts a thread that no signal of the program is delivered to, and before the first one those that help with launches.
+    /// Starts a thread that blocks all signals. Before the first one, starts the threads that help with launches.
     fn spawn(&'static self) -> std::io::Result<()> {
         // SAFETY: both sets are locals; the mask of the calling thread is put back below, whatever comes of it.
         let old_mask = unsafe {
@@ -86,14 +86,14 @@ impl<T: Runnable> StreamExecutor<T> {
         started.map(drop)
     }
 
-    /// The life of a thread.
+    /// Runs streams until none comes for a while.
     fn serve(&self) {
         while let Some(stream) = self.next() {
             stream.work();
         }
     }
 
-    /// The next stream, or `None` when none came for a while.
+    /// Returns the next stream, or `None` when none came for a while.
     fn next(&self) -> Option<Arc<T>> {
         let mut pool = self.pool();
         pool.idle += 1;

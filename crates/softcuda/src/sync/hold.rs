@@ -1,9 +1,8 @@
-//! Kernels that run, and those paused in the middle.
+//! Running kernels, and kernels paused in the middle.
 //!
-//! While everything is held, launches neither start nor go on. Each lists its grid as paused and waits; meanwhile a
-//! checkpoint can take the grid as bytes. Streams stand behind their kernels, so nothing that was submitted later
-//! overtakes. The lock here is taken by launches when they start, pause and end; running kernels look at their switch
-//! only.
+//! Under a hold, launches neither start nor go on. Each lists its grid as paused and waits, and a checkpoint can save the grid as
+//! bytes. Streams wait behind their kernels, so no later work overtakes. Launches take the lock of this module when they start,
+//! pause and end. Running kernels only check their switch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_ptx_exec::{Fault, Grid, Host, Progress, Request, RunLimits, Switch};
 
-/// Where a launch belongs, by the handles of its context and stream.
+/// Origin of a launch, by the handles of its context and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchOrigin {
     /// Handle of its context.
@@ -20,7 +19,7 @@ pub(crate) struct LaunchOrigin {
     pub(crate) stream: usize,
 }
 
-/// A grid that its launch and the list of paused launches know; locked by the launch while it runs.
+/// A grid that its launch and the list of paused launches share. The launch locks it while it runs.
 type SharedGrid = Arc<Mutex<Grid>>;
 
 /// A launch that waits, at its start or in the middle.
@@ -30,21 +29,21 @@ struct PausedLaunch {
     switch: Arc<Switch>,
 }
 
-/// All launches whose turn has come, by numbers that grow.
+/// All started launches, by increasing numbers.
 #[derive(Default)]
 struct Launches {
-    /// No kernel may start or go on.
+    /// Whether no kernel may start or go on.
     held: bool,
     /// Number of the latest launch.
     last: u64,
-    /// Those that run, with what stops them.
+    /// Running launches, with their switches.
     running: HashMap<u64, Arc<Switch>>,
     /// Launches that wait, by their numbers.
     paused: BTreeMap<u64, PausedLaunch>,
 }
 
 static RUNNING_LAUNCHES: LazyLock<Mutex<Launches>> = LazyLock::new(Mutex::default);
-/// Told when a launch stops running, when the hold ends, and when a switch was thrown.
+/// Signalled when a launch stops running, when the hold ends, and when a switch is thrown.
 static LAUNCHES_CHANGED: Condvar = Condvar::new();
 /// Warp instructions of all launches.
 static EXECUTED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
@@ -53,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a grid to its end, or to its fault; pauses it whenever everything is held.
+/// Runs a grid to its end, or to its fault. Pauses it during a hold.
 pub(crate) fn run(
     origin: LaunchOrigin,
     grid: Grid,
@@ -82,8 +81,8 @@ pub(crate) fn run(
     }
 }
 
-/// Takes a launch from those that run. One that goes on later is listed as paused at the same moment, so that a thread
-/// that holds everything finds it there.
+/// Removes a launch from the running ones. One that goes on later becomes paused in the same step, so that a holding thread finds
+/// it.
 fn stop(number: u64, paused: Option<PausedLaunch>) {
     let mut launches = lock(&RUNNING_LAUNCHES);
     launches.running.remove(&number);
@@ -92,7 +91,7 @@ fn stop(number: u64, paused: Option<PausedLaunch>) {
     LAUNCHES_CHANGED.notify_all();
 }
 
-/// Counts a launch as running; waits as paused before, as long as everything is held and the launch is not to end.
+/// Counts a launch as running. First waits as paused during a hold, unless the launch shall end.
 fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Switch>) {
     let mut launches = lock(&RUNNING_LAUNCHES);
     if launches.held {
@@ -101,12 +100,12 @@ fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Swit
         launches = LAUNCHES_CHANGED.wait_while(launches, waits).unwrap_or_else(PoisonError::into_inner);
     }
     launches.paused.remove(&number);
-    // A launch that ended just when it was asked to pause has left the request behind.
+    // A launch that ended just when it was asked to pause may have left the request behind.
     switch.resume();
     launches.running.insert(number, Arc::clone(switch));
 }
 
-/// Holds everything: returns when no kernel runs. That takes each thread `Switch::LATENCY` instructions at most.
+/// Starts a hold, and returns when no kernel runs. Each thread takes at most `Switch::LATENCY` more instructions.
 pub(crate) fn hold() {
     let mut launches = lock(&RUNNING_LAUNCHES);
     launches.held = true;
@@ -118,13 +117,13 @@ pub(crate) fn hold() {
     );
 }
 
-/// Lets everything go on.
+/// Ends a hold.
 pub(crate) fn release() {
     lock(&RUNNING_LAUNCHES).held = false;
     LAUNCHES_CHANGED.notify_all();
 }
 
-/// Ends every launch whose turn has come, wherever it is.
+/// Cancels every started launch, running or paused.
 pub(crate) fn cancel() {
     let launches = lock(&RUNNING_LAUNCHES);
     let paused = launches.paused.values().map(|paused| &paused.switch);
@@ -133,14 +132,14 @@ pub(crate) fn cancel() {
     LAUNCHES_CHANGED.notify_all();
 }
 
-/// Paused launches look at their switches again.
+/// Wakes paused launches, so that they check their switches.
 pub(crate) fn wake() {
-    // A thread that looked at its switch before it was thrown is waiting once the lock is free.
+    // A thread that checked its switch too early is waiting once this lock is free.
     drop(lock(&RUNNING_LAUNCHES));
     LAUNCHES_CHANGED.notify_all();
 }
 
-/// The state of every paused launch, in the order in which their turns came.
+/// Returns the state of every paused launch, in the order of their starts.
 pub(crate) fn states() -> Vec<(LaunchOrigin, Vec<u8>)> {
     let launches = lock(&RUNNING_LAUNCHES);
     launches.paused.values().map(|paused| (paused.origin, lock(&paused.grid).to_bytes())).collect()

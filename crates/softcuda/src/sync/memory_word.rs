@@ -1,8 +1,7 @@
-//! Words in memory that streams and the program signal each other with, and what streams do with them.
+//! Words in memory by which streams and the program signal each other, and the operations of streams on them.
 //!
-//! The word may lie in any memory that the device reaches, registered host memory included. Nothing tells a waiting
-//! stream that the program wrote, so it looks again: at once at first, then ever more seldom, a thousand times a second
-//! at the least.
+//! The word may lie in any memory that the device reaches, including registered host memory. Nothing notifies a waiting stream of
+//! a store, so it polls: often at first, then less, but at least a thousand times a second.
 
 #![expect(unsafe_code, reason = "reads and writes words of memory that has been looked up")]
 
@@ -17,7 +16,7 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Access};
 
-/// The longest pause between two looks.
+/// Longest pause between two polls.
 const MAX_POLL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Width of a word in bytes: 4 or 8.
@@ -44,14 +43,14 @@ pub(crate) struct MemoryWord {
 }
 
 impl MemoryWord {
-    /// A word at a multiple of its width that `context` may access.
+    /// Checks a word at a multiple of its width that `context` may access.
     fn new(context: &Context, address: u64, width: Width, access: Access) -> Outcome<Self> {
         let size = width.bytes();
         let is_allowed = space::read().allows(address, size, access, context.device.ordinal, context.peers());
         if is_allowed { Ok(Self { address, width }) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
-    /// Stores after everything the stream did before; skipped if the memory went away meanwhile.
+    /// Stores after all earlier work of the stream. Fails if the memory was freed meanwhile.
     fn store(self, context: &Context, value: u64) -> Outcome {
         let _working = space::working();
         self.check(context, Access::ReadWrite)?;
@@ -66,7 +65,7 @@ impl MemoryWord {
         Ok(())
     }
 
-    /// Loads before everything the stream does next.
+    /// Loads before all later work of the stream.
     fn load(self, context: &Context) -> Outcome<u64> {
         let _working = space::working();
         self.check(context, Access::Read)?;
@@ -79,7 +78,7 @@ impl MemoryWord {
         })
     }
 
-    /// Whether the word is still there, and may still be accessed so.
+    /// Checks that the word still exists and allows the access.
     fn check(self, context: &Context, access: Access) -> Outcome {
         let (device, size) = (context.device.ordinal, self.width.bytes());
         let is_allowed = space::read().still_allows(self.address, size, access, device, context.peers());
@@ -87,7 +86,7 @@ impl MemoryWord {
     }
 }
 
-/// Compares the low bits that the width has.
+/// Compares the low bits of the width.
 fn holds(comparison: Comparison, word: u64, value: u64, width: Width) -> bool {
     let (word32, value32) = (word as u32, value as u32);
     match (comparison, width) {
@@ -102,7 +101,7 @@ fn holds(comparison: Comparison, word: u64, value: u64, width: Width) -> bool {
     }
 }
 
-/// Looks until the comparison holds, or nothing matters any more.
+/// Polls until the comparison holds, or the context gives up.
 fn wait_here(context: &Context, word: MemoryWord, comparison: Comparison, value: u64) -> Outcome {
     let mut pause = Duration::from_micros(1);
     while !holds(comparison, word.load(context)?, value, word.width) && !context.gives_up() {
@@ -117,7 +116,7 @@ fn wait_here(context: &Context, word: MemoryWord, comparison: Comparison, value:
 pub(crate) enum Operation {
     Write(MemoryWord, u64),
     Wait(MemoryWord, Comparison, u64),
-    /// Order between operations, which is always kept here.
+    /// Order between operations, which streams always keep.
     Nothing,
 }
 
@@ -139,7 +138,7 @@ impl Operation {
         }
     }
 
-    /// Does it, and returns when it is done.
+    /// Executes the operation, and returns when it is done.
     pub(crate) fn perform(self, context: &Context) -> Outcome {
         match self {
             Self::Write(word, value) => word.store(context, value),

@@ -1,10 +1,11 @@
-//! Streams: queues whose jobs run in order, each on a thread of the executor while it has any.
+//! Streams: queues whose jobs run in order, on a thread of the executor while there are any.
 //!
-//! Every submission gets a ticket, and a stream has reached a ticket once that many jobs are done. The legacy default
-//! stream comes after everything submitted before it to blocking streams, and they after it: both are tickets taken
-//! under the lock of the context's set of streams, so that no two streams can wait for each other.
+//! Every submission gets a ticket, and a stream has reached a ticket once that many jobs are done. The legacy default stream
+//! comes after all earlier work of blocking streams, and their later work comes after it. Both are tickets taken under the lock
+//! of the context's set of streams, so that no two streams can wait for each other.
 //!
-//! A queue has places for [`MAX_QUEUED_JOBS`] jobs, as those of GPUs have: a thread that finds none free waits, and holds nothing meanwhile.
+//! A queue has slots for [`MAX_QUEUED_JOBS`] jobs, as those of GPUs have. A thread that finds none free waits, and holds no lock
+//! meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -23,11 +24,11 @@ use crate::sync::executor::{Runnable, StreamExecutor};
 use crate::sync::job::StreamJob;
 use crate::sync::stream_attributes::StreamAttributes;
 
-/// Jobs that wait in a stream. A thousand launches of a stream have been seen to return at once on NVIDIA's GPUs, and the next
-/// one when the first is done (<https://stackoverflow.com/questions/53970187>).
+/// Most queued jobs of a stream. On NVIDIA's GPUs, a thousand launches of a stream returned at once, and the next one when the
+/// first was done (<https://stackoverflow.com/questions/53970187>).
 const MAX_QUEUED_JOBS: usize = 1024;
 
-/// Where a stream comes from.
+/// Kind of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKind {
     /// The context's default stream.
@@ -50,44 +51,44 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     attributes: Mutex<StreamAttributes>,
     role: StreamKind,
-    /// The green context that it was made in, 0 for none.
+    /// Handle of its green context, 0 for none.
     green: usize,
     context: Weak<LiveContext>,
     queue: Mutex<JobQueue>,
     reached: Condvar,
 }
 
-/// Jobs that wait, and tickets given and reached.
+/// Queued jobs, and tickets given and reached.
 #[derive(Default)]
 struct JobQueue {
     /// The last ticket given.
     submitted: u64,
     /// The last ticket reached; tickets are reached in order.
     done: u64,
-    /// What has a ticket and has not been started.
+    /// Jobs that have a ticket and have not started.
     jobs: VecDeque<QueuedJob>,
-    /// A thread is running the stream, or about to.
+    /// Whether a thread is running the stream, or about to.
     claimed: bool,
 }
 
-/// A job that waits in a stream.
+/// A job in the queue of a stream.
 struct QueuedJob {
     job: StreamJob,
     /// Points of other streams that must be reached first.
     after: Vec<Ticket>,
 }
 
-/// A stream, and how many of its jobs are done at a point of it.
+/// A stream, and the number of its done jobs at some point.
 pub(crate) type Ticket = (Arc<Stream>, u64);
 
-/// A job that the submitting thread has claimed an idle stream for, and the context to run it in.
+/// A job for which the submitting thread has claimed an idle stream, and the context to run it in.
 type ClaimedJob = (StreamJob, Arc<LiveContext>);
 
 /// The threads that run streams.
 static STREAM_EXECUTOR: StreamExecutor<Stream> = StreamExecutor::new();
 
 impl Stream {
-    /// A stream of `context`, in a green context if that is not 0; the caller adds it to the context's set.
+    /// Creates a stream of `context`, in a green context if that is not 0. The caller adds it to the context's set.
     fn new(context: Weak<LiveContext>, green: usize, role: StreamKind, flags: u32, priority: i32) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let handle = match role {
@@ -101,27 +102,27 @@ impl Stream {
         Self { handle, id, flags, priority, attributes, role, green, context, queue, reached }
     }
 
-    /// Its context, if that lives.
+    /// Returns its context, if that lives.
     pub(crate) fn context(&self) -> Outcome<Arc<LiveContext>> {
         self.context.upgrade().ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
     }
 
-    /// Whether its context lives.
+    /// Returns whether its context lives.
     pub(crate) fn has_context(&self) -> bool {
         self.context.strong_count() > 0
     }
 
-    /// The green context that it was made in, 0 for none.
+    /// Returns the handle of its green context, 0 for none.
     pub(crate) fn green(&self) -> usize {
         self.green
     }
 
-    /// Whether it is a default stream.
+    /// Returns whether it is a default stream.
     pub(crate) fn is_default(&self) -> bool {
         self.role != StreamKind::Created
     }
 
-    /// Whether it belongs to a green context; to none (0), all do.
+    /// Returns whether it belongs to a green context; always true for 0.
     pub(crate) fn is_of(&self, green: usize) -> bool {
         green == 0 || self.green == green
     }
@@ -131,30 +132,30 @@ impl Stream {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What stream capture knows it by.
+    /// Returns its identity for stream capture.
     pub(crate) fn capture_stream(&self) -> CaptureStream {
         let context = self.context.upgrade().map_or(0, |context| context.handle);
         let (is_legacy, is_blocking) = (self.role == StreamKind::Legacy, self.is_blocking());
         CaptureStream { key: self.id, is_legacy, is_blocking, context }
     }
 
-    /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.
+    /// Locks the queue. A thread that holds the lock of a set may take this one, never the reverse.
     fn queue(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it and the legacy default stream wait for each other.
+    /// Returns whether it and the legacy default stream wait for each other.
     fn is_blocking(&self) -> bool {
         self.role != StreamKind::Legacy && self.flags & stream_flags::NON_BLOCKING == 0
     }
 
-    /// The last ticket, unless that has been reached.
+    /// Returns the last ticket, unless that is reached.
     fn pending(&self) -> Option<u64> {
         let queue = self.queue();
         (queue.done < queue.submitted).then_some(queue.submitted)
     }
 
-    /// Puts a job at the end, and sees to it that it will be run.
+    /// Queues a job, and makes sure that a thread runs it.
     pub(crate) fn submit(self: &Arc<Self>, job: StreamJob) -> Outcome<u64> {
         let (ticket, claimed) = self.push(job, false)?;
         if let Some((job, context)) = claimed {
@@ -163,7 +164,7 @@ impl Stream {
         Ok(ticket)
     }
 
-    /// Puts a job at the end and waits until it is done; runs it on this thread if nothing is before it.
+    /// Queues a job and waits until it is done. Runs it on this thread if the stream is idle.
     pub(crate) fn perform(self: &Arc<Self>, job: StreamJob) -> Outcome {
         let (ticket, claimed) = self.push(job, true)?;
         match claimed {
@@ -173,10 +174,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes a ticket. The job comes back if the caller is to run it, otherwise the executor will.
+    /// Takes a ticket. Returns the job if the caller shall run it; otherwise the executor runs it.
     fn push(self: &Arc<Self>, job: StreamJob, caller_waits: bool) -> Outcome<(u64, Option<ClaimedJob>)> {
         let context = self.context()?;
-        // Whatever gets here is carried out: what can be part of a graph was taken into it before.
+        // Only work that runs gets here: a graph has already taken what it can capture.
         captures::refuse_captured(self.capture_stream())?;
         self.wait_for_slot();
         let order = context.streams.lock();
@@ -197,7 +198,8 @@ impl Stream {
         Ok((ticket, None))
     }
 
-    /// Waits until there is a slot for a job. Threads that come out of it together may go beyond [`MAX_QUEUED_JOBS`], each by one job.
+    /// Waits until there is a slot for a job. If several threads return at the same time, each may exceed [`MAX_QUEUED_JOBS`] by
+    /// one job.
     fn wait_for_slot(&self) {
         let mut queue = self.queue();
         while queue.jobs.len() >= MAX_QUEUED_JOBS {
@@ -205,7 +207,7 @@ impl Stream {
         }
     }
 
-    /// Runs a job that this thread has claimed the stream for, and hands on what came behind it meanwhile.
+    /// Runs a job for which this thread has claimed the stream. Hands jobs that came meanwhile to the executor.
     fn run_here(self: &Arc<Self>, job: StreamJob, context: &Context) {
         job.run(context);
         let more = {
@@ -235,7 +237,7 @@ impl Stream {
         }
     }
 
-    /// Tickets that must be reached for the stream to be idle; the legacy one includes all blocking streams.
+    /// Returns the tickets that make the stream idle when reached. For the legacy one they include all blocking streams.
     pub(crate) fn tickets(self: &Arc<Self>, context: &LiveContext) -> Vec<Ticket> {
         match self.role {
             StreamKind::Legacy => context.tickets(|stream| stream.role == StreamKind::Legacy || stream.is_blocking()),
@@ -252,7 +254,7 @@ impl Stream {
 }
 
 impl Runnable for Stream {
-    /// Runs jobs until there are none; only the executor, for a stream that was claimed for it.
+    /// Runs jobs until there are none. Only the executor calls it, for a claimed stream.
     fn work(&self) {
         loop {
             let mut queue = self.queue();
@@ -273,7 +275,7 @@ impl Runnable for Stream {
     }
 }
 
-/// The streams of a context. Its lock makes submissions to them one sequence.
+/// The streams of a context. Its lock puts their submissions in one sequence.
 struct StreamSet {
     legacy: Arc<Stream>,
     created: Mutex<Vec<Arc<Stream>>>,
@@ -286,7 +288,7 @@ struct LockedStreams<'set> {
 }
 
 impl LockedStreams<'_> {
-    /// What a job submitted to `stream` now must come after, besides what is in `stream` itself.
+    /// Returns what a new job of `stream` must come after, besides the jobs of `stream` itself.
     fn predecessors(&self, stream: &Arc<Stream>) -> Vec<Ticket> {
         if stream.role == StreamKind::Legacy {
             let blocking = self.created.iter().filter(|other| other.is_blocking());
@@ -298,12 +300,12 @@ impl LockedStreams<'_> {
 }
 
 impl StreamSet {
-    /// While this is held, nothing is submitted to any stream of the context.
+    /// Locks the set. Under this lock, nothing is submitted to any stream of the context.
     fn lock(&self) -> LockedStreams<'_> {
         LockedStreams { legacy: &self.legacy, created: self.created.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Adds a stream, and forgets those that no thread can submit to any more and that have finished.
+    /// Adds a stream, and drops finished streams to which no thread can submit any more.
     fn add(&self, stream: &Arc<Stream>) {
         let mut order = self.lock();
         order.created.retain(|other| Arc::strong_count(other) > 1 || other.pending().is_some());
@@ -311,7 +313,7 @@ impl StreamSet {
     }
 }
 
-/// A context with its streams, as calls find it by its handle.
+/// A context with its streams; a handle names one.
 pub(crate) struct LiveContext {
     context: Context,
     streams: StreamSet,
@@ -326,7 +328,7 @@ impl Deref for LiveContext {
 }
 
 impl LiveContext {
-    /// With the legacy default stream only.
+    /// Creates a context with only the legacy default stream.
     pub(crate) fn new(context: Context) -> Arc<Self> {
         Arc::new_cyclic(|this| {
             let legacy = Arc::new(Stream::new(this.clone(), 0, StreamKind::Legacy, 0, 0));
@@ -352,20 +354,20 @@ impl LiveContext {
         stream
     }
 
-    /// All streams that there are.
+    /// Returns all streams.
     pub(crate) fn streams(&self) -> Vec<Arc<Stream>> {
         let order = self.streams.lock();
         order.created.iter().chain([order.legacy]).map(Arc::clone).collect()
     }
 
-    /// Streams with pending work among those that `which` answers true for, and their last tickets.
+    /// Returns the streams with pending work for which `which` is true, and their last tickets.
     pub(crate) fn tickets(&self, which: impl Fn(&Stream) -> bool) -> Vec<Ticket> {
         let order = self.streams.lock();
         let streams = order.created.iter().chain([order.legacy]);
         streams.filter(|stream| which(stream)).filter_map(|it| Some((Arc::clone(it), it.pending()?))).collect()
     }
 
-    /// Waits until everything submitted so far is done, whatever came of it.
+    /// Waits until all submitted work is done, failed or not.
     pub(crate) fn drain(&self) {
         for (stream, ticket) in self.tickets(|_| true) {
             stream.wait(ticket);

@@ -1,5 +1,5 @@
-//! Attributes of streams: checked as a GPU's driver does, kept, and without effect, since all of them are hints about
-//! caches, waiting and order that is always kept here.
+//! Attributes of streams: checked as a GPU's driver does, and stored. They have no effect: all are hints about caches, waiting,
+//! and order that softcuda always keeps.
 
 use katydid_cuda_sys::{CUresult, stream_attribute as id, stream_attribute_bytes};
 use katydid_driver_rules::stream::priority;
@@ -7,13 +7,13 @@ use katydid_driver_rules::stream::priority;
 use crate::ffi::Outcome;
 use crate::process::attributes::{MAX_ACCESS_WINDOW_BYTES, SYNC_DOMAINS};
 
-/// Best priority that can be asked for; 0 is the least. All are treated alike.
+/// Best priority; 0 is the lowest. All have the same effect.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 /// Longest value, in bytes.
 pub(crate) const MAX_ATTRIBUTE_BYTES: usize = 32;
-/// `CU_SYNC_POLICY_BLOCKING_SYNC` and one more that the driver takes.
+/// `CU_SYNC_POLICY_BLOCKING_SYNC`, the last synchronisation policy.
 const LAST_SYNC_POLICY: u32 = 4;
-/// `CU_ACCESS_PROPERTY_STREAMING`: what misses may become at most.
+/// `CU_ACCESS_PROPERTY_STREAMING`: the largest property for misses.
 const ACCESS_PROPERTY_STREAMING: u32 = 1;
 
 /// The attributes of one stream, each as the bytes that a program sees.
@@ -32,7 +32,7 @@ fn word(value: &[u8], at: usize) -> u32 {
 }
 
 impl StreamAttributes {
-    /// Those of a new stream.
+    /// Returns the attributes of a new stream.
     pub(crate) fn new(priority: i32) -> Self {
         Self {
             window: [0; MAX_ATTRIBUTE_BYTES],
@@ -43,7 +43,7 @@ impl StreamAttributes {
         }
     }
 
-    /// The bytes of an attribute; `INVALID_VALUE` for what streams do not have.
+    /// Returns the bytes of an attribute. An attribute that streams do not have fails with `INVALID_VALUE`.
     pub(crate) fn get(&self, attribute: u32) -> Outcome<&[u8]> {
         Ok(match attribute {
             id::ACCESS_POLICY_WINDOW => &self.window,
@@ -80,7 +80,7 @@ impl StreamAttributes {
     }
 }
 
-/// Whether a window is small enough, its share at most 1, and what misses become not persistent.
+/// Returns whether a window is small enough, its hit ratio at most 1, and its misses not persistent.
 fn window_fits(value: &[u8; MAX_ATTRIBUTE_BYTES]) -> bool {
     let bytes = u64::from(word(value, 2)) | u64::from(word(value, 3)) << 32;
     let share = f32::from_bits(word(value, 4));

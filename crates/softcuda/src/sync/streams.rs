@@ -1,4 +1,4 @@
-//! Streams by handle, and which stream a handle means in the call that the thread is in.
+//! Streams by handle, and the stream that a handle means in the thread's present call.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(crate) fn create(context: &Arc<LiveContext>, green: usize, flags: u32, prior
     Ok(stream)
 }
 
-/// `cuStreamDestroy`: the handle ends, pending work goes on.
+/// `cuStreamDestroy`: ends the handle; pending work goes on.
 pub(crate) fn destroy(handle: CUstream) -> Outcome {
     STREAMS.remove(handle.address() as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
@@ -47,7 +47,7 @@ thread_local! {
     static OWN: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
-/// The stream behind a handle, and its context in working order. Null means a default stream of the current context.
+/// Returns the stream behind a handle, if its context is healthy. Null means a default stream of the current context.
 pub(crate) fn resolve(handle: CUstream) -> Outcome<Arc<Stream>> {
     if handle.is_null() || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD {
         let context = stack::usable()?;
@@ -59,24 +59,24 @@ pub(crate) fn resolve(handle: CUstream) -> Outcome<Arc<Stream>> {
     Ok(stream)
 }
 
-/// The default stream that a function without a stream argument uses.
+/// Returns the default stream of functions without a stream argument.
 pub(crate) fn default_stream() -> Outcome<Arc<Stream>> {
     resolve(CUstream::NULL)
 }
 
-/// The stream that a non-special handle names.
+/// Returns the stream that a non-special handle names.
 pub(crate) fn created(handle: CUstream) -> Outcome<Arc<Stream>> {
     state::ready()?;
     STREAMS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// The stream that work in groups is given to.
+/// Returns the stream of a batch.
 pub(crate) fn of_group(handle: CUstream) -> Outcome<Arc<Stream>> {
     rules::check_group(handle, is_per_thread(), || created(handle).is_ok())?;
     resolve(handle)
 }
 
-/// A default stream of `context`: the legacy one, or the calling thread's own.
+/// Returns a default stream of `context`: the legacy one, or the calling thread's own.
 pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
     if !own {
         return Arc::clone(context.legacy());
@@ -87,6 +87,6 @@ pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
         own.retain(|_, stream| stream.has_context());
         Arc::clone(own.entry(context.id).or_insert_with(make))
     });
-    // A thread that is ending keeps nothing: its call gets a stream of its own.
+    // A thread that is ending cannot store a stream: its call gets a new one.
     own_stream.unwrap_or_else(|_| make())
 }

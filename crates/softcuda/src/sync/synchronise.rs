@@ -1,4 +1,4 @@
-//! Points where the program waits: then what kernels printed is written, and pools give back what they need not keep.
+//! Points where the program waits. There, output of kernels is written, and pools free unused memory.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::memory::pool;
 use crate::sync::event::Event;
 use crate::sync::stream::{LiveContext, Stream};
 
-/// `cuCtxSynchronize`: waits for all streams, and gives the error that sticks.
+/// `cuCtxSynchronize`: waits for all streams, and returns the sticky error.
 pub(crate) fn context(context: &LiveContext) -> Outcome {
     context.drain();
     finish_work(context);

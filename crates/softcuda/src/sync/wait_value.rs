@@ -1,4 +1,4 @@
-//! `cuStreamWriteValue`, `cuStreamWaitValue` and batches of both: put into a stream, or into the graph that it is captured into.
+//! `cuStreamWriteValue`, `cuStreamWaitValue` and batches of both: submitted to a stream, or captured into its graph.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn single(stream: &Arc<Stream>, operation: u32, address: u64, value: 
     stream.submit(if is_short { job.short() } else { job }).map(drop)
 }
 
-/// `cuStreamBatchMemOp`: all operations are checked first.
+/// `cuStreamBatchMemOp`: checks all operations first.
 pub(crate) fn batch(stream: &Arc<Stream>, list: Vec<CUstreamBatchMemOpParams>) -> Outcome {
     let context = stream.context()?;
     let checked = list.iter().map(|it| Operation::of_batch(&context, it)).collect::<Outcome<Vec<_>>>()?;

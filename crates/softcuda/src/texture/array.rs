@@ -1,7 +1,7 @@
 //! Arrays: texels in memory whose addresses no program sees, alone or as the levels of a mipmap.
 //!
-//! Every level lies row by row, slice by slice (layers and faces are slices) without gaps, in a range that copies and the
-//! texture unit reach and plain loads do not.
+//! Every level lies row by row and slice by slice without gaps; layers and faces are slices. Copies and the texture unit reach
+//! its range; plain loads do not.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) struct Array {
     context: u64,
     /// Start of the memory it owns; 0 for a level, whose mipmap owns it.
     memory: u64,
-    /// That memory, where it is mapped later.
+    /// That memory, if it is mapped later.
     backing: Option<Arc<Backing>>,
 }
 
@@ -42,12 +42,12 @@ impl Array {
         self.level.slice * (slices - 1) + self.level.pitch * u64::from(self.level.extent[1])
     }
 
-    /// Memory that is mapped later; a level's is its mipmap's.
+    /// Returns its memory that is mapped later; a level's belongs to its mipmap.
     pub(crate) fn own_backing(&self) -> Option<Arc<Backing>> {
         self.backing.clone()
     }
 
-    /// Handle of the array, as C has it.
+    /// Returns the handle of the array, as a C type.
     pub(crate) fn handle(&self) -> CUarray {
         CUarray(std::ptr::without_provenance_mut(self.handle))
     }
@@ -60,30 +60,30 @@ pub(crate) struct Mipmap {
     pub(crate) levels: Vec<Arc<Array>>,
     context: u64,
     memory: u64,
-    /// The memory, where it is mapped later.
+    /// The memory, if it is mapped later.
     pub(crate) backing: Option<Arc<Backing>>,
 }
 
 impl Mipmap {
-    /// Handle of the mipmap, as C has it.
+    /// Returns the handle of the mipmap, as a C type.
     pub(crate) fn handle(&self) -> CUmipmappedArray {
         CUmipmappedArray(std::ptr::without_provenance_mut(self.handle))
     }
 }
 
-/// Arrays that live, levels among them.
+/// Live arrays, including levels.
 static ARRAYS: Registry<Array> = Registry::new();
-/// Mipmapped arrays that live, by their handles.
+/// Live mipmapped arrays, by their handles.
 static MIPMAPS: Registry<Mipmap> = Registry::new();
 
-/// Where levels lie, and what they lie in.
+/// The levels of an array, and the memory around them.
 struct ArrayAllocation {
     memory: u64,
     levels: Vec<Level>,
     backing: Option<Arc<Backing>>,
 }
 
-/// Memory for formats that follow each other, or addresses that it will be mapped to.
+/// Allocates memory for consecutive formats, or reserves addresses that are mapped later.
 fn allocate(context: &Context, formats: &[Format]) -> Outcome<ArrayAllocation> {
     if formats.first().is_some_and(|format| format.is_mapped_later()) {
         let (backing, levels) = Backing::new(context, formats)?;
@@ -93,9 +93,9 @@ fn allocate(context: &Context, formats: &[Format]) -> Outcome<ArrayAllocation> {
     Ok(ArrayAllocation { memory, levels, backing: None })
 }
 
-/// Memory for formats that follow each other: its start, and each one's level.
+/// Allocates memory for consecutive formats. Returns its start, and each one's level.
 fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Level>)> {
-    /// What levels are aligned to: the largest texel.
+    /// Alignment of levels: the largest texel.
     const ALIGN: u64 = 16;
     let mut end = 0_u64;
     let mut levels = Vec::new();
@@ -123,7 +123,7 @@ pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
     Ok(array)
 }
 
-/// `cuMipmappedArrayCreate`: as many levels as are wanted and there can be.
+/// `cuMipmappedArrayCreate`: as many levels as requested and possible.
 pub(crate) fn create_mipmap(context: &Context, format: Format, level_count: u32) -> Outcome<Arc<Mipmap>> {
     let [width, height, _] = format.extent;
     if width.max(height) > MAX_EDGE_TEXELS {
@@ -157,7 +157,7 @@ pub(crate) fn resolve_mipmap(handle: CUmipmappedArray) -> Outcome<Arc<Mipmap>> {
     MIPMAPS.get(handle.address() as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// Frees memory once the work of its context is done; a level has none (0): its mipmap frees it.
+/// Frees memory once the work of its context is done. 0 means none: the mipmap frees the memory of its levels.
 fn release(memory: u64) -> Outcome {
     if memory == 0 {
         return Ok(());
@@ -179,7 +179,7 @@ pub(crate) fn destroy(handle: CUarray) -> Outcome {
     release(array.memory)
 }
 
-/// `cuMipmappedArrayDestroy`: its levels go with it.
+/// `cuMipmappedArrayDestroy`: ends its levels too.
 pub(crate) fn destroy_mipmap(handle: CUmipmappedArray) -> Outcome {
     let mipmap = resolve_mipmap(handle)?;
     MIPMAPS.remove(mipmap.handle);
@@ -189,7 +189,7 @@ pub(crate) fn destroy_mipmap(handle: CUmipmappedArray) -> Outcome {
     release(mipmap.memory)
 }
 
-/// Ends the arrays of an ended context; their memory is freed with the rest of its memory.
+/// Ends the arrays of an ended context, whose memory is freed with the rest of its memory.
 pub(crate) fn forget(context: u64) {
     ARRAYS.remove_if(|array| array.context == context);
     MIPMAPS.remove_if(|mipmap| mipmap.context == context);

@@ -1,9 +1,8 @@
 //! Arrays whose memory is mapped later: sparse ones tile by tile, deferred ones as a whole.
 //!
-//! A tile is 64 KiB of pages in a row, as wide as the array if its rows are that short: so mapping one replaces pages,
-//! and neither copies nor the texture unit know of it. A GPU's tiles have other extents; programs ask for them. Where
-//! nothing is mapped there are pages of zeroes. What is written there is lost on a GPU; here it stays until something
-//! is mapped there or unmapped.
+//! A tile is 64 KiB of adjacent pages, as wide as the array if its rows are that short. So mapping a tile only replaces pages,
+//! and neither copies nor the texture unit know of it. A GPU's tiles have other extents; programs query them. Unmapped tiles have
+//! pages of zeroes. A GPU drops writes to them; here they stay until the tile is mapped or unmapped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,25 +26,25 @@ pub(crate) struct Backing {
     range: Range,
     /// Ordinal of its device.
     pub(super) device: i32,
-    /// Texels of a tile; none in an array that is mapped as a whole.
+    /// Texels of a tile; `None` for an array that is mapped as a whole.
     tile: Option<[u32; 3]>,
     /// Level 0, which is made of tiles.
     first: Level,
-    /// The first level in the tail, 1, where the tail begins, and its bytes in each layer; 0: there is none.
+    /// Start of the mipmap tail, which begins with level 1, and its bytes in each layer; 0 bytes: no tail.
     tail: (u64, u64),
-    /// What is mapped, by the address of each tile.
+    /// Mapped blocks, by the address of each tile.
     mapped: Mutex<BTreeMap<u64, Arc<Block>>>,
 }
 
-/// Part of an array, as addresses of its tiles in the order in which memory is mapped to them.
+/// A part of an array: the addresses of its tiles, in the order in which memory is mapped to them.
 pub(super) type Tiles = Vec<u64>;
 
-/// Bytes from row to row: rows fill tiles without a rest.
+/// Returns the bytes from row to row: rows fill tiles exactly.
 fn pitch_of(row: u64) -> u64 {
     if row <= TILE_BYTES { row.next_power_of_two() } else { row.next_multiple_of(TILE_BYTES) }
 }
 
-/// Where the levels of a sparse array lie behind each other: level 0 in tiles, the others packed in a tail for each layer.
+/// Lays out the levels of a sparse array: level 0 in tiles, the others packed in a tail per layer.
 fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
     let (first, smaller) = formats.split_first()?;
     let mut level = first.level_at(0)?;
@@ -68,7 +67,7 @@ fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
 }
 
 impl Backing {
-    /// Addresses for levels that follow each other, with pages of zeroes, and where each level lies.
+    /// Reserves addresses for consecutive levels, with pages of zeroes, and lays out each level.
     pub(crate) fn new(context: &Context, formats: &[Format]) -> Outcome<(Arc<Self>, Vec<Level>)> {
         let full = CUresult::ERROR_OUT_OF_MEMORY;
         let format = formats.first().ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -94,7 +93,7 @@ impl Backing {
         self.range.start()
     }
 
-    /// What a program may ask of a sparse array.
+    /// Returns the properties of a sparse array.
     pub(super) fn properties(&self) -> Outcome<CUDA_ARRAY_SPARSE_PROPERTIES> {
         let tileExtent = self.tile.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let miptailFirstLevel = u32::from(self.tail.1 > 0);
@@ -102,7 +101,7 @@ impl Backing {
         Ok(CUDA_ARRAY_SPARSE_PROPERTIES { tileExtent, miptailFirstLevel, miptailSize: self.tail.1, ..base })
     }
 
-    /// What a program may ask of one that is mapped as a whole.
+    /// Returns the memory requirements of an array that is mapped as a whole.
     pub(super) fn requirements(&self) -> Outcome<CUDA_ARRAY_MEMORY_REQUIREMENTS> {
         if self.tile.is_some() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -111,12 +110,12 @@ impl Backing {
         Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment: TILE_BYTES as usize, ..Default::default() })
     }
 
-    /// Bytes of all levels, in whole tiles.
+    /// Returns the bytes of all levels, in whole tiles.
     fn bytes(&self) -> u64 {
         self.tail.0 + self.tail.1 * u64::from(self.first.layers) - self.range.start()
     }
 
-    /// The tiles that an entry names.
+    /// Returns the tiles that an entry names.
     pub(super) fn tiles(&self, info: &CUarrayMapInfo) -> Outcome<Tiles> {
         let Some(tile) = self.tile else {
             return Ok((0..self.bytes() / TILE_BYTES).map(|number| self.range.start() + number * TILE_BYTES).collect());
@@ -129,7 +128,7 @@ impl Backing {
         piece.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// A box of level 0: begins at whole tiles, and ends at one or at the level's edge.
+    /// Returns the tiles of a box of level 0. It begins at whole tiles, and ends at one or at the level's edge.
     fn part(&self, tile: [u32; 3], [level, layer, x, y, z, width, height, depth]: [u32; 8]) -> Option<Tiles> {
         let (first, count) = ([x, y, z], [width, height, depth]);
         let mut tiles = [(0, 0); 3];
@@ -159,7 +158,7 @@ impl Backing {
         )
     }
 
-    /// A part of a layer's tail, in whole tiles.
+    /// Returns the tiles of a part of a layer's tail.
     fn tail_part(&self, (layer, offset, size): (u32, u64, u64)) -> Option<Tiles> {
         let whole = offset.is_multiple_of(TILE_BYTES) && size.is_multiple_of(TILE_BYTES) && size > 0;
         let end = offset.checked_add(size)?;
@@ -170,7 +169,7 @@ impl Backing {
         Some((start..start + size).step_by(TILE_BYTES as usize).collect())
     }
 
-    /// Maps a block's bytes from `offset` on to the tiles, or nothing.
+    /// Maps a block's bytes from `offset` on to the tiles, or unmaps them.
     pub(super) fn change(&self, tiles: &[u64], block: Option<&(Arc<Block>, u64)>) -> Outcome {
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;

@@ -1,4 +1,4 @@
-//! Extents and formats of arrays, and what a descriptor of one may say, as it was asked of an H200.
+//! Extents and formats of arrays, and the valid descriptors, as measured on an H200.
 
 use katydid_cuda_sys::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
 use katydid_driver_rules::texture::{array_flag as flag, has_layers, is_mapped_later, level_extent};
@@ -10,36 +10,37 @@ use crate::ffi::{Outcome, unsupported};
 const CUBE_FACES: usize = 6;
 /// Longest one-dimensional array.
 const MAX_LINE_TEXELS: usize = 131_072;
-/// Greatest width of a surface, and width and height of a layer, a face, a mipmap and a gathered array; most slices of a volume.
+/// Greatest width of a surface; greatest width and height of a layer, a face, a mipmap and a gathered array; most slices of a
+/// volume.
 pub(super) const MAX_EDGE_TEXELS: usize = 32_768;
-/// Most rows of an array of two dimensions, which is as wide as one of one dimension.
+/// Most rows of a two-dimensional array, which may be as wide as a one-dimensional one.
 const MAX_IMAGE_ROWS: usize = 65_536;
-/// Greatest width and height of an array of three dimensions.
+/// Greatest width and height of a three-dimensional array.
 const MAX_VOLUME_EDGE_TEXELS: usize = 16_384;
 /// Most layers of an array.
 const MAX_LAYERS: usize = 2048;
 /// Most layers of cubes, counted in faces.
 const MAX_CUBE_LAYER_FACES: usize = 2046;
 
-/// Formats that exist on a GPU, but not here: block compression, video, and normalised formats by name.
+/// Formats that exist on a GPU, but not here: block compression, video, and named normalised formats.
 const FOREIGN_FORMATS: [std::ops::RangeInclusive<u32>; 3] = [0x91..=0x9e, 0xa0..=0xbf, 0xc0..=0xcb];
 
-/// Extent and format, checked.
+/// A checked extent and format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     /// Texels: width, height (0 in one dimension), depth or layers (0 in neither).
     pub(crate) extent: [usize; 3],
-    /// What a channel is.
+    /// Type of a channel.
     pub(crate) channel: Channel,
-    /// Its number in a descriptor.
+    /// Its code in a descriptor.
     code: u32,
     /// Channels of a texel.
     pub(crate) channels: u32,
-    /// As the descriptor had them.
+    /// Flags of the descriptor.
     pub(crate) flags: u32,
 }
 
-/// What a channel of format `code` is.
+/// Returns the channel type of format `code`.
 pub(crate) fn channel(code: u32) -> Outcome<Channel> {
     Ok(match code {
         0x01 => Channel::U8,
@@ -57,13 +58,13 @@ pub(crate) fn channel(code: u32) -> Outcome<Channel> {
     })
 }
 
-/// Refuses numbers of channels that no texel has.
+/// Refuses channel counts that no texel has.
 pub(crate) fn check_channels(channels: u32) -> Outcome {
     if matches!(channels, 1 | 2 | 4) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 impl Format {
-    /// Checks a descriptor and takes its fields.
+    /// Checks a descriptor and reads its fields.
     pub(crate) fn new(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<Self> {
         check_channels(it.NumChannels)?;
         let extent = [it.Width, it.Height, it.Depth];
@@ -75,7 +76,7 @@ impl Format {
         Ok(format)
     }
 
-    /// Describes the format as `cuArray3DGetDescriptor` does.
+    /// Returns the descriptor for `cuArray3DGetDescriptor`.
     pub(crate) fn descriptor(&self) -> CUDA_ARRAY3D_DESCRIPTOR {
         let [Width, Height, Depth] = self.extent;
         CUDA_ARRAY3D_DESCRIPTOR {
@@ -92,22 +93,22 @@ impl Format {
         self.flags & flag != 0
     }
 
-    /// Whether its memory is mapped later, tile by tile.
+    /// Returns whether its memory is mapped later, tile by tile.
     pub(crate) fn is_sparse(&self) -> bool {
         self.has(flag::SPARSE)
     }
 
-    /// Whether its memory is mapped later, tile by tile or as a whole.
+    /// Returns whether its memory is mapped later, tile by tile or as a whole.
     pub(super) fn is_mapped_later(&self) -> bool {
         is_mapped_later(self.flags)
     }
 
-    /// Whether such an array exists: which extents go together, and how large they are.
+    /// Checks that its extents go together and are not too large.
     fn is_possible(&self) -> bool {
         let [width, height, depth] = self.extent;
         let (layered, cube, gather) = (self.has(flag::LAYERED), self.has(flag::CUBE), self.has(flag::GATHER));
         let flat = height > 0 && depth == 0;
-        // Tiles are flat or solid, and an array has either tiles or memory for the whole of it.
+        // Tiles have two or three dimensions. An array has either tiles or memory for all of it.
         let tiled = !self.is_sparse() || (height > 0 && !cube && !self.has(flag::DEFERRED));
         if width == 0 || !tiled || (gather && (!flat || width.max(height) > MAX_EDGE_TEXELS)) {
             return false;
@@ -126,7 +127,7 @@ impl Format {
         }
     }
 
-    /// What indices of it mean.
+    /// Returns the meaning of its indices.
     pub(crate) fn shape(&self) -> TextureShape {
         let [_, height, depth] = self.extent;
         match (self.has(flag::CUBE), self.has(flag::LAYERED)) {
@@ -137,22 +138,22 @@ impl Format {
         }
     }
 
-    /// Whether its third extent counts layers or faces.
+    /// Returns whether its third extent counts layers or faces.
     pub(super) fn slices_are_layers(&self) -> bool {
         has_layers(self.flags)
     }
 
-    /// Level `number` of a mipmap of it.
+    /// Returns level `number` of its mipmap.
     pub(super) fn level(&self, number: u32) -> Self {
         Self { extent: level_extent(self.extent, self.flags, number), ..*self }
     }
 
-    /// Bytes of a texel.
+    /// Returns the bytes of a texel.
     pub(crate) fn texel_bytes(&self) -> u64 {
         u64::from(self.channel.bytes() * self.channels)
     }
 
-    /// Where its texels are, when the first is at `address`; `None` beyond all bounds.
+    /// Lays out its texels from `address` on; `None` if they exceed all addresses.
     pub(crate) fn level_at(&self, address: u64) -> Option<Level> {
         let [width, height, depth] = self.extent.map(|size| u32::try_from(size.max(1)).ok());
         let (width, height, depth) = (width?, height?, depth?);
@@ -163,7 +164,7 @@ impl Format {
         Some(Level { address, extent: [width, height, depth], pitch, slice, layers })
     }
 
-    /// What a texture says of its extent.
+    /// Returns the extent that a query of a texture reports.
     pub(crate) fn queried(&self) -> [u32; 3] {
         let [width, height, depth] = self.extent.map(|size| size as u32);
         match self.shape() {
@@ -175,7 +176,7 @@ impl Format {
         }
     }
 
-    /// What a surface says of its extent.
+    /// Returns the extent that a query of a surface reports.
     pub(crate) fn queried_surface(&self) -> [u32; 3] {
         let [width, height, depth] = self.extent.map(|size| size as u32);
         if self.shape() == TextureShape::Layered(1) { [width, depth, 0] } else { [width, height, depth] }

@@ -1,8 +1,8 @@
-//! Texture and surface objects: small numbers that device code holds, and what they stand for.
+//! Texture and surface objects: small numbers that device code holds, and the textures and surfaces that they name.
 //!
-//! Numbers are given out from 1, the lowest free one first, as an H200 does. Device code may hold any number: one that was
-//! never given out faults, one whose object is gone reads as zero. What an object's memory is now is looked up for each
-//! launch, so that an object may outlive its memory.
+//! As on an H200, a new object gets the lowest free number from 1 on. Device code may hold any number: one that never existed
+//! faults, and one whose object is gone reads as zero. Each launch looks up the memory of objects, so an object may outlive its
+//! memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,18 +24,18 @@ mod flag {
     pub(super) const NORMALIZED: u32 = 2;
     pub(super) const SRGB: u32 = 0x10;
     pub(super) const SEAMLESS: u32 = 0x40;
-    /// No other bit may be set.
+    /// All known bits.
     pub(super) const ALL: u32 = 0x7f;
 }
 
-/// What pitched and linear memory must be a multiple of.
+/// Alignment of pitched and linear memory.
 pub(super) const TEXTURE_ALIGN_BYTES: u64 = 512;
-/// What a pitch must be a multiple of, and the largest.
+/// Divisor and largest value of a pitch.
 const PITCH_BOUNDS_BYTES: (u64, u64) = (32, 2_097_120);
 /// Largest width and height of a pitched texture, in texels.
 const MAX_PITCHED_TEXELS: (u64, u64) = (131_072, 65_000);
 
-/// What an object reads, as far as it was known when it was made.
+/// The source of an object's texels, as known at its creation.
 #[derive(Clone)]
 enum TextureSource {
     /// Arrays: one, or the levels of a mipmap.
@@ -56,7 +56,7 @@ pub(crate) struct Object {
     channels: u32,
 }
 
-/// What texture and surface references stand for, by address.
+/// Objects of the texture and surface references, by address.
 pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
 
 /// Objects by number, from 1.
@@ -64,7 +64,7 @@ static TEXTURE_OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new(
 
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-/// What a resource descriptor names.
+/// Returns the source that a resource descriptor names.
 fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(TextureSource, Channel, u32)> {
     if it.flags != 0 {
         return Err(INVALID_VALUE);
@@ -105,7 +105,7 @@ fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(TextureSource, Channel, u32)> {
     }
 }
 
-/// How a descriptor says that a texture is read.
+/// Converts a texture descriptor to a sampler.
 fn sampler(it: &CUDA_TEXTURE_DESC, dimensions: usize, cube: bool) -> Outcome<Sampler> {
     let seamless = it.flags & flag::SEAMLESS != 0;
     let modes = it.addressMode.iter().take(dimensions).all(|mode| *mode <= 3);
@@ -132,7 +132,7 @@ fn sampler(it: &CUDA_TEXTURE_DESC, dimensions: usize, cube: bool) -> Outcome<Sam
     })
 }
 
-/// The channel and the number of channels of a view's format; formats of block compression are refused by name.
+/// Returns the channel and the number of channels of a view's format. Block compression is refused by name.
 fn view_format(format: u32) -> Outcome<(Channel, u32)> {
     let channels = |first: u32| 1 << (format - first);
     Ok(match format {
@@ -194,7 +194,7 @@ fn find(number: u64) -> Outcome<Arc<Object>> {
 }
 
 impl Object {
-    /// A texture, checked. With a format (code and channels), texels of an array are taken as if they had that one.
+    /// Checks a texture. With a format (code and channels), an array's texels are read in that format.
     pub(crate) fn texture(
         resource: CUDA_RESOURCE_DESC,
         texture: CUDA_TEXTURE_DESC,
@@ -222,7 +222,7 @@ impl Object {
         Ok(Self { resource, texture: Some((texture, sampler)), view, source, channel, channels })
     }
 
-    /// A surface: arrays only.
+    /// Checks a surface, which must be an array.
     pub(crate) fn surface(resource: CUDA_RESOURCE_DESC) -> Outcome<Self> {
         if resource.resType != kind::ARRAY {
             return Err(INVALID_VALUE);
@@ -246,7 +246,7 @@ pub(crate) fn create_surface(resource: CUDA_RESOURCE_DESC) -> Outcome<u64> {
     Object::surface(resource).map(register)
 }
 
-/// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: as on a GPU, a number without an object is no error.
+/// `cuTexObjectDestroy` and `cuSurfObjectDestroy`. As on a GPU, a number without an object is no error.
 pub(crate) fn destroy(number: u64) {
     let mut objects = TEXTURE_OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
@@ -255,22 +255,22 @@ pub(crate) fn destroy(number: u64) {
     }
 }
 
-/// What a texture or surface was made of.
+/// Returns the resource that a texture or surface was made with.
 pub(crate) fn resource(number: u64) -> Outcome<CUDA_RESOURCE_DESC> {
     Ok(find(number)?.resource)
 }
 
-/// How a texture was said to be read.
+/// Returns the description that a texture was made with.
 pub(crate) fn description(number: u64) -> Outcome<CUDA_TEXTURE_DESC> {
     find(number)?.texture.as_ref().map(|(description, _)| *description).ok_or(INVALID_VALUE)
 }
 
-/// The view that a texture was made with; nothing (zeroes) without one.
+/// Returns the view that a texture was made with; zeroes without one.
 pub(crate) fn view(number: u64) -> Outcome<CUDA_RESOURCE_VIEW_DESC> {
     Ok(find(number)?.view.unwrap_or_default())
 }
 
-/// What indices of a source mean.
+/// Returns the meaning of a source's indices.
 fn shape_of(source: &TextureSource) -> TextureShape {
     match source {
         TextureSource::Arrays(levels) => levels.first().map_or(TextureShape::Plain(1), |array| array.format.shape()),
@@ -280,7 +280,7 @@ fn shape_of(source: &TextureSource) -> TextureShape {
 }
 
 impl Object {
-    /// What device code gets to see of it.
+    /// Returns the form that device code uses.
     fn bound(&self, device: i32, peers: u32) -> Option<Bound> {
         let image = self.image(device, peers)?;
         Some(match &self.texture {
@@ -289,7 +289,7 @@ impl Object {
         })
     }
 
-    /// Its texels, if all their memory is still there for `device`.
+    /// Returns its texels, if all their memory still exists for `device`.
     fn image(&self, device: i32, peers: u32) -> Option<TextureImage> {
         let (levels, queried) = self.levels(device, peers)?;
         let (channel, channels) = (self.channel, self.channels);
@@ -334,8 +334,8 @@ impl Object {
     }
 }
 
-/// What device code names stands for: the number of an object, or the address of a reference; `None` for a number that
-/// was never given out, a reference that nothing is bound to, and gone memory.
+/// Resolves what device code names: the number of an object, or the address of a reference. `None` for a number that never
+/// existed, an unbound reference, and gone memory.
 pub(crate) fn bound(number: u64, device: i32, peers: u32, references: &Bindings) -> Option<Bound> {
     if let Some(object) = references.get(&number) {
         return object.bound(device, peers);

@@ -1,8 +1,7 @@
-//! Texture and surface references: variables of a module that stand for what the program bound to them.
+//! Texture and surface references: variables of a module to which the program binds textures and surfaces.
 //!
-//! Device code names a reference by its address. What it stands for is a texture or surface object without a number, made
-//! anew with each change. A launch takes the table of all bindings along as they were when it was submitted, so that a
-//! later change does not reach it.
+//! Device code names a reference by its address. A reference stands for an object without a number, remade at each change. A
+//! launch keeps the table of all bindings at its submission, so a later change does not affect it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -21,10 +20,10 @@ use crate::texture::object::{Bindings, Object, TEXTURE_ALIGN_BYTES};
 
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-/// Replaced as a whole: launches hold the ones before.
+/// Replaced as a whole: launches hold earlier tables.
 static REFERENCE_BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
 
-/// Those of this moment.
+/// Returns the present bindings.
 pub(crate) fn bindings() -> Bindings {
     REFERENCE_BINDINGS.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
 }
@@ -34,14 +33,14 @@ fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
     change(Arc::make_mut(bindings.get_or_insert_default()));
 }
 
-/// What a reference is set to.
+/// Settings of a reference.
 #[derive(Clone, Default)]
 pub(crate) struct ReferenceState {
-    /// How it is read.
+    /// Description of how code reads it.
     pub(crate) description: CUDA_TEXTURE_DESC,
     /// Format code and number of channels.
     pub(crate) format: (u32, u32),
-    /// Resource that the reference reads; none if it is not bound.
+    /// Resource of the reference; `None` if unbound.
     pub(crate) resource: Option<CUDA_RESOURCE_DESC>,
 }
 
@@ -50,24 +49,24 @@ pub(crate) struct Reference {
     /// Handle that programs know the reference by.
     pub(crate) handle: usize,
     is_surface: bool,
-    /// Handle of its module, 0 for none, and where it lies.
+    /// Handle of its module, 0 for none, and its address.
     module: (usize, u64),
     /// Id of its context.
     context: u64,
     state: Mutex<ReferenceState>,
 }
 
-/// References that have been asked for.
+/// References that were looked up.
 static TEXTURE_REFERENCES: Registry<Reference> = Registry::new();
 
-/// The reference at an address in a module (its handle) of a context (its id); always the same handle.
+/// Returns the reference at an address in a module (handle) of a context (id), always with the same handle.
 pub(crate) fn of_module(module: usize, address: u64, context: u64, is_surface: bool) -> Arc<Reference> {
     let is_same = |it: &Arc<Reference>| it.module == (module, address) && it.is_surface == is_surface;
     let reference = TEXTURE_REFERENCES.all().into_iter().find(is_same);
     reference.unwrap_or_else(|| register((module, address), context, is_surface))
 }
 
-/// A texture reference that no code reads.
+/// Creates a texture reference that no code reads.
 pub(crate) fn create(context: u64) -> Arc<Reference> {
     register((0, 0), context, false)
 }
@@ -86,7 +85,7 @@ pub(crate) fn resolve(handle: u64, is_surface: bool) -> Outcome<Arc<Reference>> 
     found.ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// `cuTexRefDestroy`: one of a module cannot be ended.
+/// `cuTexRefDestroy`: refuses a reference of a module.
 pub(crate) fn destroy(handle: u64) -> Outcome {
     if resolve(handle, false)?.module.0 != 0 {
         return Err(INVALID_VALUE);
@@ -94,12 +93,12 @@ pub(crate) fn destroy(handle: u64) -> Outcome {
     TEXTURE_REFERENCES.remove(handle as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// Ends what a module declared.
+/// Ends the references of a module.
 pub(crate) fn forget_module(module: usize) {
     end(|reference| reference.module.0 == module);
 }
 
-/// Ends what was made in a context.
+/// Ends the references of a context.
 pub(crate) fn forget(context: u64) {
     end(|reference| reference.context == context);
 }
@@ -112,12 +111,12 @@ fn end(which: impl Fn(&Reference) -> bool) {
 }
 
 impl Reference {
-    /// What it is set to.
+    /// Returns its settings.
     pub(crate) fn state(&self) -> ReferenceState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what it is set to, and what launches from now on find; nothing where that is refused.
+    /// Changes its settings, also for later launches. A refused change has no effect.
     pub(crate) fn change(&self, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
         let mut current = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = current.clone();
@@ -135,7 +134,7 @@ impl Reference {
     }
 }
 
-/// A resource of a kind, with its words.
+/// Returns a resource of a kind, with these words.
 fn resource(kind: u32, fields: &[u64]) -> CUDA_RESOURCE_DESC {
     let mut it = CUDA_RESOURCE_DESC { resType: kind, ..CUDA_RESOURCE_DESC::default() };
     it.res.iter_mut().zip(fields).for_each(|(out, word)| *out = *word);
@@ -143,7 +142,7 @@ fn resource(kind: u32, fields: &[u64]) -> CUDA_RESOURCE_DESC {
 }
 
 impl ReferenceState {
-    /// Texels of an array, in its format.
+    /// Binds an array, in its format.
     pub(crate) fn bind_array(&mut self, array: CUarray) -> Outcome {
         let format = array::resolve(array)?.format;
         self.take_format(&format);
@@ -151,7 +150,7 @@ impl ReferenceState {
         Ok(())
     }
 
-    /// Texels of a mipmap, in its format.
+    /// Binds a mipmap, in its format.
     pub(crate) fn bind_mipmap(&mut self, mipmap: CUmipmappedArray) -> Outcome {
         let format = array::resolve_mipmap(mipmap)?.levels.first().ok_or(INVALID_VALUE)?.format;
         self.take_format(&format);
@@ -164,7 +163,7 @@ impl ReferenceState {
         self.format = (descriptor.Format, descriptor.NumChannels);
     }
 
-    /// Memory in a line, from the aligned address at or below the one given; bytes between the two.
+    /// Binds linear memory from the aligned address at or below `address`. Returns the bytes between the two.
     pub(crate) fn bind_memory(&mut self, address: u64, bytes: u64) -> Outcome<u64> {
         let offset = address % TEXTURE_ALIGN_BYTES;
         let format = u64::from(self.format.0) | u64::from(self.format.1) << 32;
@@ -180,7 +179,7 @@ impl ReferenceState {
         self.resource = Some(resource(kind::PITCHED, &fields));
     }
 
-    /// What texels are; memory in a line is cut anew.
+    /// Sets the format of texels, also of bound linear memory.
     pub(crate) fn set_format(&mut self, code: u32, channels: i32) -> Outcome {
         let channels = u32::try_from(channels).map_err(|_| INVALID_VALUE)?;
         channel(code)?;
@@ -192,7 +191,7 @@ impl ReferenceState {
         Ok(())
     }
 
-    /// The word of the resource that names what is bound, if that is of one of these kinds.
+    /// Returns the word of the resource that names the bound object or memory, if it is of one of these kinds.
     pub(crate) fn bound(&self, kinds: &[u32]) -> Outcome<u64> {
         let it = self.resource.as_ref().filter(|it| kinds.contains(&it.resType));
         it.map(|it| it.res[0]).ok_or(INVALID_VALUE)

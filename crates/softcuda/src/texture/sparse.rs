@@ -1,4 +1,4 @@
-//! Calls that map memory to arrays whose memory is mapped later, and that ask about it.
+//! Calls that map memory to arrays later, and queries of such arrays.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::sync::stream::Stream;
 use crate::texture::array;
 use crate::texture::backing::{Backing, Tiles};
 
-/// One entry of a call, checked.
+/// A checked entry of a call.
 struct SparseUpdate {
     backing: Arc<Backing>,
     tiles: Tiles,
     block: Option<(Arc<Block>, u64)>,
 }
 
-/// The memory of what an entry names.
+/// Returns the memory of the array that an entry names.
 fn backing(info: &CUarrayMapInfo) -> Outcome<Arc<Backing>> {
     let handle = std::ptr::with_exposed_provenance_mut(info.resource as usize);
     let properties = match info.resourceType {
@@ -57,7 +57,7 @@ fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<SparseUpdate> {
     Ok(SparseUpdate { backing, tiles, block })
 }
 
-/// `cuMemMapArrayAsync`: all entries are checked, then changed when the stream gets there.
+/// `cuMemMapArrayAsync`: checks all entries, then applies them when the stream gets there.
 pub(crate) fn map(infos: &[CUarrayMapInfo], stream: &Arc<Stream>) -> Outcome {
     let device = stream.context()?.device.ordinal;
     let changes = infos.iter().map(|info| check(info, device)).collect::<Outcome<Vec<_>>>()?;
@@ -66,7 +66,7 @@ pub(crate) fn map(infos: &[CUarrayMapInfo], stream: &Arc<Stream>) -> Outcome {
     stream.submit(job.short()).map(drop)
 }
 
-/// `cuArrayGetSparseProperties`: not of a level.
+/// `cuArrayGetSparseProperties`: refuses a level.
 pub(crate) fn properties(array: CUarray) -> Outcome<CUDA_ARRAY_SPARSE_PROPERTIES> {
     array::resolve(array)?.own_backing().ok_or(CUresult::ERROR_INVALID_VALUE)?.properties()
 }

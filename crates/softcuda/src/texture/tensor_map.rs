@@ -1,8 +1,8 @@
-//! Tensor maps: checked as the driver documents it, and written in a layout of this driver's own.
+//! Tensor maps: checked as the driver documents it, and encoded in this driver's own layout.
 //!
-//! Copies over tiles and pixels read them (`crates/ptx-exec/src/tensor.rs` has the layout); those of interleaved tensors, of wide
-//! columns and of packed elements are faults. Programs and libraries encode such maps all the same, and what they rely on holds:
-//! the address is the first word, and the rest is made of the arguments alone.
+//! Copies of tiles and pixels read them (`crates/ptx-exec/src/tensor.rs` has the layout). Copies of interleaved tensors, of wide
+//! columns and of packed elements are faults. Programs and libraries encode such maps all the same, and can rely on two facts:
+//! the address is the first word, and the arguments alone determine the rest.
 
 use katydid_cuda_sys::{CUresult, CUtensorMap};
 use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, MAX_RANK};
@@ -11,25 +11,25 @@ use crate::ffi::Outcome;
 
 /// Bits of an element, by data type; the last three are packed.
 const ELEMENT_BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
-/// The packed types whose elements lie in groups of 16 bytes.
+/// The packed types whose elements form groups of 16 bytes.
 const PACKED_BY_16: [u32; 2] = [14, 15];
 const FIRST_PACKED_TYPE: u32 = 13;
 const SIX_BITS: u32 = 15;
 /// Types that have a NaN.
 const FLOAT_TYPES: std::ops::RangeInclusive<u32> = 6..=12;
-/// Bytes that a row of a box may have, by swizzle; 0 is no limit.
+/// Largest row of a box in bytes, by swizzle; 0 is no limit.
 const SWIZZLE_ROW_BYTES: [u64; 7] = [0, 32, 64, 128, 128, 128, 128];
-/// Swizzles of packed elements, of those with six bits, and of wide columns.
+/// Swizzles of packed elements, of 6-bit elements, and of wide columns.
 const SWIZZLES_OF_PACKED: [u32; 3] = [0, 3, 4];
 const SWIZZLES_OF_SIX_BITS: [u32; 4] = [0, 3, 4, 6];
 const SWIZZLES_OF_WIDE: [u32; 3] = [2, 3, 4];
-/// `CU_TENSOR_MAP_INTERLEAVE_32B`, and the only swizzle that goes with it.
+/// `CU_TENSOR_MAP_INTERLEAVE_32B`, and its only swizzle.
 const INTERLEAVE_32: u32 = 2;
 const SWIZZLE_32: u32 = 1;
 /// Elements of a packed row.
 const PACKED_ROW_ELEMENTS: u64 = 128;
 
-/// What a tensor's elements are gathered into.
+/// The shape of gathered elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GatherShape {
     /// Boxes, with their elements in each dimension.
@@ -40,12 +40,12 @@ pub(crate) enum GatherShape {
         upper: [i32; MAX_PIXEL_RANK],
         channels: u32,
         pixels: u32,
-        /// Columns along the width alone: the mode.
+        /// Mode of columns along the width alone.
         wide: Option<u32>,
     },
 }
 
-/// The arguments but for the address; places beyond the rank are 0.
+/// The arguments without the address. Dimensions beyond the rank are 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tensor {
     pub(crate) data_type: u32,
@@ -61,11 +61,11 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The map of a tensor at an address.
+    /// Encodes the map of a tensor at an address.
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` for what the driver's documentation rules out.
+    /// `ERROR_INVALID_VALUE` for arguments that the driver's documentation rules out.
     pub(crate) fn encode(&self, address: u64) -> Outcome<CUtensorMap> {
         let fits =
             self.is_aligned_address(address) && self.has_known_kinds() && self.has_a_shape() && self.is_gathered();
@@ -80,7 +80,7 @@ impl Tensor {
         Ok(map)
     }
 
-    /// What addresses and strides are multiples of.
+    /// Returns the alignment of addresses and strides.
     fn alignment(&self) -> u64 {
         if self.interleave == INTERLEAVE_32 || self.is_packed_by_16() { 32 } else { 16 }
     }
@@ -119,7 +119,7 @@ impl Tensor {
             1 + u64::from(self.data_type == FIRST_PACKED_TYPE)
         };
         let strides = &self.strides[..rank.saturating_sub(1)];
-        // Without interleaving the first step is not looked at.
+        // Without interleaving, the first step is ignored.
         let first = usize::from(self.interleave == 0).min(rank);
         (1..=MAX_RANK).contains(&self.rank)
             && self.dimensions[..rank].iter().all(|size| (1..=1 << 32).contains(size))
@@ -136,7 +136,7 @@ impl Tensor {
                 is_whole && sizes.iter().all(|size| (1..=256).contains(size)) && self.fits_row(tile[0])
             }
             GatherShape::Columns { lower, upper, channels, pixels, wide } => {
-                // Of the dimensions of pixels a wide box has one.
+                // A wide box has one dimension of pixels.
                 let (count, least) = match (wide, self.rank) {
                     (Some(_), 3..=5) | (None, 3) => (1, -32768),
                     (None, 4) => (2, -128),
@@ -157,19 +157,19 @@ impl Tensor {
         }
     }
 
-    /// Bytes of `elements` elements; a part of a byte is rounded down.
+    /// Returns the bytes of `elements` elements; a part of a byte is rounded down.
     fn bytes(&self, elements: u32) -> u64 {
         ELEMENT_BITS.get(self.data_type as usize).map_or(0, |bits| u64::from(elements) * bits / 8)
     }
 
-    /// Whether a row of a box has the length that packing asks for, and is no longer than the swizzle's.
+    /// Returns whether a row of a box has the length that packing needs, within the limit of the swizzle.
     fn fits_row(&self, elements: u32) -> bool {
         let limit = SWIZZLE_ROW_BYTES.get(self.swizzle as usize).copied().unwrap_or(0);
         let is_short = self.interleave != 0 || limit == 0 || self.bytes(elements) <= limit;
         is_short && (!self.is_packed_by_16() || u64::from(elements) == PACKED_ROW_ELEMENTS)
     }
 
-    /// All words of a map but the address.
+    /// Returns all words of a map after the address.
     fn words_after_address(&self) -> impl Iterator<Item = u64> {
         let packed = |values: [u32; MAX_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
         let corner =

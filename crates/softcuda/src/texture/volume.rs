@@ -1,7 +1,7 @@
-//! Copies of three dimensions, and every copy that an array is a side of: rows at a distance, in slices at a distance.
+//! Copies of three dimensions, and all copies with an array: rows at a distance, in slices at a distance.
 //!
-//! Both sides are checked whole before anything moves. In an array, rows and slices lie without gaps, layers and faces
-//! are slices, and indices beyond an extent are refused whatever the memory holds.
+//! Both sides are checked entirely before anything moves. In an array, rows and slices lie without gaps, and layers and faces are
+//! slices. Indices beyond an extent are refused, whatever the memory holds.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::array::{self, Array};
 
-/// One side, checked: all its bytes from the first to the last, and the distances of rows and slices.
+/// One checked side: all its bytes from the first to the last, and the distances of rows and slices.
 #[derive(Clone, Copy)]
 struct Rows {
     span: AccessRange,
@@ -26,7 +26,7 @@ struct Rows {
     slice: u64,
 }
 
-/// The place of a copy's side in an array; none where it leaves the array.
+/// Lays out a copy's side in an array; `None` if it leaves the array.
 fn inside(array: &Array, side: &DescribedSide, extent: CopyExtent) -> Option<SideLayout> {
     let level = &array.level;
     let [_, rows, deep] = level.extent.map(u64::from);
@@ -40,7 +40,7 @@ fn inside(array: &Array, side: &DescribedSide, extent: CopyExtent) -> Option<Sid
     Some(SideLayout { pitch: level.pitch, slice: level.slice, start, span })
 }
 
-/// Finds and checks the bytes of a side. Rows of memory fit their distance, even if there is only one.
+/// Finds and checks the bytes of a side. A row of memory must fit the pitch, even if it is the only one.
 fn find(side: &DescribedSide, context: &Context, extent: CopyExtent, access: Access) -> Outcome<Rows> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
     let (layout, span) = if side.kind == memory_type::ARRAY {
@@ -57,7 +57,7 @@ fn find(side: &DescribedSide, context: &Context, extent: CopyExtent, access: Acc
     Ok(Rows { span, pitch: layout.pitch, slice: layout.slice })
 }
 
-/// Refuses a copy that would be refused, and does nothing else.
+/// Checks a copy without performing it.
 pub(crate) fn check(context: &Context, it: &CUDA_MEMCPY3D) -> Outcome {
     let (target, source, extent) = described(it);
     find(&target, context, extent, Access::ReadWrite)?;
@@ -96,13 +96,13 @@ impl RowEnd {
     }
 }
 
-/// `cuMemcpyHtoA` and the like: bytes of the first row.
+/// `cuMemcpyHtoA` and its relatives: bytes of the first row.
 pub(crate) fn copy_row(stream: &Arc<Stream>, to: &RowEnd, from: &RowEnd, size: usize, mode: CallMode) -> Outcome {
     let row = CopyExtent { width: size as u64, height: 1, depth: 1 };
     run(stream, &to.describe(), &from.describe(), row, mode)
 }
 
-/// Checks both sides and submits the copy; the program's own memory is waited for.
+/// Checks both sides and submits the copy. Waits for the program's own memory.
 fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: CopyExtent, mode: CallMode) -> Outcome {
     let context = stream.context()?;
     if extent.is_empty() {

@@ -11,11 +11,11 @@ use crate::os::fdpass;
 use crate::os::socket::{Deadline, send_all, wait_readable};
 use crate::tls::record::{Opener, Sealer, Seals};
 
-/// A connection. Sending and receiving do not disturb each other.
+/// A connection. Sending and receiving are independent of each other.
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
-    /// Both directions of a connection behind TLS. The receiving one goes to the first thread that takes it.
+    /// Both directions of a connection behind TLS. The first thread to take the receiving one gets it.
     tls: Option<TlsState>,
 }
 
@@ -60,32 +60,32 @@ impl Connection {
         Self { fd, tls }
     }
 
-    /// Socket and directions apart.
+    /// Returns the socket and the two directions separately.
     pub(crate) fn into_parts(self) -> (OwnedFd, Option<Sealer>, Option<Opener>) {
         let Some(tls) = self.tls else { return (self.fd, None, None) };
         let sealer = tls.sealer.into_inner().unwrap_or_else(PoisonError::into_inner);
         (self.fd, Some(sealer), tls.opener.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The receiving direction of a connection behind TLS, once.
+    /// Takes the receiving direction of a connection behind TLS. Returns it once.
     pub(crate) fn take_opener(&self) -> Option<Opener> {
         self.tls.as_ref().and_then(|tls| tls.opener().take())
     }
 
-    /// What another process needs to go on with a connection behind TLS. None if this is not one, or there is more to be read
-    /// than was.
+    /// Returns what another process needs to continue a connection behind TLS. None without TLS, or while received bytes are
+    /// unread.
     pub(crate) fn secrets(&self) -> Option<Vec<u8>> {
         let tls = self.tls.as_ref()?;
         let (sealer, opener) = (tls.sealer(), tls.opener());
         Some(Seals::encode(&sealer, opener.as_ref()?))
     }
 
-    /// Whether something was received already that no caller has taken.
+    /// Whether bytes were received that no caller has taken.
     pub(crate) fn has_some(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.opener().as_ref().is_some_and(Opener::has_some))
     }
 
-    /// Sends all parts as a whole, whatever other threads send.
+    /// Sends all parts as a whole, undivided by what other threads send.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         match &self.tls {
             Some(tls) => tls.sealer().send(self.as_fd(), parts, &mut || false),
@@ -103,7 +103,7 @@ impl Connection {
         send_all(self.as_fd(), &mut [IoSlice::new(&message[sent..])])
     }
 
-    /// Sends what can be sent of a message without waiting.
+    /// Sends as much of a message as the socket takes without waiting.
     pub(crate) fn send_at_once(&self, message: &[u8]) {
         let message = match &self.tls {
             Some(tls) => tls.sealer().seal(message).unwrap_or_default(),
@@ -126,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
+    /// Receives exactly these bytes before the deadline. An earlier end is [`io::ErrorKind::UnexpectedEof`].
     pub(crate) fn receive_by(&self, bytes: &mut [u8], deadline: Deadline) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {

@@ -1,8 +1,8 @@
-//! Whole messages over a connection: the job and companion protocols (`katydid_wire::envelope`), with descriptors where
+//! Whole messages over a connection: the job and companion protocols (`katydid_wire::envelope`). Descriptors go with them where
 //! the connection can pass them.
 //!
-//! The rule: a message is received whole or not at all, its length is bounded before it sizes anything, and a peer that
-//! sends half of one is not waited for longer than the deadline.
+//! The rule: a message is received whole or not at all, and its length is bounded before it sizes anything. A peer that sends
+//! half a message has until the deadline to send the rest.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::os::socket::{Deadline, tune};
 /// How long a peer may take to send the rest of a message that it has begun.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why a conversation cannot go on.
+/// Why the channel cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -57,8 +57,7 @@ pub struct ControlMessage {
     pub fds: Vec<OwnedFd>,
 }
 
-/// One end of a connection that carries messages. Sending and receiving do not disturb each other; of either, one
-/// thread does it at a time.
+/// One end of a connection that carries messages. Sending and receiving are independent; only one thread at a time does either.
 #[derive(Debug)]
 pub struct ControlChannel {
     connection: Connection,
@@ -67,15 +66,15 @@ pub struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// Over a connected socket, with messages of at most `max_length` bytes.
+    /// Creates a channel over a connected socket, with messages of at most `max_length` bytes.
     ///
     /// # Errors
-    /// The system refused to prepare it.
+    /// [`io::Error`]: the system refused to prepare the socket.
     pub fn new(socket: OwnedFd, max_length: usize) -> io::Result<Self> {
         Self::over(socket.into(), max_length)
     }
 
-    /// As [`Self::new`], over a connection that may be behind TLS.
+    /// Does what [`Self::new`] does, over a connection that may be behind TLS.
     ///
     /// # Errors
     /// As [`ControlChannel::new`].
@@ -84,10 +83,10 @@ impl ControlChannel {
         Ok(Self { connection, max_length })
     }
 
-    /// Sends a whole message, `fds` with its first byte.
+    /// Sends a whole message; `fds` go with its first byte.
     ///
     /// # Errors
-    /// What the system said; [`ControlError::Closed`] without a signal.
+    /// The system's error; [`ControlError::Closed`] after the peer's end, without a signal.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         Ok(self.connection.send_with(message, fds)?)
     }
@@ -95,7 +94,7 @@ impl ControlChannel {
     /// Waits for a message, at most `timeout` until it begins.
     ///
     /// # Errors
-    /// There is none; [`ControlError::Deadline`] leaves the conversation as it was.
+    /// No message came; [`ControlError::Deadline`] leaves the channel usable.
     pub fn receive(&self, timeout: Duration) -> Result<ControlMessage, ControlError> {
         if !self.wait(Some(timeout))? {
             return Err(ControlError::Deadline(timeout));
@@ -103,17 +102,17 @@ impl ControlChannel {
         self.receive_now()
     }
 
-    /// Waits for a message for as long as it takes.
+    /// Waits for a message without a time limit.
     ///
     /// # Errors
-    /// There will be none.
+    /// No message will come.
     pub fn listen(&self) -> Result<ControlMessage, ControlError> {
         self.wait(None)?;
         self.receive_now()
     }
 
-    /// Says nothing more, and waits until the other side has closed the connection as well, which tells that it is done
-    /// with it; at most `timeout` long. What it still sends is dropped.
+    /// Closes this side for sending, and waits at most `timeout` until the other side closes its end, which shows that it is
+    /// done. Messages that still arrive are dropped.
     pub fn part(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         // A connection that is broken has ended on both sides.
@@ -123,11 +122,11 @@ impl ControlChannel {
 
     /// Closes the connection, even if other processes hold its descriptor.
     pub fn close(&self) {
-        // One that has ended is closed.
+        // A connection that has ended is closed already.
         let _ = rustix::net::shutdown(&self.connection, Shutdown::Both);
     }
 
-    /// Whether something can be received, or the end was reached, within `timeout`.
+    /// Waits at most `timeout`. Returns whether bytes, or the end, can be read.
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, ControlError> {
         let end = timeout.map(|timeout| Instant::now() + timeout);
         while !self.connection.has_some() {

@@ -1,7 +1,7 @@
-//! The sockets by which workers export memory to each other, which lie in no folder.
+//! The sockets over which workers export memory to each other. They have abstract names, in no folder.
 //!
-//! A worker that serves tenants may make no sockets, so that it cannot connect to those of its user. Its server makes them, and
-//! only under the names of exporters. A request is one packet, and the answer is another one with the socket:
+//! A worker that serves tenants may make no sockets, so it cannot connect to those of its user. Its server makes them, and only
+//! under the names of exporters. A request is one packet; the answer is another one, with the socket:
 //!
 //! ```text
 //! worker: what to make (1 byte), exporter id (8), generation (8) ─▶ server
@@ -31,23 +31,23 @@ const LISTENING_SOCKET: u8 = 1;
 /// A socket that is connected to an exporter.
 const CONNECTED_SOCKET: u8 = 2;
 const REQUEST_BYTES: usize = 1 + EXPORTER_ID_BYTES + GENERATION_BYTES;
-/// Bytes of a server's answers that a worker has not read: the kernel rounds them up to few packets.
+/// Bytes of a server's answers that a worker has not read. The kernel rounds this up to a few packets.
 const MAX_UNREAD_BYTES: usize = 1;
-/// Importers that wait to be let in.
+/// Importers whose connections wait to be accepted.
 const MAX_LISTEN_BACKLOG: i32 = 128;
 
-/// The server, as a worker asks it.
+/// The server that makes a worker's sockets.
 #[derive(Debug)]
 struct Broker {
     socket: Mutex<OwnedFd>,
-    /// The server's user, whose all exporters' sockets are.
+    /// The server's user, who owns all exporters' sockets.
     user: Uid,
 }
 
-/// None in a worker that makes its sockets itself.
+/// None in a worker that makes its own sockets.
 static SOCKET_BROKER: OnceLock<Broker> = OnceLock::new();
 
-/// The two ends between a server and a worker, the server's first. Both are closed on exec.
+/// Creates the two ends between a server and a worker, the server's first. Both are closed on exec.
 ///
 /// # Errors
 ///
@@ -58,23 +58,23 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((local, peer))
 }
 
-/// From now on the server makes this process's sockets for exporting memory.
+/// Has the server make this process's sockets for exporting memory.
 ///
 /// # Errors
 ///
-/// What the system says of the server.
+/// The system's error about the server's end.
 pub fn ask(server: OwnedFd) -> io::Result<()> {
     let user = socket_peercred(&server)?.uid;
     let _ = SOCKET_BROKER.set(Broker { socket: Mutex::new(server), user });
     Ok(())
 }
 
-/// The user whose sockets are those of exporters and importers.
+/// Returns the user that owns the sockets of exporters and importers.
 pub(crate) fn user() -> Uid {
     SOCKET_BROKER.get().map_or_else(geteuid, |broker| broker.user)
 }
 
-/// A listening socket of an exporter.
+/// Opens a listening socket of an exporter.
 pub(crate) fn listen(exporter_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
     match SOCKET_BROKER.get() {
         Some(broker) => Ok(broker.request(LISTENING_SOCKET, exporter_id, generation)?.into()),
@@ -82,7 +82,7 @@ pub(crate) fn listen(exporter_id: &[u8], generation: &[u8]) -> io::Result<UnixLi
     }
 }
 
-/// A socket that is connected to an exporter.
+/// Opens a socket that is connected to an exporter.
 pub(crate) fn connect(exporter_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
     match SOCKET_BROKER.get() {
         Some(broker) => Ok(broker.request(CONNECTED_SOCKET, exporter_id, generation)?.into()),
@@ -110,14 +110,14 @@ impl Broker {
     }
 }
 
-/// Answers one request of a worker, on the server's side, without waiting for the worker or an exporter. A worker that does not read
-/// its answers loses them.
+/// Answers one request of a worker, on the server's side. It waits for neither the worker nor an exporter. A worker that does not
+/// read its answers loses them.
 ///
 /// # Errors
 ///
-/// The worker has closed its end, or broken the form.
+/// The worker has closed its end, or broken the format.
 pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
-    // One byte more, so that a longer request is seen to be one.
+    // One byte more than a request, so that a longer one is detected.
     let mut request = [0; REQUEST_BYTES + 1];
     let length = match recv(worker, &mut request, RecvFlags::DONTWAIT) {
         Ok((_, length)) => length,

@@ -1,15 +1,15 @@
-//! Memory that one worker exports to another on the same machine: descriptors, handed over a socket of the exporter's.
+//! Memory that one worker exports to another on the same machine. The exporter hands descriptors over a socket of its own.
 //!
-//! An exporter listens on a socket without a place in any folder. For what it exports it makes a name of 32 bytes: 8 of the
-//! id of the exporter, which is random; 8 of the generation of its job, which is another one after each restore; and 16 that no process
-//! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors; so do
-//! workers of tenants, whose sockets are their server's ([`exporter_sockets`]).
-//! The connection stays as long as the importer needs them, so that an exporter knows whether an importer does.
+//! An exporter listens on an abstract socket, in no folder. For each export it makes a name of 32 bytes: 8 bytes are the
+//! exporter's random id, and 8 are its job's generation, which changes with each restore. The other 16 are a secret that no
+//! process can guess. Id and generation lead to the socket. A process of the same user that shows the name gets the descriptors;
+//! so do workers of tenants, whose sockets are their server's ([`exporter_sockets`]). The connection stays as long as the
+//! importer needs the descriptors, so an exporter knows whether an importer does.
 //!
-//! An exporter out of an image listens under the same id again, in the generation that it is restored in. What it exports is found
-//! by a session that was restored with it, and not taken for what another restore of the image, or the first run, exports.
+//! A restored exporter listens under the same id again, in the generation of the restore. Sessions restored with it find its
+//! exports. They cannot mistake them for exports of another restore of the image, or of the first run.
 //!
-//! While an exporter's session is paused, importers wait; where it goes on in another worker, they wait for that one.
+//! While an exporter's session is paused, importers wait. If the session moves to another worker, they wait for that worker.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -31,23 +31,23 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::ipc::exporter_sockets;
 use crate::os::fdpass;
 
-/// Bytes of a name: which exporter, which generation of its job, and which of the things that it exports.
+/// Bytes of a name: the exporter, the generation of its job, and which of its exports.
 pub const SHARE_NAME_BYTES: usize = EXPORTER_ID_BYTES + GENERATION_BYTES + SECRET_BYTES;
-/// Pieces that one name may stand for.
+/// Most pieces that one name may stand for.
 const MAX_PIECES: u32 = 4096;
-/// Those that hold something of an exporter, each with a thread; further ones are turned away.
+/// Most importers that hold something of an exporter, each with a thread. Further ones are turned away.
 const MAX_IMPORTERS: usize = 1024;
-/// Those that have shown no name yet, each with a thread; the oldest goes for a newcomer.
+/// Most connections that have shown no name yet, each with a thread. A newcomer replaces the oldest.
 const MAX_UNKNOWN_IMPORTERS: usize = 64;
-/// In place of their number: the exporter knows no such name.
+/// In place of the number of pieces: the exporter knows no such name.
 const UNKNOWN_NAME: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
 const SHARE_ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
-/// How long an importer waits for an exporter that is paused, or has hung up and may open its socket elsewhere.
+/// How long an importer waits for an exporter that is paused, or has hung up and may reopen its socket elsewhere.
 const EXPORTER_PAUSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an importer looks for a socket that it finds closed: between two workers of one session it is closed.
+/// How long an importer retries a closed socket. It is closed while a session changes workers.
 const SOCKET_REOPEN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two attempts to open a socket that another worker has, to find one open, or to let an importer in.
+/// Pause between attempts to open a socket that another worker has, to find one open, or to admit an importer.
 const SOCKET_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
@@ -56,20 +56,20 @@ pub type ExportedPiece = (OwnedFd, u64);
 #[derive(Debug, Default)]
 struct ExporterState {
     items: HashMap<[u8; SECRET_BYTES], Arc<Vec<ExportedPiece>>>,
-    /// Importers, each by a number of its own: what it holds, and its connection.
+    /// Importers by their numbers: the secret that each holds, and its connection.
     importers: HashMap<u64, ([u8; SECRET_BYTES], UnixStream)>,
-    /// Those that have shown no name yet, oldest first, by numbers of the same kind.
+    /// Connections that have shown no name yet, oldest first, by numbers of the same kind.
     unknown_peers: BTreeMap<u64, UnixStream>,
     /// Connections accepted so far.
     accepted: u64,
-    /// Nothing is handed over at this moment.
+    /// While set, nothing is handed over.
     is_paused: bool,
 }
 
 #[derive(Debug, Default)]
 struct ShareState {
     inner: Mutex<ExporterState>,
-    /// Notified when the exporter goes on.
+    /// Notified when the exporter resumes.
     resumed: Condvar,
 }
 
@@ -78,7 +78,7 @@ impl ShareState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in that has shown no name yet; its number. One that has to go for it learns so by its end.
+    /// Admits a connection that has shown no name yet, and returns its number. A connection dropped for it sees its own end.
     fn enter(&self, connection: UnixStream) -> u64 {
         let mut state = self.lock();
         if state.unknown_peers.len() >= MAX_UNKNOWN_IMPORTERS
@@ -92,7 +92,7 @@ impl ShareState {
         number
     }
 
-    /// What a secret stands for, once the exporter is not paused; from here on that connection is an importer's.
+    /// Returns the export of a secret once the exporter is not paused. From here on that connection is an importer's.
     fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<ExportedPiece>>> {
         // While the exporter is paused, these peers wait as well. They do not count as unknown: their names are known.
         let connection = self.lock().unknown_peers.remove(&number)?;
@@ -103,7 +103,7 @@ impl ShareState {
         Some(pieces)
     }
 
-    /// The connection is over.
+    /// Forgets a connection that has ended.
     fn leave(&self, number: u64) {
         let mut state = self.lock();
         state.unknown_peers.remove(&number);
@@ -111,7 +111,7 @@ impl ShareState {
     }
 }
 
-/// An exporter. It exports as long as the process lives.
+/// An exporter. It exports for as long as the process lives.
 #[derive(Debug)]
 pub struct Exporter {
     exporter_id: [u8; EXPORTER_ID_BYTES],
@@ -120,7 +120,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Opens a new socket, in a generation of the program's job, and starts a thread that attends to it.
+    /// Opens a new socket, in a generation of the program's job, and starts a thread that serves it.
     ///
     /// # Errors
     ///
@@ -134,8 +134,7 @@ impl Exporter {
         Ok(exporter)
     }
 
-    /// Opens the socket of an earlier worker: at once, or as soon as that has left it. Behind it is what that has exported, under
-    /// the same secrets.
+    /// Opens the socket of an earlier worker: at once, or as soon as that worker has left it. Its exports keep their secrets.
     ///
     /// # Errors
     ///
@@ -154,7 +153,7 @@ impl Exporter {
             loop {
                 match listener {
                     Some(listener) => return serve_listener(&listener, &state),
-                    // A worker that its session has left ends soon.
+                    // A worker whose session has left it ends soon.
                     None => thread::sleep(SOCKET_RETRY_INTERVAL),
                 }
                 let Ok(next) = unless_address_in_use(exporter_sockets::listen(&exporter_id, &bytes)) else { return };
@@ -165,7 +164,7 @@ impl Exporter {
         Ok(exporter)
     }
 
-    /// Id by which importers know the exporter; the generation is not part of it.
+    /// Returns the id by which importers know the exporter, without the generation.
     pub fn exporter_id(&self) -> [u8; EXPORTER_ID_BYTES] {
         self.exporter_id
     }
@@ -181,7 +180,7 @@ impl Exporter {
         Ok(secret)
     }
 
-    /// The name to pass on of what is exported under a secret.
+    /// Returns the name of the export under a secret, to be passed on.
     pub fn name(&self, secret: &[u8; SECRET_BYTES]) -> [u8; SHARE_NAME_BYTES] {
         let mut name = [0; SHARE_NAME_BYTES];
         let parts = self
@@ -195,22 +194,22 @@ impl Exporter {
         name
     }
 
-    /// Exports nothing under this secret any more; who has it keeps it.
+    /// Withdraws the export under this secret. Importers that have it keep it.
     pub fn end(&self, secret: &[u8; SECRET_BYTES]) {
         self.state.lock().items.remove(secret);
     }
 
-    /// Whether a name is one of this exporter's.
+    /// Whether this exporter made a name.
     pub fn is_own(&self, name: &[u8; SHARE_NAME_BYTES]) -> bool {
         name.starts_with(&self.exporter_id) && name[EXPORTER_ID_BYTES..].starts_with(&self.generation.to_le_bytes())
     }
 
-    /// Hands nothing over until [`Exporter::resume`]; what others hold at this moment.
+    /// Hands nothing over until [`Exporter::resume`]. Returns what importers hold at this moment.
     pub fn pause(&self) -> Vec<SharedHolding> {
         let mut state = self.state.lock();
         state.is_paused = true;
         let mut holders = BTreeMap::<[u8; SECRET_BYTES], u32>::new();
-        // The thread that attends to one which has hung up may not have noticed yet.
+        // The thread that serves an importer may not have noticed yet that it hung up.
         for (secret, _) in state.importers.values().filter(|(_, connection)| !is_over(connection)) {
             *holders.entry(*secret).or_default() += 1;
         }
@@ -226,16 +225,16 @@ impl Exporter {
     }
 }
 
-/// Something imported. The exporter counts its importers by these.
+/// An import. The exporter counts its importers by these.
 #[derive(Debug)]
 pub struct ImportedMemory {
     /// Pieces of the memory, in the exporter's order.
     pub pieces: Vec<ExportedPiece>,
-    /// To be kept as long as the memory is used.
+    /// Must be kept as long as the memory is used.
     pub lease: ImportLease,
 }
 
-/// Ends with the use of what was imported.
+/// Ends when the import is no longer used.
 #[derive(Debug)]
 pub struct ImportLease {
     /// The session that exports, and the memory or event that it exports.
@@ -243,12 +242,12 @@ pub struct ImportLease {
     _connection: UnixStream,
 }
 
-/// Imports what a name stands for. With `may_move` its socket may be closed for a moment, since the exporter's session changes
-/// workers: then it is looked for again.
+/// Imports what a name stands for. With `may_move` a closed socket is retried: it is closed for a moment while the exporter's
+/// session changes workers.
 ///
 /// # Errors
 ///
-/// The exporter is gone, has taken it back, or belongs to another user.
+/// The exporter is gone, has withdrawn the export, or belongs to another user.
 pub fn import(name: &[u8; SHARE_NAME_BYTES], may_move: bool) -> io::Result<ImportedMemory> {
     let (generation, import) = parts(name);
     let (since, mut limit) = (Instant::now(), if may_move { SOCKET_REOPEN_TIMEOUT } else { Duration::ZERO });
@@ -256,11 +255,11 @@ pub fn import(name: &[u8; SHARE_NAME_BYTES], may_move: bool) -> io::Result<Impor
         let connection = exporter_sockets::connect(&import.exporter_id, &generation);
         let outcome = connection.and_then(|connection| import_over(connection, import));
         match outcome.as_ref().map_err(io::Error::kind) {
-            // The worker has ended without an answer: its session may go on in another one.
+            // The worker ended without an answer: its session may continue in another one.
             Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
                 limit = EXPORTER_PAUSE_TIMEOUT
             }
-            // So many wait to be let in that one more would have to wait for that.
+            // The exporter's queue of connections is full.
             Err(ErrorKind::WouldBlock) => limit = limit.max(SOCKET_REOPEN_TIMEOUT),
             Err(ErrorKind::ConnectionRefused) => {}
             _ => return outcome,
@@ -300,7 +299,7 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     if length == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// The generation that a name leads to, and what it names there.
+/// Splits a name into its generation, and the import that it names there.
 fn parts(name: &[u8; SHARE_NAME_BYTES]) -> ([u8; GENERATION_BYTES], Import) {
     let mut import = Import { exporter_id: [0; EXPORTER_ID_BYTES], secret: [0; SECRET_BYTES] };
     let mut generation = [0; GENERATION_BYTES];
@@ -312,7 +311,7 @@ fn parts(name: &[u8; SHARE_NAME_BYTES]) -> ([u8; GENERATION_BYTES], Import) {
     (generation, import)
 }
 
-/// None: another process has the address.
+/// Returns none if another process has the address.
 fn unless_address_in_use(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListener>> {
     match bound {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
@@ -326,7 +325,7 @@ fn check_user(peer: BorrowedFd<'_>) -> io::Result<()> {
     if same { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Whether the other end has hung up.
+/// Returns whether the other end has hung up.
 fn is_over(connection: &UnixStream) -> bool {
     let mut ends = [PollFd::new(connection, PollFlags::empty())];
     poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -335,7 +334,7 @@ fn is_over(connection: &UnixStream) -> bool {
 fn serve_listener(listener: &UnixListener, state: &Arc<ShareState>) {
     loop {
         let Some(connection) = next(listener) else { continue };
-        // A process of another user costs no thread.
+        // A process of another user takes no thread.
         let checked = check_user(connection.as_fd()).and_then(|()| connection.try_clone());
         let Ok(number) = checked.map(|connection| state.enter(connection)) else { continue };
         let of_thread = Arc::clone(state);
@@ -350,7 +349,7 @@ fn serve_listener(listener: &UnixListener, state: &Arc<ShareState>) {
     }
 }
 
-/// The next importer. Where none can be had, for want of descriptors, it is a pause before the next is asked for.
+/// Accepts the next importer. If accepting fails, for want of descriptors, pauses before the next attempt.
 fn next(listener: &UnixListener) -> Option<UnixStream> {
     let accepted = listener.accept();
     if accepted.is_err() {
@@ -359,7 +358,7 @@ fn next(listener: &UnixListener) -> Option<UnixStream> {
     accepted.ok().map(|(connection, _)| connection)
 }
 
-/// Hands over what is asked for, and stays until the importer is done with it.
+/// Hands over what an importer asks for, and stays until the importer is done with it.
 fn serve(mut connection: &UnixStream, state: &ShareState, number: u64) -> io::Result<()> {
     connection.set_read_timeout(Some(SHARE_ANSWER_TIMEOUT))?;
     let mut secret = [0; SECRET_BYTES];
@@ -374,7 +373,7 @@ fn hand_over(mut connection: &UnixStream, pieces: &[ExportedPiece]) -> io::Resul
         fdpass::send(connection.as_fd(), &[IoSlice::new(&size.to_le_bytes())], &[piece.as_fd()])?;
     }
     connection.set_read_timeout(None)?;
-    // The importer says nothing more: this ends with it.
+    // The importer sends nothing more: the read ends when the importer does.
     connection.read(&mut [0]).map(drop)
 }
 

@@ -1,9 +1,8 @@
-//! Server addresses as people write them: `unix:/path`, `tcp://host:port`, `host:port`, `tls://host:port`,
-//! `vsock://machine:port`.
+//! Server addresses as users write them: `unix:/path`, `tcp://host:port`, `host:port`, `tls://host:port`, `vsock://machine:port`.
 //!
-//! An address says all that is needed to connect: that of a server behind TLS names the folder of certificates too
-//! (`tls://host:port?certs=/path`), so that it can be passed on to other processes, in a job and its images as well.
-//! A form of links to come (`rdma://`) is recognised, so that the error is "not built yet" and not "invalid address".
+//! An address has all that is needed to connect. That of a server behind TLS names the folder of certificates too
+//! (`tls://host:port?certs=/path`), so it can be passed to other processes, in a job and in its images. The planned form
+//! `rdma://` is recognized, so that its error is "not built yet" and not "invalid address".
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,28 +23,28 @@ pub enum Address {
         /// Port that the server listens on.
         port: u16,
     },
-    /// A TCP port behind which TLS is spoken, with certificates on both sides.
+    /// A TCP port that speaks TLS, with certificates on both sides.
     Tls {
-        /// As for TCP; what the server's certificate has to be for.
+        /// As for TCP; the server's certificate must be for it.
         host: String,
         /// Port that the server listens on.
         port: u16,
-        /// The folder of our certificates ([`crate::tls::identity::Identity`]).
+        /// The folder of the client's certificates ([`crate::tls::identity::Identity`]).
         certs: Option<PathBuf>,
     },
     /// A port of a virtual machine, or of its host.
     Vsock {
-        /// The machine's number: 2 the host, 1 this machine; `u32::MAX`: every number of this machine, for servers.
+        /// The machine's number: 2 is the host, 1 this machine. For servers, `u32::MAX` is every number of this machine.
         cid: u32,
         /// Port that the server listens on.
         port: u32,
     },
 }
 
-/// Every form of a server's address, for messages.
+/// Every form of a server's address, for error messages.
 const ADDRESS_FORMS: &str = "unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT";
 
-/// Why a text is no address. The text itself stands in each message.
+/// Why a text is no address. Each message quotes the text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -55,37 +54,37 @@ pub enum AddressError {
         /// The text that was to be an address.
         text: String,
     },
-    /// The path of a unix socket has to start at the root, since programs change their folder.
+    /// The path of a unix socket is not absolute. Programs change their working directory.
     #[error("{text:?}: the path must be absolute, as in unix:/run/katydid.sock")]
     RelativePath {
         /// The text that was to be an address.
         text: String,
     },
-    /// The path does not fit the operating system's structure.
+    /// The path does not fit `sockaddr_un`.
     #[error("{text:?}: a socket's path has at most 107 bytes; choose a shorter one")]
     LongPath {
         /// The text that was to be an address.
         text: String,
     },
-    /// There is a host, but no port that could be one.
+    /// The host is not followed by a valid port.
     #[error("{text:?}: a port from 1 to 65535 must follow the host, as in tcp://host:9923")]
     Port {
         /// The text that was to be an address.
         text: String,
     },
-    /// The folder of certificates has to start at the root, since programs change theirs.
+    /// The folder of certificates is not absolute. Programs change their working directory.
     #[error("{text:?}: what may follow is ?certs= and an absolute path, as in tls://host:9923?certs=/etc/katydid")]
     Certs {
         /// The text that was to be an address.
         text: String,
     },
-    /// A machine of vsock is a number, and so is its port.
+    /// A vsock address needs two numbers: machine and port.
     #[error("{text:?}: write vsock://MACHINE:PORT with two numbers; servers may write vsock:PORT")]
     Vsock {
         /// The text that was to be an address.
         text: String,
     },
-    /// A form that a later release will have.
+    /// A form that a later release will support.
     #[error("{text:?}: {scheme} links are not built yet; write {ADDRESS_FORMS}")]
     NotBuiltYet {
         /// The text that was to be an address.
@@ -96,7 +95,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The best link to a server there: shared memory reaches the same machine only.
+    /// Returns the best link to a server at this address. Shared memory works only on the same machine.
     #[must_use]
     pub fn best_link(&self) -> LinkKind {
         match self {
@@ -105,7 +104,7 @@ impl Address {
         }
     }
 
-    /// Names the folder of certificates, if this address needs one and names none.
+    /// Adds the folder of certificates, if this address needs one and names none.
     #[must_use]
     pub fn with_certs(self, folder: Option<&Path>) -> Self {
         match self {
@@ -114,7 +113,7 @@ impl Address {
         }
     }
 
-    /// The address for a server's `--listen`: without the machine's number of vsock.
+    /// Returns the address for a server's `--listen`: without the machine's number of vsock.
     #[must_use]
     pub fn to_listen(&self) -> Self {
         match self {
@@ -123,7 +122,7 @@ impl Address {
         }
     }
 
-    /// The address for people: where, and not with which certificates.
+    /// Returns the address for display, without the folder of certificates.
     #[must_use]
     pub fn without_certs(&self) -> Self {
         match self {
@@ -169,10 +168,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// What stands between an address and the folder of certificates.
+/// Separates an address from its folder of certificates.
 const CERTS_SEPARATOR: &str = "?certs=";
 
-/// A host as it stands in an address.
+/// A host as addresses write it.
 struct Host<'a>(&'a str);
 
 impl fmt::Display for Host<'_> {
@@ -181,7 +180,7 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// What follows `tls://`; a folder is taken as it stands, to the end.
+/// Parses what follows `tls://`. The folder is taken verbatim, to the end.
 fn tls(text: &str, host_and_port: &str) -> Result<Address, AddressError> {
     let (host_and_port, certs) = match host_and_port.split_once('?') {
         None => (host_and_port, None),
@@ -207,7 +206,7 @@ fn vsock(cid_and_port: &str) -> Option<Address> {
     }
 }
 
-/// `unix:///run/x` is taken as well as `unix:/run/x`.
+/// Parses the path of a unix socket. Accepts `unix:///run/x` as well as `unix:/run/x`.
 fn unix(text: &str, path: &str) -> Result<Address, AddressError> {
     let path = path.strip_prefix("//").unwrap_or(path);
     if !path.starts_with('/') {
@@ -219,7 +218,7 @@ fn unix(text: &str, path: &str) -> Result<Address, AddressError> {
     Ok(Address::Unix(path.into()))
 }
 
-/// Port 0 is taken: a server that listens there gets one from the system.
+/// Parses host and port. Accepts port 0: the system gives a server that listens there a port.
 fn tcp(text: &str, host_and_port: &str) -> Result<Address, AddressError> {
     let form = || AddressError::Form { text: text.to_owned() };
     let (host, port) = host_and_port.rsplit_once(':').ok_or_else(form)?;

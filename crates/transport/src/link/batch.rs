@@ -1,9 +1,9 @@
-//! Batches: frames that belong together, such as the parts of one copy. Until the last of them is sent, other threads do not send
-//! what a GPU must not see between two of them; everything else passes.
+//! Batches: frames that belong together, such as the parts of one copy. Until the last of them is sent, other threads may not
+//! send what a GPU must not see between two of them. All other frames pass.
 //!
 //! Only a waiting thread pays: a batch moves the limit that each frame is compared with anyway ([`crate::link::gate`]). A thread
-//! inside a batch never blocks on another batch: overlapping batches cannot start. So every batch ends, whatever locks the threads hold that
-//! wait for it; but for staging pieces, of which it has some to itself ([`crate::shm::staging`]).
+//! inside a batch never blocks on another batch: overlapping batches cannot start. So every batch ends, whatever locks the
+//! waiting threads hold. Staging pieces are the exception: a batch has some to itself ([`crate::shm::staging`]).
 
 use std::cell::Cell;
 
@@ -15,13 +15,13 @@ pub type StreamKey = (u32, u32);
 /// Which streams of an API are ordered with each other.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderingRules {
-    /// The stream to whose work a frame, given by opcode and payload, adds something.
+    /// Returns the stream to whose work a frame adds something, given its opcode and payload.
     pub stream: fn(u16, &[u8]) -> Option<u32>,
     /// Whether the work of one stream is ordered with that of the other.
     pub are_ordered: fn(StreamKey, StreamKey) -> bool,
 }
 
-/// The parts of a frame that ordering looks at.
+/// The parts of a frame that decide its order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameInfo<'a> {
     pub(crate) opcode: u16,
@@ -30,14 +30,14 @@ pub(crate) struct FrameInfo<'a> {
 }
 
 impl<'a> FrameInfo<'a> {
-    /// A frame with this head, and a payload whose first part has all fields.
+    /// Describes a frame with this head. The payload's first part has all fields.
     pub(crate) fn of(head: &FrameHead, parts: &[&'a [u8]]) -> Self {
         Self { opcode: head.opcode, context: head.context, payload: parts.first().copied().unwrap_or_default() }
     }
 }
 
 thread_local! {
-    /// The batch that the calling thread's frames belong to; 0: none.
+    /// The batch of the calling thread's frames; 0 is none.
     static CURRENT_BATCH: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -50,7 +50,7 @@ impl Drop for InBatch {
     }
 }
 
-/// Runs `body`, whose frames belong to the batch of this number.
+/// Runs `body`, whose frames belong to batch `number`.
 pub fn in_batch<T>(number: u64, body: impl FnOnce() -> T) -> T {
     let _restore = InBatch(CURRENT_BATCH.replace(number));
     body()
@@ -68,13 +68,13 @@ struct Batch {
     rules: OrderingRules,
 }
 
-/// Those that are under way on a link, kept under the lock of its frames.
+/// The batches under way on a link, kept under the lock of its frames.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
     batches: Vec<Batch>,
-    /// Number of the last one.
+    /// Number of the latest batch.
     last: u64,
-    /// A thread waits for the end of one.
+    /// Whether a thread waits for a batch to end.
     is_awaited: bool,
 }
 
@@ -93,7 +93,7 @@ impl Batches {
         self.wait_if(|batch| batch.number != current && meets(batch))
     }
 
-    /// Begins one; none while there is one that it would meet.
+    /// Begins a batch. Returns none while a batch is under way that it would overlap.
     pub(crate) fn begin(&mut self, stream_key: StreamKey, rules: OrderingRules) -> Option<u64> {
         self.wait_if(|batch| (rules.are_ordered)(batch.stream_key, stream_key)).then(|| {
             self.last += 1;
@@ -102,14 +102,14 @@ impl Batches {
         })
     }
 
-    /// False if the caller has to wait for such a batch.
+    /// Returns false if the caller must wait for a batch that matches.
     fn wait_if(&mut self, is_in_the_way: impl Fn(&Batch) -> bool) -> bool {
         let is_free = !self.batches.iter().any(is_in_the_way);
         self.is_awaited |= !is_free;
         is_free
     }
 
-    /// Ends one. Whether a thread may have waited for that.
+    /// Ends a batch. Returns whether a thread may have waited for that.
     pub(crate) fn end(&mut self, number: u64) -> bool {
         self.batches.retain(|batch| batch.number != number);
         std::mem::take(&mut self.is_awaited)

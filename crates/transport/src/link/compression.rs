@@ -1,19 +1,18 @@
-//! Compressed bulk: LZ4 in place of bytes that repeat themselves, over links slower than the compressor.
+//! Compression of bulk with LZ4, over links slower than the compressor.
 //!
-//! Whether a piece is compressed depends on what link and compressor were measured to take for a byte, never on an
-//! estimate.
+//! Whether a piece is compressed depends on the measured time that link and compressor take for a byte, never on an estimate.
 //!
-//! Sends tell the link's time: they wait for room once the socket's own memory is full. So do calls that bring bulk,
-//! without the time that the other side says it waited itself. The measure is the time in which any thread did so, over the
-//! bytes of all of them. So threads that only wait for each other's processors do not look like a slow link.
+//! Sends measure the link: they wait for room once the socket's own memory is full. So do calls that bring bulk, less the time
+//! that the other side reports it waited. The measure is the time in which any thread sent or fetched bulk, over the bytes of all
+//! threads. So threads that only wait for each other's processors do not make a link look slow.
 //!
-//! The compressor's time is that of one thread, over its earlier pieces. A sample of each piece says how much shorter the
-//! piece would become. No samples are taken on a link so fast that even an empty result would not arrive sooner. Contents
-//! that do not become shorter are sampled ever less often. Only uncompressed pieces measure the link, so after many
-//! compressed bytes it is measured anew.
+//! The compressor's time is that of one thread, over its earlier pieces. A sample of each piece predicts how much shorter the
+//! piece would become. No samples are taken on a link so fast that even an empty result would not arrive sooner. Contents that do
+//! not become shorter are sampled ever less often. Only uncompressed pieces measure the link, so after many compressed bytes it
+//! is measured again.
 //!
-//! A compressed piece is one block of LZ4, and always shorter than what it becomes. The message says how much that is,
-//! which is checked like any size there. Nothing is decompressed beyond it.
+//! A compressed piece is one block of LZ4, and always shorter than its contents. The message gives the decompressed size, which
+//! is checked like any size in a message. Decompression never exceeds it.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,41 +20,41 @@ use std::time::{Duration, Instant};
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-/// Least bytes that are looked at.
+/// Fewest bytes that compression considers.
 pub const MIN_COMPRESSED_BYTES: usize = 64 << 10;
-/// Bytes of a piece that are tried, in parts of which none is the next one's neighbour.
+/// Bytes of a piece that the sample compresses, in parts that are not adjacent.
 const SAMPLE_BYTES: usize = 24 << 10;
 const SAMPLE_PARTS: usize = 3;
-/// Bytes that must have gone over a link before its pace is believed: a socket swallows the first ones.
+/// Bytes that must have gone over a link before its pace counts: a socket buffers the first ones.
 const MIN_MEASURED_BYTES: u64 = 4 << 20;
-/// A measurement counts half as much after this many further bytes.
+/// A measurement counts half after this many further bytes.
 const MEASUREMENT_HALF_LIFE_BYTES: u64 = 32 << 20;
-/// Compression has to save this share of the time: what was measured is not what will be.
+/// Compression has to save this share of the time, since measurements do not predict exactly.
 const MIN_TIME_SAVED_SHARE: f64 = 0.35;
-/// After this many compressed bytes, the link is measured anew.
+/// After this many compressed bytes, the link is measured again.
 const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
-/// A compressed piece is shorter by this share at least.
+/// A compressed piece is shorter by at least this share.
 const MIN_SIZE_SAVED_SHARE: f64 = 0.2;
-/// Most pieces that are sent as they are before the next sample.
+/// Most pieces that are sent uncompressed before the next sample.
 const MAX_SKIPPED_PIECES: u32 = 64;
 
-/// Between two measurements of a link that was fast.
+/// Pieces between two measurements of a link that was fast.
 const PIECES_BETWEEN_MEASUREMENTS: u32 = 64;
 
-/// Whether a program packs bulk.
+/// Whether a program compresses bulk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CompressionMode {
     /// Bulk is never compressed.
     #[default]
     Off,
-    /// Where that brings it to the other side sooner, by what was measured.
+    /// Compresses where, by measurement, that brings bulk to the other side sooner.
     Auto,
-    /// Wherever it becomes shorter.
+    /// Compresses wherever bulk becomes shorter.
     Always,
 }
 
 impl CompressionMode {
-    /// The value of this name, which people write.
+    /// Returns the mode that users call `name`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -67,14 +66,14 @@ impl CompressionMode {
     }
 }
 
-/// Picoseconds that a byte takes: messages carry them as they are. More than four milliseconds a byte count as four.
+/// Picoseconds per byte, as messages carry them. More than four milliseconds per byte count as four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pace(pub u32);
 
 impl Pace {
-    /// Of a link over which bulk is compressed whatever it costs.
+    /// The pace of a link over which bulk is always compressed.
     pub const ENDLESS: Self = Self(u32::MAX);
-    /// Of a link over which nothing is compressed: it is only to be measured.
+    /// The pace of a link over which nothing is compressed: it is only to be measured.
     pub const UNKNOWN: Self = Self(0);
 
     fn of(bytes: u64, took: Duration) -> Self {
@@ -83,21 +82,21 @@ impl Pace {
     }
 }
 
-/// Why compressed bytes were refused: the peer is at fault.
+/// Why compressed bytes were refused. The peer is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{packed} packed bytes do not become the {announced} that were announced")]
 pub struct DecompressError {
-    /// Bytes that there should be.
+    /// Decompressed bytes that the message announced.
     pub announced: usize,
     /// Compressed bytes that came.
     pub packed: usize,
 }
 
-/// Decompresses into `bytes`, which are as many as were announced.
+/// Decompresses into `bytes`, whose length is the announced size.
 ///
 /// # Errors
 ///
-/// [`DecompressError`]: the block is damaged, becomes more or less, or was not worth compression, as no sender's is.
+/// [`DecompressError`]: the block is damaged, yields more or fewer bytes, or is not shorter than the data, as a sender's is.
 pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), DecompressError> {
     let error = DecompressError { announced: bytes.len(), packed: packed.len() };
     let becomes_all = |bytes: &mut [u8]| decompress_into(packed, bytes).is_ok_and(|written| written == bytes.len());
@@ -105,11 +104,11 @@ pub fn unpack(packed: &[u8], bytes: &mut [u8]) -> Result<(), DecompressError> {
 }
 
 thread_local! {
-    /// The memory that compression takes, which each thread keeps.
+    /// The compressor's memory, one for each thread.
     static COMPRESSOR: RefCell<Compressor> = RefCell::default();
 }
 
-/// Compresses one piece after the other.
+/// Compresses pieces, one after the other.
 #[derive(Default)]
 struct Compressor {
     table: CompressTable,
@@ -117,7 +116,7 @@ struct Compressor {
 }
 
 impl Compressor {
-    /// The compressed form of `bytes`; none if it is not shorter.
+    /// Returns the compressed form of `bytes`; none if it is not shorter.
     fn pack(&mut self, bytes: &[u8]) -> Option<&[u8]> {
         self.packed.resize(get_maximum_output_size(bytes.len()), 0);
         let written = compress_into_with_table(bytes, &mut self.packed, &mut self.table).ok()?;
@@ -125,14 +124,14 @@ impl Compressor {
     }
 }
 
-/// Runs `work` with this thread's packer, and says how long it took.
+/// Runs `work` with this thread's compressor. Returns the result and the time taken.
 fn timed<T>(work: impl FnOnce(&mut Compressor) -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = COMPRESSOR.with_borrow_mut(work);
     (result, start.elapsed())
 }
 
-/// What is known of one direction of a link, and of the compressor at its beginning.
+/// What is known of one direction of a link, and of the compressor on its sending side.
 #[derive(Debug)]
 pub struct CompressionPolicy {
     measured: Mutex<Measurements>,
@@ -142,19 +141,19 @@ pub struct CompressionPolicy {
 struct Measurements {
     link: RunningRate,
     packer: RunningRate,
-    /// Pieces to be sent without a sample, and how many it were the last time.
+    /// Pieces still to send without a sample, and the last such number.
     to_skip: u32,
     skipped: u32,
-    /// Pieces to be asked for without a measurement.
+    /// Pieces still to request without a measurement.
     unmeasured: u32,
-    /// Threads that are moving a piece, and since when what they do counts.
+    /// Threads that are moving a piece, and the start of the time that counts.
     moving: u32,
     since: Option<Instant>,
-    /// Bytes that went compressed since the link was measured.
+    /// Compressed bytes since the link was last measured.
     packed: u64,
 }
 
-/// Bytes and the time that they took, of which later ones count more.
+/// Bytes and the time that they took. Later ones count more.
 #[derive(Debug, Clone, Copy)]
 struct RunningRate {
     bytes: u64,
@@ -171,13 +170,13 @@ impl RunningRate {
         }
     }
 
-    /// None if there is too little to go by.
+    /// Returns none with fewer than `enough` bytes.
     fn pace(self, enough: u64) -> Option<Pace> {
         (self.bytes >= enough).then(|| Pace::of(self.bytes, self.time))
     }
 }
 
-/// Whether bytes of which `share` is left are sooner there when they are compressed.
+/// Whether compressing bytes to `share` of their length brings them to the other side sooner.
 fn pays(link: Pace, packer: Pace, share: f64) -> bool {
     f64::from(packer.0) + share * f64::from(link.0) < (1.0 - MIN_TIME_SAVED_SHARE) * f64::from(link.0)
 }
@@ -203,7 +202,7 @@ impl CompressionPolicy {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread begins to move a piece over the link.
+    /// Notes that the calling thread begins to move a piece over the link.
     pub fn begin(&self) {
         let mut measured = self.measured();
         measured.moving += 1;
@@ -211,7 +210,7 @@ impl CompressionPolicy {
     }
 
     /// Notes a piece of which `sent` bytes went over the link, less the time that the other side waited for something else.
-    /// A piece that was not moved has none.
+    /// `sent` is 0 for a piece that was not moved.
     pub fn end(&self, bytes: usize, sent: usize, waited: Duration) {
         let mut measured = self.measured();
         let now = Instant::now();
@@ -225,21 +224,21 @@ impl CompressionPolicy {
         }
     }
 
-    /// The compressor of the other side was measured to take so long.
+    /// Notes the measured pace of the other side's compressor.
     pub fn packs(&self, pace: Pace) {
         self.measured().packer =
             RunningRate { bytes: 1 << 20, time: Duration::from_nanos((u64::from(pace.0) << 20) / 1000) };
     }
 
-    /// What a byte takes on the link, if compression could make up for it at all.
+    /// Returns the link's pace, if compression could make up for it at all.
     fn slow_link(&self) -> Option<Pace> {
         let measured = self.measured();
         let link = measured.link.pace(MIN_MEASURED_BYTES)?;
         measured.could_pay(link).then_some(link)
     }
 
-    /// With what to ask the other side for a piece that it may pack; none: for the piece as it is, which is quicker where the
-    /// link is.
+    /// Returns the pace to send with a request for a piece that the other side may compress. None requests the piece
+    /// uncompressed, which is quicker on a fast link.
     pub fn requested_pace(&self, packing: CompressionMode) -> Option<Pace> {
         match packing {
             CompressionMode::Off => return None,
@@ -255,12 +254,12 @@ impl CompressionPolicy {
         (measured.unmeasured == 0).then_some(Pace::UNKNOWN)
     }
 
-    /// What a byte takes the compressor here, if it was measured at work.
+    /// Returns the pace of this side's compressor, if it was measured.
     pub fn packer(&self) -> Option<Pace> {
         self.measured().packer.pace(1)
     }
 
-    /// The compressed form of `bytes`, if it is to be sent instead.
+    /// Returns the compressed form of `bytes`, if that is to be sent instead.
     pub fn pack(&self, packing: CompressionMode, bytes: &[u8]) -> Option<Vec<u8>> {
         let link = match packing {
             CompressionMode::Off => None,
@@ -270,8 +269,7 @@ impl CompressionPolicy {
         self.pack_over(link?, bytes)
     }
 
-    /// The compressed form of `bytes` over a link of which the other side says what a byte takes, if it is to be sent
-    /// instead.
+    /// Returns the compressed form of `bytes`, if that is to be sent instead. The other side gives the link's pace.
     pub fn pack_over(&self, link: Pace, bytes: &[u8]) -> Option<Vec<u8>> {
         if bytes.len() < MIN_COMPRESSED_BYTES
             || link == Pace::UNKNOWN
@@ -288,7 +286,7 @@ impl CompressionPolicy {
         packed.filter(|_| is_shorter || link == Pace::ENDLESS)
     }
 
-    /// Whether compression brings `bytes` to the other side sooner, by all that is known and a sample of them.
+    /// Returns whether compression brings `bytes` to the other side sooner, by the measurements and a sample.
     fn is_worth_it(&self, link: Pace, bytes: &[u8]) -> bool {
         {
             let mut measured = self.measured();
@@ -314,12 +312,12 @@ impl CompressionPolicy {
 }
 
 impl Measurements {
-    /// Whether compression could ever bring something over the link sooner.
+    /// Returns whether compression could ever bring anything over the link sooner.
     fn could_pay(&self, link: Pace) -> bool {
         self.packer.pace(1).is_none_or(|packer| pays(link, packer, 0.0))
     }
 
-    /// Much that went compressed says nothing of the link.
+    /// Notes compressed bytes: many of them make the link's measurement stale.
     fn note_packed(&mut self, bytes: usize) {
         self.packed += bytes as u64;
         if self.packed >= REMEASURE_AFTER_BYTES {
@@ -327,14 +325,14 @@ impl Measurements {
         }
     }
 
-    /// The contents become shorter, or do not.
+    /// Notes whether the contents become shorter.
     fn learn(&mut self, is_shorter: bool) {
         self.skipped = if is_shorter { 0 } else { (2 * self.skipped + 1).min(MAX_SKIPPED_PIECES) };
         self.to_skip = self.skipped;
     }
 }
 
-/// Bytes from the beginning, the middle and the end.
+/// Returns bytes from the beginning, the middle and the end.
 fn sample(bytes: &[u8]) -> Vec<u8> {
     let each = (SAMPLE_BYTES / SAMPLE_PARTS).min(bytes.len() / SAMPLE_PARTS);
     let part = |number| &bytes[number * (bytes.len() - each) / (SAMPLE_PARTS - 1)..][..each];
@@ -350,7 +348,7 @@ mod tests {
     const SLOW: Pace = Pace(1_000_000);
     const FAST: Pace = Pace(1000);
 
-    /// A judge whose compressor was measured to take so long for very much: no test goes by how fast a machine is.
+    /// A policy whose compressor has a given pace over very many bytes: no test depends on the machine's speed.
     fn judge(packer: Pace) -> CompressionPolicy {
         let judge = CompressionPolicy::new();
         judge.measured().packer =
@@ -493,7 +491,7 @@ mod tests {
         let elapsed = start.elapsed();
         let link = judge.measured().link;
         assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= elapsed, "{link:?}");
-        // The other side waited longer than all of it can have taken; then one went compressed, and one not at all.
+        // The other side waited longer than everything can have taken; then one piece went compressed, and one not at all.
         for (sent, waited) in [(PIECE_BYTES, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
             judge.begin();
             judge.end(PIECE_BYTES, sent, waited);

@@ -1,4 +1,4 @@
-//! The program's way to a session.
+//! How a program connects to a session.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::stream::program::StreamProgram;
 pub struct ConnectedLink {
     /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
-    /// What the worker answered; its arenas are a choice out of the hello's.
+    /// The worker's answer; its arenas are a selection of the hello's.
     pub ready: Ready,
-    /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base, and what the arena has beyond the
-    /// memory's length is made by [`ReclaimLink::lengthen_pinned`](crate::ReclaimLink::lengthen_pinned).
+    /// The memory of the pinned arena; none on stream links. Offset 0 is the arena's base.
+    /// [`ReclaimLink::lengthen_pinned`](crate::ReclaimLink::lengthen_pinned) makes what the arena has beyond the memory's length.
     pub pinned: Option<OwnedFd>,
 }
 
@@ -55,7 +55,7 @@ pub fn connect(
     Ok(ConnectedLink { link, ready, pinned })
 }
 
-/// The shared memory of a link to be: none of a stream link.
+/// The shared memory of a link to be made; none for a stream link.
 struct Memory {
     channel: Option<OwnedFd>,
     pinned: Option<OwnedFd>,
@@ -100,23 +100,23 @@ impl Memory {
     }
 }
 
-/// Asks the server at `address` which driver it has, and waits for one at most `timeout`. `reservation`: the key of a slot that is reserved
-/// there already, so that a full server has room; or [`SessionKey::NONE`].
+/// Asks the server at `address` for its driver, and waits for one at most `timeout`. `reservation` is the key of a slot already
+/// reserved there, so that a full server has room, or [`SessionKey::NONE`].
 ///
 /// # Errors
-/// As [`connect`]; a server that has no driver refuses with the reason.
+/// As [`connect`]; a server without a driver refuses with the reason.
 pub fn driver_at(address: &Address, reservation: SessionKey, timeout: Duration) -> Result<String, ConnectError> {
     let hello = Hello { reservation, ..hello_without_session(ConnectionRole::INQUIRY, SessionKey::NONE) };
     greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
 }
 
-/// A slot at a server for the session of a program to come. It is kept until that session begins, or this is dropped.
+/// A slot at a server for the session of a program to come. It lasts until that session begins, or this is dropped.
 pub struct Reservation {
-    /// What the server's driver calls itself.
+    /// The name that the server's driver reports.
     pub driver: String,
-    /// What the program says, to have the slot.
+    /// The key by which the program claims the slot.
     pub key: SessionKey,
-    /// Its end is the end of the reservation.
+    /// Closing it ends the reservation.
     _line: Connection,
 }
 
@@ -129,8 +129,8 @@ pub struct ExpectedProgram {
     pub name: String,
 }
 
-/// Asks the server at `address` for a slot for a session of `expected`, and waits for a driver there at most `timeout`. Where
-/// `reservation` is the key of one that is kept there already, that one is meant.
+/// Asks the server at `address` for a slot for a session of `expected`, and waits for a driver there at most `timeout`. If
+/// `reservation` is the key of a slot held there, the server keeps that slot.
 ///
 /// # Errors
 /// As [`driver_at`]; a server that is full refuses.
@@ -147,7 +147,7 @@ pub fn reserve(
     Ok(Reservation { driver: ready.driver, key: ready.key, _line: line })
 }
 
-/// What a peer says that is no program.
+/// Makes the hello of a peer that is not a program.
 fn hello_without_session(role: ConnectionRole, key: SessionKey) -> Hello {
     Hello {
         session: SessionKind::CUDA,
@@ -163,7 +163,7 @@ fn hello_without_session(role: ConnectionRole, key: SessionKey) -> Hello {
     }
 }
 
-/// Asks the server at `address` for the companion connection to the session `key`; without one, to a worker that will
+/// Asks the server at `address` for the companion connection to session `key`. Without a key, connects to a worker that will
 /// rebuild a session, whose new key is in the answer.
 ///
 /// # Errors
@@ -176,8 +176,8 @@ pub fn companion(
     control_channel(address, ConnectionRole::COMPANION, key, timeout)
 }
 
-/// Asks the server at `address` for a process that saves the worker of the session `key`; without one, that restores a worker, whose
-/// session's key is in the answer.
+/// Asks the server at `address` for a process that saves the worker of session `key`. Without a key, the process restores a
+/// worker, whose session's key is in the answer.
 ///
 /// # Errors
 /// As [`connect`].

@@ -1,4 +1,4 @@
-//! Why a link could not carry a frame: sorted by who is at fault, because that decides what happens to the session.
+//! Why a link could not carry a frame, sorted by who is at fault: that decides what happens to the session.
 
 use std::io;
 
@@ -9,32 +9,32 @@ use crate::link::address::Address;
 use crate::tls::identity::TlsError;
 use katydid_wire::handshake::HandshakeError;
 
-/// Why a frame could not be carried. Except for the caller's faults the link is useless afterwards.
+/// Why a frame could not be carried. Unless the caller is at fault, the link is unusable afterwards.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The peer's process has ended or closed the connection; what was queued may or may not have been executed.
+    /// The peer's process has ended or closed the connection. Queued frames may or may not have been executed.
     #[error("the other side has ended the session; look into the server's log for the reason")]
     Closed,
-    /// Nothing has come, or nothing could be sent, for as long as the program waits for a sign of life.
+    /// Nothing arrived, or nothing could be sent, for the limit of silence (`KATYDID_LINK_TIMEOUT`).
     #[error(
         "the link has stalled: no sign of life from the other side for {seconds} s; look at the network, or wait longer \
          with KATYDID_LINK_TIMEOUT (such as 60s; 0s: for ever)"
     )]
     Stalled {
-        /// The limit for silence, in seconds; at least the time without a sign of life.
+        /// The limit of silence, in seconds. The link was silent at least as long.
         seconds: u64,
     },
-    /// The peer wrote what the protocol does not allow.
+    /// The peer broke the protocol.
     #[error("the other side broke the protocol: {what}")]
     Protocol {
         /// The rule it broke.
         what: &'static str,
     },
-    /// A head with a wrong field, from the peer; or a payload of the caller that fits no frame.
+    /// A head from the peer with a wrong field, or a payload of the caller that fits no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// More threads of the program use the link at once than there are slots for replies.
+    /// More threads of the program use the link at once than there are reply slots.
     #[error("more than {limit} threads use the GPU at once; let some of them end first")]
     TooManyThreads {
         /// Most threads that a link serves at once.
@@ -78,7 +78,7 @@ pub enum ConnectError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// The server took the connection and then did not answer in time.
+    /// The server accepted the connection and then did not answer in time.
     #[error(
         "the server at {address} did not answer within {seconds} s; is it overloaded? see its log; KATYDID_CONNECT_TIMEOUT \
          (such as 60s) allows it more time"
@@ -89,7 +89,7 @@ pub enum ConnectError {
         /// Time limit of the connection, in seconds.
         seconds: u64,
     },
-    /// The server refused, or its answer was none.
+    /// The server refused, or its answer was invalid.
     #[error("{address}: {source}")]
     Handshake {
         /// Address that the program connects to.
@@ -97,7 +97,7 @@ pub enum ConnectError {
         /// Why the handshake failed.
         source: HandshakeError,
     },
-    /// The two sides did not come to speak TLS.
+    /// TLS could not be set up between the two sides.
     #[error("{address}: {source}")]
     Tls {
         /// Address that the program connects to.
@@ -105,7 +105,7 @@ pub enum ConnectError {
         /// Failure of the TLS handshake.
         source: TlsError,
     },
-    /// Shared memory was asked for beyond this machine.
+    /// Shared memory was requested with a server on another machine.
     #[error("{address}: shared memory reaches this machine only; use a stream link")]
     NoSharedMemory {
         /// Address that the program connects to.

@@ -1,9 +1,9 @@
-//! The gate of a link: the supervisor of a job stops a program between two frames, and lets it go on.
+//! The gate of a link: a job's supervisor stops a program between two frames, and lets it continue.
 //!
-//! A link compares the number of the next frame with a limit, under the lock that it holds anyway. Without a hold, and
-//! without a batch ([`crate::link::batch`]), the limit is never reached. A thread at the limit waits, with two exceptions.
-//! A thread that has called [`bypass_gate`] passes: it serves GPU work that has to end before the session is at rest. A thread
-//! that runs [`with_lock_held`] holds a lock that the first one may need, and gets an error instead.
+//! A link compares the number of the next frame with a limit, under the lock that it holds anyway. Without a hold, and without a
+//! batch ([`crate::link::batch`]), the limit is never reached. A thread at the limit waits, with two exceptions. A thread that
+//! has called [`bypass_gate`] passes: it serves GPU work that has to end before the session is at rest. A thread inside
+//! [`with_lock_held`] gets an error instead: it holds a lock that the first one may need.
 
 use std::cell::Cell;
 use std::io;
@@ -18,7 +18,7 @@ use crate::link::address::Address;
 use crate::link::batch::{Batches, FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
 
-/// The gate that no frame reaches.
+/// The limit that no frame reaches.
 pub(crate) const NO_FRAME: u64 = u64::MAX;
 
 thread_local! {
@@ -26,14 +26,15 @@ thread_local! {
     static HOLDS_LOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on the calling thread's frames are sent although the link is held: it runs functions that the GPU waits
-/// for. They are held like all others once the link is left.
+/// Lets the calling thread's frames pass although the link is held: it runs functions that the GPU waits for. Once the link is
+/// detached, they wait like all others.
 pub fn bypass_gate() {
     BYPASSES.set(true);
 }
 
-/// Marks the calling thread as the holder of a lock while `work` runs, if `holds_lock`. Its frames fail with [`LinkError::Held`] instead of
-/// blocking at the gate, so that threads that [`bypass_gate`] and wait for the lock cannot deadlock.
+/// Runs `work`. If `holds_lock`, marks the calling thread as the holder of a lock meanwhile. Its frames fail with
+/// [`LinkError::Held`] instead of blocking at the gate, so that threads that [`bypass_gate`] and wait for the lock cannot
+/// deadlock.
 pub fn with_lock_held<T>(holds_lock: bool, work: impl FnOnce() -> T) -> T {
     let held_lock = HOLDS_LOCK.replace(holds_lock);
     let done = work();
@@ -41,86 +42,87 @@ pub fn with_lock_held<T>(holds_lock: bool, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether the calling thread is [`with_lock_held`].
+/// Returns whether the calling thread is inside [`with_lock_held`].
 pub fn holds_lock() -> bool {
     HOLDS_LOCK.get()
 }
 
-/// Refuses to have the calling thread wait for the link if it holds a lock. No thread waits for one that bypasses the gate.
+/// Returns an error if the calling thread holds a lock, so that it must not wait for the link. A thread that bypasses the gate
+/// may.
 pub(crate) fn may_wait() -> Result<(), LinkError> {
     if HOLDS_LOCK.get() && !BYPASSES.get() { Err(LinkError::Held) } else { Ok(()) }
 }
 
-/// Control of a program's link while its job quiesces. One thread gives these orders.
+/// Controls a program's link while its job quiesces. One thread gives these orders.
 pub trait QuiesceGate: Send + Sync {
-    /// From now on no thread sends a frame, but those that [`bypass_gate`]. Returns the number of frames sent so far.
+    /// Stops all threads from sending frames, except those that [`bypass_gate`]. Returns the number of frames sent so far.
     fn hold(&self) -> u64;
 
-    /// Frames are sent again.
+    /// Lets threads send frames again.
     fn release(&self);
 
-    /// The link will hold itself before it sends frame `frame`, and notify [`QuiesceGate::notify_fd`] then.
+    /// Makes the link hold itself before it sends frame `frame`, and notify [`QuiesceGate::notify_fd`] then.
     ///
     /// # Errors
     /// The system has no descriptor for notifications.
     fn set_stop_at(&self, frame: u64) -> io::Result<()>;
 
-    /// Whether the link has come to the frame of [`QuiesceGate::set_stop_at`], and which: returned once.
+    /// Returns the frame of [`QuiesceGate::set_stop_at`] once the link has come to it. Returns it only once.
     fn reached(&self) -> Option<u64>;
 
-    /// Lets go of the worker, after [`QuiesceGate::hold`]: closes the connection and keeps everything else. Returns the
-    /// number of frames sent in all. The worker must know it already.
+    /// Detaches from the worker, after [`QuiesceGate::hold`]: closes the connection and keeps everything else. Returns the number
+    /// of frames sent in all. The worker must know that number already.
     ///
     /// # Errors
-    /// [`LinkError::System`]: nothing has changed. Any other: the link has ended.
+    /// [`LinkError::System`]: nothing has changed. Any other error: the link has ended.
     fn detach(&self) -> Result<u64, LinkError>;
 
-    /// Goes on with the worker that has the session `key` at `address`, after [`QuiesceGate::detach`] or a loss. Frames are
-    /// still held.
+    /// Continues with the worker that has session `key` at `address`, after [`QuiesceGate::detach`] or a loss. Frames are still
+    /// held.
     ///
     /// # Errors
-    /// Why not; it may be tried again.
+    /// Why the connection failed. The caller may try again.
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError>;
 
-    /// From now on a worker that ends by itself does not end the link: calls wait for [`QuiesceGate::resume`] or
-    /// [`QuiesceGate::give_up`], and the supervisor is notified.
+    /// Keeps the link when a worker ends by itself. Calls then wait for [`QuiesceGate::resume`] or [`QuiesceGate::give_up`], and
+    /// the supervisor is notified.
     ///
     /// # Errors
     /// The system has no descriptor for notifications.
     fn enable_reconnect(&self) -> io::Result<()>;
 
-    /// Whether the worker has ended by itself and is waited for; frames are held then.
+    /// Returns whether the worker has ended by itself and the link waits for another. Frames are held meanwhile.
     fn is_lost(&self) -> bool;
 
-    /// Gives the link up: waiting threads get [`LinkError::Closed`].
+    /// Ends the link: waiting threads get [`LinkError::Closed`].
     fn give_up(&self);
 
-    /// Key that names the session at its server.
+    /// Returns the key that names the session at its server.
     fn key(&self) -> SessionKey;
 
-    /// Frames sent so far.
+    /// Returns the number of frames sent so far.
     fn frames(&self) -> u64;
 
-    /// Readable when [`QuiesceGate::reached`] or [`QuiesceGate::is_lost`] has something to say.
+    /// Returns a descriptor that is readable when [`QuiesceGate::reached`] or [`QuiesceGate::is_lost`] has something to report.
     fn notify_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The connection, to be watched for its end.
+    /// Returns the connection, to be watched for its end.
     fn socket(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// Where a link stops, kept under the lock of its frames.
+/// Where a link stops. It is kept under the lock of its frames.
 #[derive(Debug)]
 pub(crate) struct LinkGate {
-    /// A frame is looked at if its number is this or more.
+    /// Frames with this number or more are checked.
     at: u64,
-    /// It is held if its number is this or more.
+    /// Frames with this number or more are held.
     held_at: u64,
     batches: Batches,
-    /// Threads that bypass the gate are held too.
+    /// Whether threads that bypass the gate are held too.
     is_strict: bool,
-    /// [`QuiesceGate::set_stop_at`]: to be reported when it is reached.
+    /// The frame of [`QuiesceGate::set_stop_at`], to be reported when reached.
     stop_at: Option<u64>,
-    /// Reached, and not asked for yet.
+    /// The frame reached, until it is asked for.
     reached: Option<u64>,
 }
 
@@ -164,12 +166,12 @@ impl LinkGate {
         was_awaited
     }
 
-    /// While there are batches each frame is looked at.
+    /// Sets the limit: while there are batches, each frame is checked.
     fn fit(&mut self) {
         self.at = if self.batches.is_empty() { self.held_at } else { 0 };
     }
 
-    /// Frame `number` waits; true if the supervisor waits for it.
+    /// Notes that frame `number` waits. Returns true if the supervisor waits for it.
     pub(crate) fn note_waiting(&mut self, number: u64) -> bool {
         let is_wanted = self.stop_at.is_some_and(|stop| stop <= number);
         if is_wanted {
@@ -184,14 +186,14 @@ impl LinkGate {
         self.fit();
     }
 
-    /// Not even threads that pass holds get through.
+    /// Holds all threads, even those that bypass the gate.
     pub(crate) fn close(&mut self) {
         (self.held_at, self.is_strict) = (0, true);
         self.fit();
     }
 
     pub(crate) fn open(&mut self) {
-        // A later question would get a frame that does not wait any more.
+        // A later question would get a frame that no longer waits.
         self.reached = None;
         (self.held_at, self.is_strict) = (self.stop_at.unwrap_or(NO_FRAME), false);
         self.fit();
@@ -208,12 +210,12 @@ impl LinkGate {
     }
 }
 
-/// Rings when something has happened that the keeper of the job must know.
+/// Becomes readable when something happened that the job's supervisor must know.
 #[derive(Debug, Default)]
 pub(crate) struct NotifyFd(OnceLock<OwnedFd>);
 
 impl NotifyFd {
-    /// Makes the descriptor, unless that was done before.
+    /// Creates the descriptor, unless it exists.
     pub(crate) fn install(&self) -> io::Result<()> {
         if self.0.get().is_none() {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -224,7 +226,7 @@ impl NotifyFd {
 
     pub(crate) fn notify(&self) {
         if let Some(fd) = self.0.get() {
-            // The counter cannot be full; a program that has closed the descriptor is looked at now and then anyway.
+            // The counter cannot be full. A program that has closed the descriptor is polled now and then anyway.
             let _ = rustix::io::write(fd, &1u64.to_le_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! The greeting that opens a connection: the hello, the answer, and another try where a server is too busy.
+//! The handshake that opens a connection: the hello, the answer, and retries while a server is too busy.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -26,7 +26,7 @@ use crate::tls::handshake::NoEncryption;
 use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::Alert;
 
-/// What a worker answers.
+/// The worker's answer.
 pub(crate) struct AcceptedConnection {
     pub(crate) line: Connection,
     pub(crate) ready: Ready,
@@ -34,8 +34,8 @@ pub(crate) struct AcceptedConnection {
     pub(crate) pieces: Option<OwnedFd>,
 }
 
-/// Connects, says hello with `fds`, and waits for the consent. A server that is too busy to listen is asked again, less and
-/// less often, until `timeout` is over.
+/// Connects, sends the hello with `fds`, and waits for consent. A server that is too busy to listen is asked again, at growing
+/// intervals, until `timeout` is over.
 pub(crate) fn greet(
     address: &Address,
     hello: &Hello,
@@ -57,29 +57,29 @@ pub(crate) fn greet(
     }
 }
 
-/// Whether a server is asked again, and when.
+/// Whether and when to ask a server again.
 #[derive(Debug, Default)]
 struct ConnectRetry {
     tries: u32,
-    /// Connections that ended without a word.
+    /// Connections that ended without an answer.
     cut: u32,
 }
 
 impl ConnectRetry {
-    /// Before the second try, and at most.
+    /// The pause before the second try, and the longest one.
     const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
     const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
-    /// A server that closes connections without a word may not be Katydid's: the error comes after some 2 s.
+    /// A server that closes connections without an answer may not be Katydid's: the error comes after some 2 s.
     const MAX_CUTS: u32 = 8;
 
     fn may_retry(&mut self, error: &ConnectError) -> bool {
-        // Which of them it is says where this side was: it read, or wrote what the other one has not read, or wrote later.
+        // The kind of error says where this side was: it read, wrote what the other one has not read, or wrote later.
         let is_cut = |source: &io::Error| {
             use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
             matches!(source.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
         };
-        // A server behind TLS cannot say in the middle of a handshake that it needs the slot for another program. The handshake is over
-        // on this side before it is on the server's.
+        // A server behind TLS cannot say in the middle of a handshake that it needs the slot for another program. The handshake
+        // ends on this side before it ends on the server's.
         let is_without_a_word = match error {
             ConnectError::Handshake { source: HandshakeError::Refused(refused), .. } => {
                 return refused.code == RefusalCode::CROWDED;
@@ -96,7 +96,7 @@ impl ConnectRetry {
         is_without_a_word && self.cut < Self::MAX_CUTS
     }
 
-    /// Programs that were refused at the same moment do not come back at the same moment.
+    /// Returns the next pause. Programs that were refused at the same moment get different ones.
     fn pause(&mut self) -> Duration {
         let pause = Self::MAX_RETRY_PAUSE.min(Self::FIRST_RETRY_PAUSE * 2_u32.saturating_pow(self.tries));
         self.tries += 1;
@@ -142,7 +142,7 @@ fn greet_once(
         },
     };
     let line = encrypt(address, socket, deadline).map_err(unencrypted)?;
-    // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
+    // A server that refuses early answers before it has read everything. So the answer counts, not a failed send.
     let sent = line.send_with(&message, fds);
     let answered = receive_message(&line, deadline);
     let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
@@ -151,7 +151,7 @@ fn greet_once(
     Ok(AcceptedConnection { line, ready, pieces })
 }
 
-/// The descriptor that comes with the consent to a link by shared memory, and with no other.
+/// Returns the descriptor that comes with the consent to a shared-memory link, and with no other.
 fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, &'static str> {
     let pieces = fds.pop();
     if !fds.is_empty() || pieces.is_some() != (link == LinkKind::SHM) {
@@ -169,7 +169,7 @@ fn encrypt(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Con
     handshake::connect(socket, host, identity, deadline)
 }
 
-/// Bytes that the pinned memory may come to have, whichever of its ranges the worker chooses.
+/// Returns the most bytes that the pinned memory may have, whichever range the worker chooses.
 pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
     hello.arenas.iter().filter(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.length).max()
 }
@@ -182,7 +182,7 @@ pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Resu
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     line.receive_by(&mut message[read_length..], deadline)?;
-    // A message whose prefix is no good is refused by the decoder, which sees that prefix.
+    // The decoder refuses a message with a bad prefix.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
         line.receive_by(&mut message[PREFIX_BYTES..], deadline)?;
@@ -198,7 +198,7 @@ fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
     }
 }
 
-/// A server whose queue of connections is full makes the call wait; the timeout for sending bounds that.
+/// Connects to a unix socket. A server with a full queue of connections makes the call wait; the send timeout bounds that.
 fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(deadline.remaining()))?;
@@ -207,14 +207,14 @@ fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to one of the numbers that the name stands for.
+/// Connects to one of the addresses that the name resolves to.
 fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
     let numbers: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
     open_first(&numbers, deadline)
 }
 
-/// Tries one number after the other. One that does not answer leaves as much time to each that follows as it had: a host may
-/// have one in a network that is not reached from here.
+/// Tries one address after the other. Each gets an equal share of the time left: a host may have an address in a network that is
+/// not reachable from here.
 fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
     for (number, left) in numbers.iter().zip((1..=numbers.len() as u32).rev()) {
@@ -227,8 +227,8 @@ fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd>
     Err(failure)
 }
 
-/// Connects by `connect`, which is told how long it may take. The system gives up by itself after two minutes of TCP
-/// (`tcp_syn_retries`) and two seconds of vsock: a server may take longer to accept.
+/// Connects by `connect`, which gets the time that it may take. The system gives up by itself after two minutes for TCP
+/// (`tcp_syn_retries`) and two seconds for vsock, but a server may take longer to accept.
 fn connect_until<T>(deadline: Deadline, mut connect: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
     loop {
         match connect(deadline.remaining()) {

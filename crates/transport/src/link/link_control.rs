@@ -1,9 +1,9 @@
-//! The worker's control over its link, beside the thread that reads it: interrupt that thread, let the program go, and
-//! take it back on another connection.
+//! The worker's control over its link, beside the thread that reads it: interrupts that thread, lets the program leave, and takes
+//! it back on another connection.
 //!
 //! The rule: a link is its frames, not its connection. Once a program may leave ([`LinkControl::detach`]), the end of the
 //! connection is not the end of the link. Frame numbers, ring, replies and staging stay. The reading thread waits until the
-//! program is back ([`LinkControl::attach`]) with the very memory that it left with.
+//! program is back ([`LinkControl::attach`]) with the same memory that it left with.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,24 +26,24 @@ use crate::os::descriptor::is_hung_up;
 use crate::os::socket::is_writable;
 use crate::stream::joined_connections::JoinedConnections;
 
-/// How long a reclaim notice waits for what is being sent, and between two looks at that.
+/// How long a reclaim notice waits for a send under way, and the interval between checks.
 const RECLAIM_SEND_TIMEOUT: Duration = Duration::from_millis(50);
 const SEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a program could not be taken back. It has got the reason.
+/// Why a program could not be taken back. The program has got the reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The session's program is here, or has not been allowed to leave.
+    /// The session's program is connected, or was not allowed to leave.
     #[error("the session's program is still connected")]
     NotAway,
-    /// The connection is of another program, or of a copy of the session.
+    /// The connection comes from another program, or from a copy of the session.
     #[error("the program came back with another kind of link, or with other memory")]
     OtherLink,
-    /// A bulk connection of a program that is not there.
+    /// The bulk connection belongs to a program that has left.
     #[error("the session's program has left it")]
     Away,
-    /// A bulk connection of another kind of link, or one that is there already.
+    /// The bulk connection is of another kind of link, or already exists.
     #[error("the link takes no such bulk connection")]
     NoPlace,
     /// A bulk connection cannot be served.
@@ -54,7 +54,7 @@ pub enum AttachError {
     Accept(#[from] AcceptError),
 }
 
-/// A handle on a link; all handles of one link are the same.
+/// A handle on a link. All handles of one link are equivalent.
 #[derive(Clone)]
 pub struct LinkControl {
     state: Arc<LinkState>,
@@ -62,73 +62,74 @@ pub struct LinkControl {
 
 struct LinkState {
     kind: LinkKind,
-    /// Device and inode of each memory that came with the program; none while a program may come with another.
+    /// Device and inode of each memory that came with the program; none while a program may come with other memory.
     memory: Mutex<Option<Vec<(u64, u64)>>>,
-    /// What the program gets each time it comes.
+    /// Descriptor that the program gets each time it attaches.
     pieces: Option<OwnedFd>,
     attachment: Mutex<ProgramConnection>,
     changed: Condvar,
     /// The reading thread is interrupted when it has handed out this many frames.
     interrupt_at: AtomicU64,
-    /// How many it has handed out.
+    /// Frames that the reading thread has handed out.
     frames: AtomicU64,
-    /// Readable when the reading thread is to look up.
+    /// Readable when the reading thread must check for orders.
     wake: OwnedFd,
-    /// Frames handed out that want a reply, less the replies to them that were sent.
+    /// Frames handed out that want a reply, less the replies sent for them.
     pending_replies: AtomicI64,
-    /// What the reading thread does: a [`ReaderState`].
+    /// The reading thread's activity: a [`ReaderState`].
     reading: AtomicU8,
-    /// Frames handed out when a heartbeat last reported a frame that was on its way.
+    /// Frames handed out when a heartbeat last reported an incomplete frame.
     frames_when_late: AtomicU64,
     /// Held while something is sent on a stream link's first connection.
     send_lock: Mutex<()>,
-    /// A stream link's further connections.
+    /// A stream link's bulk connections.
     joined: JoinedConnections,
     signals: Signals,
     /// Reclaim notices sent on a stream link.
     reclaim_requests: AtomicU32,
 }
 
-/// Takes the memory that a program comes with in place of what it left with.
+/// Replaces the memory that the program left with by the memory that it comes with.
 pub(crate) type Adopt = Box<dyn Fn(&[OwnedFd]) -> io::Result<()> + Send + Sync>;
 
-/// How a link tells of what is no frame.
+/// How a link sends signals that are not frames.
 pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
     pub(crate) wake_reader: Box<dyn Fn() + Send + Sync>,
-    /// Sends a reclaim notice to the program, and gives the notice's number; none where that is sent.
+    /// Sends a reclaim notice to the program, and returns the notice's number. None on links that send it over the connection.
     pub(crate) reclaim_notice: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
-    /// How a program with memory of its own is taken back.
+    /// Takes back a program that has memory of its own.
     pub(crate) adopt: Adopt,
 }
 
-/// What the reading thread does.
+/// The reading thread's activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReaderState {
-    /// Nothing: it has handed a frame out.
+    /// It has handed out a frame and does not read.
     Busy,
-    /// Waits for the next frame.
+    /// It waits for the next frame.
     Idle,
-    /// Waits for the rest of one.
+    /// It waits for the rest of a frame.
     InFrame,
 }
 
-/// The program's connection, and how far it has been taken over.
+/// The program's connection, and whether the program may leave.
 struct ProgramConnection {
     socket: Option<Arc<Connection>>,
-    /// The end of the connection is not the end of the link.
+    /// While set, the end of the connection is not the end of the link.
     may_leave: bool,
 }
 
 impl ProgramConnection {
-    /// Whether the program is there: the reading thread may not have noticed yet that it has left.
+    /// Whether the program is connected. The reading thread may not have noticed yet that it has left.
     fn is_here(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| !is_hung_up(socket.as_fd(), Some(&Timespec::default())))
     }
 }
 
 impl LinkControl {
-    /// Of a link whose program is there. `fds` are the memory that it came with, `pieces` that of the staging pieces.
+    /// Controls a link whose program is connected. `fds` are the memory that the program came with; `pieces` is that of the
+    /// staging pieces.
     pub(crate) fn new(
         kind: LinkKind,
         socket: Connection,
@@ -164,25 +165,25 @@ impl LinkControl {
         })
     }
 
-    /// The reading thread gets [`LinkEvent::Interrupted`](crate::link::worker::LinkEvent::Interrupted) when it has handed out `frames` frames
-    /// since the link began, or at once if it has.
+    /// Interrupts the reading thread once it has handed out `frames` frames since the link began, or at once if it has. The
+    /// thread gets [`LinkEvent::Interrupted`](crate::link::worker::LinkEvent::Interrupted).
     pub fn interrupt(&self, frames: u64) {
         self.state.interrupt_at.store(frames, Ordering::Release);
         self.look_up();
     }
 
-    /// How many frames the reading thread has handed out since the link began.
+    /// Returns how many frames the reading thread has handed out since the link began.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.state.frames.load(Ordering::Acquire)
     }
 
-    /// From now on the end of the connection is not the end of the link.
+    /// Lets the program leave: the end of the connection no longer ends the link.
     pub fn detach(&self) {
         self.attachment().may_leave = true;
     }
 
-    /// Takes back [`LinkControl::detach`]. False if the program has left.
+    /// Cancels [`LinkControl::detach`]. Returns false if the program has left.
     pub fn cancel_detach(&self) -> bool {
         let mut attachment = self.attachment();
         let is_here = attachment.is_here();
@@ -190,23 +191,23 @@ impl LinkControl {
         is_here
     }
 
-    /// Whether the program may leave, or has.
+    /// Returns whether the program may leave, or has left.
     #[must_use]
     pub fn may_leave(&self) -> bool {
         self.attachment().may_leave
     }
 
-    /// The connection; none while the program is away.
+    /// Returns the connection; none while the program is away.
     #[must_use]
     pub fn socket(&self) -> Option<Arc<Connection>> {
         self.attachment().socket.clone()
     }
 
-    /// Takes the program back and tells it that the session goes on.
+    /// Takes the program back and tells it that the session continues.
     ///
     /// # Errors
     ///
-    /// The reason, which the program has got as well; things are as before.
+    /// The reason, which the program has got as well. The link is unchanged.
     pub fn attach(&self, program: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
         let mut attachment = self.attachment();
         if attachment.may_leave && !attachment.is_here() {
@@ -230,19 +231,19 @@ impl LinkControl {
         Ok(())
     }
 
-    /// The program that comes next has copies of the memory that it left with, by an image of both: from here on nothing is known of
-    /// that. Its link stays as it was.
+    /// Forgets the memory that the program left with. The next program comes out of an image of both sides and has copies of that
+    /// memory. Its link is unchanged.
     pub fn forget_memory(&self) {
         *self.memory() = None;
     }
 
-    /// Whether a program that comes is one with memory of its own.
+    /// Returns whether the next program may come with memory of its own.
     #[must_use]
     pub fn takes_any_memory(&self) -> bool {
         self.memory().is_none()
     }
 
-    /// A program has come with this memory, which must be what it left with, unless that was forgotten.
+    /// Takes the memory of a program that attaches. It must be what the program left with, unless that was forgotten.
     fn take_memory(&self, fds: &[OwnedFd]) -> Result<(), AttachError> {
         let identities = identities(fds)?;
         let mut memory = self.memory();
@@ -262,44 +263,45 @@ impl LinkControl {
         self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program has closed `socket`. True if it may come back: then our end is closed as well, after what was sent.
+    /// Notes that the program has closed `socket`. Returns true if it may come back: then this end is closed as well, after what
+    /// was sent.
     pub fn ended(&self, socket: &Arc<Connection>) -> bool {
         let mut attachment = self.attachment();
         let is_current = attachment.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
         if is_current && attachment.may_leave {
             attachment.socket = None;
             self.state.joined.clear();
-            // Others may hold the descriptor for a moment; the program need not wait for them.
+            // Other processes may hold the descriptor for a moment. The program need not wait for them.
             let _ = shutdown(&**socket, Shutdown::Both);
             self.state.changed.notify_all();
         }
         !is_current || attachment.may_leave
     }
 
-    /// Whether the program has closed its end for good. Who waits for that need not have seen it yet.
+    /// Returns whether the program has closed its end for good. Threads that wait for the end need not have seen it yet.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        // Both at one moment: a program that is allowed to leave closes its end, and comes back.
+        // One lock covers both checks: a program that may leave closes its end, and comes back.
         let attachment = self.attachment();
         let is_closed = |socket: &Arc<Connection>| is_hung_up(socket.as_fd(), Some(&Timespec::default()));
         !attachment.may_leave && attachment.socket.as_ref().is_some_and(is_closed)
     }
 
-    /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
-    /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
-    /// Whether it said so on the first connection.
+    /// Tells the program that the worker lives, if the worker owes it something or is busy otherwise. The caller does so about
+    /// once a second. Links that share memory need none; nor does a send under way, which shows as much. Returns whether the
+    /// first connection carried it.
     pub fn send_heartbeat(&self) -> bool {
         let is_late = self.is_late();
         self.state.joined.send_heartbeats(is_late);
         let Some(heartbeat) = self.heartbeat_due(is_late) else { return false };
         let (Ok(_whole), Some(line)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
-        // A program that is gone is noticed by others.
+        // Other code notices a program that is gone.
         is_writable(&line)
             && ReplyHead::from(heartbeat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
     }
 
-    /// Has the program give back what it holds idle of devices; the number with which it will say that it has. None if it
-    /// cannot be told: it is away, or does not read what is being sent to it.
+    /// Asks the program to give back device memory that it holds idle. Returns the number that its answer will carry. None if the
+    /// program cannot be told: it is away, or does not read what is being sent to it.
     #[must_use]
     pub fn request_reclaim(&self) -> Option<u32> {
         let line = self.socket().filter(|_| !self.may_leave())?;
@@ -321,7 +323,7 @@ impl LinkControl {
         sent.ok().map(|()| number)
     }
 
-    /// Whether the rest of a frame is waited for, as it was when this was asked last: a stall of the network, or the network is
+    /// Returns whether the reading thread waits for the rest of a frame, as it did when last asked: the network has stalled or is
     /// slow.
     fn is_late(&self) -> bool {
         let frames = self.frames();
@@ -329,7 +331,7 @@ impl LinkControl {
         is_coming && self.state.frames_when_late.swap(frames, Ordering::Relaxed) == frames
     }
 
-    /// The heartbeat that is to be sent now, if any.
+    /// Returns the heartbeat that is due, if any.
     fn heartbeat_due(&self, is_late: bool) -> Option<Heartbeat> {
         if self.state.kind != LinkKind::STREAM {
             return None;
@@ -345,17 +347,17 @@ impl LinkControl {
         is_due.then_some(Heartbeat { is_busy, frames })
     }
 
-    /// What the reading thread does from now on.
+    /// Sets the reading thread's activity.
     pub(crate) fn set_reading(&self, reader: ReaderState) {
         self.state.reading.store(reader as u8, Ordering::Relaxed);
     }
 
-    /// A frame was handed out that wants a reply, here or by a worker whose place this one has taken.
+    /// Counts a frame that wants a reply, handed out here or by a worker that this one replaces.
     pub fn expect_reply(&self) {
         self.state.pending_replies.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sends the reply to frame `sequence` whole, waiting for the program if it is away.
+    /// Sends the whole reply to frame `sequence`. Waits for the program if it is away.
     pub(crate) fn reply(&self, sequence: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         self.state.pending_replies.fetch_sub(1, Ordering::Relaxed);
         let Some(connection) = self.state.joined.take_reply_connection(sequence) else {
@@ -363,17 +365,17 @@ impl LinkControl {
             return self.wait_for_socket().send(parts);
         };
         connection.send(parts).inspect_err(|_| {
-            // The thread that waits there has lost its reply, which is the end on the other connections as well.
+            // The thread that waits there has lost its reply. That ends the other connections as well.
             let _ = self.socket().map(|line| shutdown(&*line, Shutdown::Both));
         })
     }
 
-    /// The further connections of a stream link.
+    /// Returns the bulk connections of a stream link.
     pub(crate) fn joined(&self) -> &JoinedConnections {
         &self.state.joined
     }
 
-    /// Takes in a bulk connection of the program that is there, and tells it so.
+    /// Admits a bulk connection of the connected program, and tells it so.
     ///
     /// # Errors
     ///
@@ -397,7 +399,7 @@ impl LinkControl {
         Err(refusal)
     }
 
-    /// Waits until the program is there; none if the reading thread, which has handed out `frames` frames, is to be
+    /// Waits until the program is connected. Returns none if the reading thread, which has handed out `frames` frames, must be
     /// interrupted first.
     pub(crate) fn wait_for_program(&self, frames: u64) -> Option<Arc<Connection>> {
         let mut attachment = self.attachment();
@@ -412,7 +414,7 @@ impl LinkControl {
         }
     }
 
-    /// The connection, waiting for the program if it is away.
+    /// Returns the connection. Waits for the program if it is away.
     pub(crate) fn wait_for_socket(&self) -> Arc<Connection> {
         let mut attachment = self.attachment();
         loop {
@@ -423,22 +425,22 @@ impl LinkControl {
         }
     }
 
-    /// The memory of the staging pieces; none on stream links.
+    /// Returns the memory of the staging pieces; none on stream links.
     pub(crate) fn pieces(&self) -> Option<BorrowedFd<'_>> {
         self.state.pieces.as_ref().map(AsFd::as_fd)
     }
 
-    /// The reading thread has handed out `frames` frames.
+    /// Notes that the reading thread has handed out `frames` frames.
     pub(crate) fn count(&self, frames: u64) {
         self.state.frames.store(frames, Ordering::Release);
     }
 
-    /// Whether the reading thread, which has handed out `frames` frames, is to be interrupted.
+    /// Returns whether the reading thread, which has handed out `frames` frames, must be interrupted.
     pub(crate) fn needs_interrupt(&self, frames: u64) -> bool {
         frames >= self.state.interrupt_at.load(Ordering::Acquire)
     }
 
-    /// Whether the reading thread is to be interrupted; true once.
+    /// Returns whether the reading thread must be interrupted. Returns true once.
     pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
         let needs_interrupt = self.needs_interrupt(frames);
         if needs_interrupt {
@@ -447,14 +449,14 @@ impl LinkControl {
         needs_interrupt
     }
 
-    /// Readable when the reading thread is to look up.
+    /// Returns a descriptor that is readable when the reading thread must check for orders.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.state.wake.as_fd()
     }
 
-    /// The reading thread has looked up.
+    /// Clears the wake descriptor once the reading thread has checked.
     pub(crate) fn has_looked_up(&self) {
-        // Nothing there to be read is as good.
+        // Nothing to read there is as good.
         let _ = rustix::io::read(&self.state.wake, &mut [0; 8]);
     }
 
@@ -462,7 +464,7 @@ impl LinkControl {
         // The counter cannot be full.
         let _ = rustix::io::write(&self.state.wake, &1u64.to_le_bytes());
         (self.state.signals.wake_reader)();
-        // Under the lock, so that a thread which has just found nothing to do is not missed.
+        // Under the lock, so that a thread that has just found nothing to do is not missed.
         let _visit = self.attachment();
         self.state.changed.notify_all();
     }

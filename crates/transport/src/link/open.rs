@@ -10,11 +10,10 @@ use crate::shm::worker::ShmWorker;
 use crate::stream::worker::StreamWorker;
 
 impl Pending {
-    /// Worker: opens the link, then tells the program that its session begins, or goes on with frame number
-    /// `sequence`.
+    /// Worker: opens the link, then tells the program that its session begins, or continues with frame number `sequence`.
     ///
     /// # Errors
-    /// The reason, which the program has got as well, if it is still there.
+    /// The reason, which the program has got as well, if it is still connected.
     pub fn open(self, build: &Build, ready: &Ready, sequence: u64) -> Result<Box<dyn WorkerLink>, AcceptError> {
         let failed = |source| AcceptError::System { doing: "answer the program", source };
         if let Err(error) = check_link(self.hello(), self.fds()) {
@@ -23,7 +22,7 @@ impl Pending {
         }
         let (socket, hello, fds) = self.into_parts();
         tune(&socket, hello.link_timeout).map_err(failed)?;
-        // The link is open before the program hears of it: its first frame finds a reader.
+        // The link is open before the program hears of it, so the program's first frame finds a reader.
         let link: Box<dyn WorkerLink> = if fds.is_empty() {
             Box::new(StreamWorker::new(socket, sequence)?)
         } else {

@@ -23,26 +23,26 @@ use crate::tls::handshake;
 use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::{HANDSHAKE_RECORD, SEALS_BYTES, Seals};
 
-/// Longest note that the server gives a program on its way, in bytes.
+/// Longest note that the server passes on with a program, in bytes.
 const MAX_SERVER_NOTE_BYTES: usize = 64 * 1024;
 
-/// Why a program's request came to nothing. The program has got the reason already, where it could be sent.
+/// Why a program's request failed. The program has got the reason already, where it could be sent.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The peer did not send its hello in time.
+    /// The peer sent no complete hello in time.
     #[error("no hello within {seconds} s")]
     Deadline {
-        /// The time it had.
+        /// The time limit, in seconds.
         seconds: u64,
     },
     /// The peer closed the connection before its hello was complete.
     #[error("the connection was closed before the hello was complete")]
     Closed,
-    /// The hello is damaged, or of another build.
+    /// The hello is damaged, or from another build.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The shared memory it sent is not what the protocol asks for.
+    /// The program's shared memory breaks the protocol.
     #[error("the program's shared memory is unusable: {what}")]
     SharedMemory {
         /// What is wrong with the memory that the program passed.
@@ -62,7 +62,7 @@ pub enum AcceptError {
     /// The TLS handshake failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// It speaks TLS where that is not spoken, or does not where it is.
+    /// The peer speaks TLS where the server does not, or the other way round.
     #[error("the peer speaks another protocol: {text}")]
     WrongProtocol {
         /// Text that the peer was sent.
@@ -78,7 +78,7 @@ pub struct Pending {
     fds: Vec<OwnedFd>,
 }
 
-/// What a server sends a worker.
+/// What a server sends to a worker.
 #[derive(Debug)]
 pub enum Delivery {
     /// A program or another connection of a session, with the server's note.
@@ -88,10 +88,10 @@ pub enum Delivery {
 }
 
 impl Pending {
-    /// Server: reads the hello of a program that has just connected. A program that gets it wrong gets the reason here.
+    /// Server: reads the hello of a program that has just connected. A program with a faulty hello gets the reason here.
     ///
     /// # Errors
-    /// Why there is nothing to hand over.
+    /// Why there is no program to hand over.
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
@@ -100,8 +100,7 @@ impl Pending {
         }
     }
 
-    /// Server: reads the hello of a program that has to speak TLS, with a certificate of the authority that `identity`
-    /// names.
+    /// Server: reads the hello of a program that must speak TLS, with a certificate of the authority that `identity` names.
     ///
     /// # Errors
     /// As [`Pending::accept`]; [`AcceptError::Tls`].
@@ -134,19 +133,19 @@ impl Pending {
         }
     }
 
-    /// What the program wants.
+    /// Returns the program's hello.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The connection, to look up the peer's credentials.
+    /// Returns the connection, to look up the peer's credentials.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The memory of the pinned arena, which never becomes shorter than it is found to be; none on stream links.
+    /// Returns the memory of the pinned arena, which never becomes shorter than found; none on stream links.
     #[must_use]
     pub fn pinned(&self) -> Option<BorrowedFd<'_>> {
         self.fds.get(1).map(AsFd::as_fd)
@@ -157,13 +156,12 @@ impl Pending {
         refuse(&self.socket, build, refused);
     }
 
-    /// Server: passes program and `note` (the server's own words, at most 64 KiB) to a worker, over a socket pair of
-    /// type `SOCK_SEQPACKET`. After success the program is the worker's: drop this value. After a failure another
-    /// worker may be tried. It never waits.
+    /// Server: passes program and `note` (the server's own text, at most 64 KiB) to a worker, over a socket pair of type
+    /// `SOCK_SEQPACKET`. After success the program is the worker's: drop this value. After a failure another worker may be tried.
+    /// It never waits.
     ///
     /// # Errors
-    /// What the system said; `EPIPE` when the worker is gone, [`io::ErrorKind::WouldBlock`] when it has not taken in what it
-    /// was sent before.
+    /// The system's error: `EPIPE` when the worker is gone, [`io::ErrorKind::WouldBlock`] when it has not read earlier packets.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
         if note.len() > MAX_SERVER_NOTE_BYTES {
             return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_SERVER_NOTE_BYTES }.into());
@@ -177,8 +175,8 @@ impl Pending {
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 
-    /// Worker: waits for a program, where the server has no words for it yet. None: the server closed its end, so there will be
-    /// no program any more.
+    /// Worker: waits for a program, where the server sends no text yet. Returns none once the server has closed its end, so that
+    /// no program will come.
     ///
     /// # Errors
     /// The server is of another build, or the system refused.
@@ -190,7 +188,8 @@ impl Pending {
         }
     }
 
-    /// Worker: waits for a program, or for a word of the server's, which comes without descriptors. None as above.
+    /// Worker: waits for a program, or for a line of text from the server, which comes without descriptors. Returns none as
+    /// [`Pending::receive`] does.
     ///
     /// # Errors
     /// As [`Pending::receive`].
@@ -216,7 +215,7 @@ impl Pending {
         Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
     }
 
-    /// Worker: tells the peer that it is served, and gives the connection.
+    /// Worker: tells the peer that it is served, and returns the connection.
     ///
     /// # Errors
     /// The peer is gone.
@@ -238,18 +237,18 @@ impl Pending {
         Ok(self.socket)
     }
 
-    /// Connection, hello, and what came with it.
+    /// Returns the connection, the hello, and the descriptors that came with it.
     pub(crate) fn into_parts(self) -> (Connection, Hello, Vec<OwnedFd>) {
         (self.socket, self.hello, self.fds)
     }
 
-    /// What came with the hello.
+    /// Returns the descriptors that came with the hello.
     pub(crate) fn fds(&self) -> &[OwnedFd] {
         &self.fds
     }
 }
 
-/// Tells when the program is gone.
+/// Waits for the program to go.
 #[derive(Debug)]
 pub struct Hangup {
     socket: Arc<Connection>,
@@ -260,13 +259,13 @@ impl Hangup {
         Self { socket }
     }
 
-    /// Returns once the program has closed its end, or its process has ended.
+    /// Waits until the program has closed its end, or its process has ended.
     pub fn wait(&self) {
         while !is_hung_up(self.socket.as_fd(), None) {}
     }
 }
 
-/// Whether the descriptors are what the requested link is made of.
+/// Checks that the descriptors are those of the requested link.
 pub(crate) fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
     let unusable = |what| AcceptError::SharedMemory { what };
     let has_pinned = pinned_length(hello).is_some();
@@ -288,7 +287,7 @@ pub(crate) fn refusal(error: &AcceptError) -> Refused {
     }
 }
 
-/// A program that is gone, or does not read, is not waited for.
+/// Sends a refusal. Does not wait for a program that is gone or does not read.
 fn refuse(socket: &Connection, build: &Build, refused: &Refused) {
     if let Ok(message) = refused.encode(build) {
         socket.send_at_once(&message);
@@ -298,7 +297,7 @@ fn refuse(socket: &Connection, build: &Build, refused: &Refused) {
 const TLS_ONLY: &str = "this address takes TLS only: use tls://HOST:PORT and --certs DIR";
 const PLAINTEXT_ONLY: &str = "this address does not speak TLS: use tcp://HOST:PORT, or a server that listens on tls://";
 
-/// Tells a program that speaks TLS where that is not spoken, or the other way round, in a plain answer.
+/// Refuses, in plain text, a program that speaks TLS where the server does not, or the other way round.
 fn refuse_protocol(socket: &OwnedFd, build: &Build, text: &'static str) -> AcceptError {
     if let Ok(message) = Refused::new(RefusalCode::NOT_ALLOWED, text).encode(build) {
         let sent = rustix::net::send(socket, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -309,7 +308,7 @@ fn refuse_protocol(socket: &OwnedFd, build: &Build, text: &'static str) -> Accep
     AcceptError::WrongProtocol { text }
 }
 
-/// Why a hello could not be read.
+/// Translates the error of reading a hello.
 fn unread(source: io::Error, timeout: Duration) -> AcceptError {
     match source.kind() {
         io::ErrorKind::TimedOut => AcceptError::Deadline { seconds: timeout.as_secs() },

@@ -1,4 +1,4 @@
-//! The program's end of a link, whatever carries it.
+//! The program's end of a link, of either kind.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::link::gate::QuiesceGate;
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::shm::staging::Staging;
 
-/// The program's end of a link, shared by all its threads: the whole of its parts.
+/// The program's end of a link, shared by all its threads.
 pub trait ProgramLink: CallLink + BatchLink + QuiesceLink + ReclaimLink {}
 
 impl<L: CallLink + BatchLink + QuiesceLink + ReclaimLink> ProgramLink for L {}
 
 /// Frames of calls, and their replies.
 pub trait CallLink: Send + Sync {
-    /// Queues one frame whose payload is `parts`, one after the other; waits only for room.
+    /// Queues one frame whose payload is the concatenation of `parts`. Waits only for room.
     ///
-    /// Frames are executed in the order in which these functions took them in.
+    /// Frames are executed in the order in which these functions accepted them.
     ///
     /// # Errors
     /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
 
-    /// As [`CallLink::enqueue`], for a frame that need not be executed at once, and that few of follow each other: it does not
-    /// wake a worker that sleeps. A later frame does, or the worker wakes by itself, after a tenth of a second at most.
+    /// Queues a frame like [`CallLink::enqueue`], without waking a worker that sleeps. For rare frames that may be executed
+    /// later. A later frame wakes the worker, or it wakes by itself, after a tenth of a second at most.
     ///
     /// # Errors
     /// As [`CallLink::enqueue`].
@@ -34,22 +34,22 @@ pub trait CallLink: Send + Sync {
         self.enqueue(opcode, context, parts)
     }
 
-    /// Frames queued so far that no thread waits for. Those that are counted are executed before any that is queued after the
-    /// count was read.
+    /// Returns the number of frames queued so far that no thread waits for. All of these are executed before any frame that is
+    /// queued after this read.
     fn enqueued(&self) -> u64;
 
-    /// Queues one frame and waits for its reply. What followed the reply's head replaces `reply`;
-    /// [`ReplyHead::split`] divides it into payload and device output.
+    /// Queues one frame and waits for its reply. The bytes behind the reply's head replace `reply`; [`ReplyHead::split`] divides
+    /// them into payload and device output.
     ///
     /// # Errors
     /// As [`CallLink::enqueue`].
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError>;
 
-    /// As [`CallLink::call`], for a reply with much data, which goes to `buffer` at once where it fits there exactly:
-    /// then `reply` gets what lies around it, and the second value is true.
+    /// Makes a call like [`CallLink::call`], for a reply with much data. Data that fits `buffer` exactly goes straight there.
+    /// Then `reply` gets the bytes around it, and the second value is true.
     ///
     /// # Errors
-    /// As [`CallLink::enqueue`]. The buffer's contents are undefined then.
+    /// As [`CallLink::enqueue`]. The buffer's contents are undefined after an error.
     fn call_into(
         &self,
         opcode: u16,
@@ -68,8 +68,8 @@ pub trait CallLink: Send + Sync {
         Ok((head, fits))
     }
 
-    /// Ends the link when nothing was heard of its worker for so long by a thread that waits; nothing on links that share
-    /// memory, whose peer is on the same machine. Without a limit, or with one of nothing, threads wait for ever.
+    /// Ends the link when a waiting thread hears nothing of the worker for `limit`. Does nothing on links that share memory,
+    /// whose peer is on the same machine. Without a limit, or with a zero limit, threads wait for ever.
     ///
     /// # Errors
     ///
@@ -79,23 +79,23 @@ pub trait CallLink: Send + Sync {
         Ok(())
     }
 
-    /// From now on threads that wait sleep at once.
+    /// Disables spinning.
     fn disable_spin(&self) {}
 
-    /// Whether threads have sent frames, and still live, besides one.
+    /// Returns whether several living threads have sent frames.
     fn is_multithreaded(&self) -> bool {
         false
     }
 
-    /// Has the system prepare what makes frames cheaper to queue. With several threads this takes it milliseconds; the caller need not
-    /// wait for it.
+    /// Asks the system to prepare a cheaper way to queue frames. With several threads this takes the system milliseconds; the
+    /// caller need not wait for it.
     fn enable_fast_path(&self) {}
 }
 
-/// Data in bulk: copies whose frames stay together, and ways beside the frames' own.
+/// Bulk data: copies whose frames stay together, and channels beside the frames.
 pub trait BatchLink: Send + Sync {
-    /// Begins a batch of work for a stream, and waits until no batch overlaps it; its number is for `in_batch`.
-    /// The caller has to end it.
+    /// Begins a batch of work for a stream, once no batch overlaps it. Returns its number, for `in_batch`. The caller must end
+    /// the batch.
     ///
     /// # Errors
     /// As [`CallLink::enqueue`].
@@ -109,24 +109,24 @@ pub trait BatchLink: Send + Sync {
         let _ = number;
     }
 
-    /// Memory that both sides see, for bulk copies; none on stream links.
+    /// Returns the memory that both sides share for bulk copies; none on stream links.
     fn staging(&self) -> Option<&Staging>;
 
-    /// Lets bulk go over as many as `most` connections beside the first, which are opened when there is bulk; nothing on
-    /// links that share memory.
+    /// Lets bulk use up to `most` connections beside the first. They are opened when there is bulk. Does nothing on links that
+    /// share memory.
     fn allow_bulk_connections(&self, most: usize) {
         let _ = most;
     }
 
-    /// How many such connections `bytes` of bulk, which are about to be sent or received, can use at a time: that many
-    /// threads do it faster than one. 0: there are none, or it is too little.
+    /// Returns how many bulk connections can carry `bytes` of upcoming bulk at a time: that many threads are faster than one.
+    /// Returns 0 without such connections, or for too few bytes.
     fn bulk_connections_for(&self, bytes: u64) -> usize {
         let _ = bytes;
         0
     }
 }
 
-/// Frames that stop, for a checkpoint or for good.
+/// Stops frames, for a checkpoint or for good.
 pub trait QuiesceLink: Send + Sync {
     /// Waits until a frame of the calling thread would be sent at once.
     ///
@@ -136,20 +136,19 @@ pub trait QuiesceLink: Send + Sync {
         Ok(())
     }
 
-    /// For the keeper of the program's job; none where a link cannot be held.
+    /// Returns the gate for the supervisor of the program's job; none where a link cannot be held.
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate> {
         None
     }
 
-    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link
-    /// is [`LinkError::Forked`]; the parent's end lives on.
+    /// In the child of a fork: closes the descriptors and touches nothing that is shared. Every later use of the link fails with
+    /// [`LinkError::Forked`]. The parent's end is unaffected.
     fn abandon(&self);
 }
 
-/// Memory that the worker wants back, and memory that it shares with the program.
+/// Memory that the worker reclaims, and memory that it shares with the program.
 pub trait ReclaimLink: Send + Sync {
-    /// Waits until the worker wants back what the program holds idle of devices; the number of that notice. For one thread,
-    /// which costs nothing while it waits.
+    /// Waits for the worker's next reclaim notice, and returns its number. For one thread only; waiting costs nothing.
     ///
     /// # Errors
     /// As [`CallLink::enqueue`].
@@ -157,8 +156,7 @@ pub trait ReclaimLink: Send + Sync {
         Err(LinkError::Closed)
     }
 
-    /// Makes the memory that the sides share for the pinned arena at least `length` bytes long; nothing on links that have
-    /// none.
+    /// Makes the shared memory of the pinned arena at least `length` bytes long. Does nothing on links that have none.
     ///
     /// # Errors
     ///

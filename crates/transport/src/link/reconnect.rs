@@ -1,8 +1,7 @@
-//! The program's way back: how a link that has let go of its worker is taken up by that worker, or by another one that
-//! was made to be like it.
+//! How a detached link reconnects to its worker, or to another worker that was made to be like it.
 //!
-//! The rule: what the program learned when its session began stays true. So the arenas are the agreed ones and no
-//! others, the kind of link is the same, and the memory is the very same memory.
+//! The rule: what the program learned when its session began stays true. So the arenas are the agreed ones and no others, the
+//! kind of link is the same, and the memory is the same.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -16,16 +15,16 @@ use crate::link::address::Address;
 use crate::link::error::ConnectError;
 use crate::link::greeting::{AcceptedConnection, greet};
 
-/// How long a worker may take to close its end of a connection that the program leaves.
+/// How long a worker may take to close its end of a connection that the program has closed.
 pub(crate) const LINK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a link says of itself when it comes back.
+/// What a link needs to reconnect.
 #[derive(Debug)]
 pub(crate) struct Reconnect {
     hello: Hello,
     build: Build,
     key: Mutex<SessionKey>,
-    /// Where the worker's server is.
+    /// The address of the worker's server.
     address: Mutex<Address>,
 }
 
@@ -41,12 +40,12 @@ impl Reconnect {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the pinned arena is.
+    /// Returns the base address of the pinned arena.
     pub(crate) fn pinned_base(&self) -> Option<u64> {
         self.hello.arenas.iter().find(|arena| arena.kind == ArenaKind::PINNED).map(|arena| arena.base)
     }
 
-    /// Asks for the session `key`, having sent `frames` frames. `fds` are those of the link's memory.
+    /// Asks for session `key`, having sent `frames` frames. `fds` are the descriptors of the link's memory.
     pub(crate) fn reconnect(
         &self,
         address: &Address,
@@ -67,7 +66,7 @@ impl Reconnect {
         Ok(consent)
     }
 
-    /// Connects another connection of the link, bulk connection `number`.
+    /// Opens a further connection of the link: bulk connection `number`.
     pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
         let claim = SessionClaim { role: ConnectionRole::BULK, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
@@ -76,7 +75,7 @@ impl Reconnect {
     }
 }
 
-/// Descriptors for a message.
+/// Borrows descriptors, for a message.
 pub(crate) fn borrowed<'a>(fds: impl IntoIterator<Item = &'a OwnedFd>) -> Vec<BorrowedFd<'a>> {
     fds.into_iter().map(AsFd::as_fd).collect()
 }

@@ -1,8 +1,8 @@
-//! Which thread of the program is which on the wire.
+//! Numbers for the program's threads on the wire.
 //!
-//! A thread takes the lowest free id at its first use of a link and keeps it until it ends; the id's number, from
-//! 1, is its `thread` in frames. Thread ids are a bitmap of atomics: a lock could be held by another thread during a fork,
-//! and the child's own thread ends with the same destructor as its parent's.
+//! A thread takes the lowest free id at its first use of a link and keeps it until it ends. The id's number, from 1, is its
+//! `thread` in frames. The ids are a bitmap of atomics: another thread could hold a lock during a fork, and the child's own
+//! thread ends with the same destructor as its parent's.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use crate::shm::layout::MAX_LINK_THREADS;
 #[derive(Debug)]
 pub(crate) struct ThreadIds {
     in_use: [AtomicU64; MAX_LINK_THREADS / 64],
-    /// Of calls that were left, and whose replies are still due.
+    /// Ids of abandoned calls whose replies are still due.
     abandoned: Mutex<Vec<u32>>,
 }
 
-/// An id of this thread.
+/// One id of this thread.
 struct ThreadId {
     ids: Weak<ThreadIds>,
     number: u32,
@@ -35,7 +35,7 @@ impl ThreadIds {
         Arc::new(Self { in_use: std::array::from_fn(|_| AtomicU64::new(0)), abandoned: Mutex::default() })
     }
 
-    /// This thread's number, for a frame without a reply.
+    /// Returns this thread's number, for a frame without a reply.
     pub(crate) fn number(self: &Arc<Self>) -> Result<u32, LinkError> {
         match self.with_own(|id| id.number) {
             Some(number) => number,
@@ -43,7 +43,7 @@ impl ThreadIds {
         }
     }
 
-    /// Whether more than one is taken.
+    /// Returns whether more than one id is taken.
     pub(crate) fn are_several(&self) -> bool {
         self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>() > 1
     }
@@ -59,10 +59,10 @@ impl ThreadIds {
         }
     }
 
-    /// Runs `call` with this thread's number, on which a reply will come in.
+    /// Runs `call` with this thread's number, at which a reply will arrive.
     ///
-    /// A thread that is already in a call has left that by `longjmp` out of a signal handler. It takes another id; the old one
-    /// stays taken until `is_over` says that its reply has come.
+    /// A thread that is already in a call has left that call by `longjmp` out of a signal handler. It takes another id. The old
+    /// one stays taken until `is_over` reports that its reply has come.
     pub(crate) fn call<R>(
         self: &Arc<Self>,
         is_over: impl Fn(u32) -> bool,
@@ -79,13 +79,13 @@ impl ThreadIds {
         let Some(number) = own_number else { return self.call_once(call) };
         let number = number??;
         let result = call(number);
-        // The id is there, since the lines above found it; only the thread's end takes it away. It is another one if the
-        // thread has called in a handler meanwhile.
+        // The id exists, since the lines above found it; only the thread's end takes it away. It differs if the thread has called
+        // in a handler meanwhile.
         let _ = self.with_own(|id| id.in_call &= id.number != number);
         result
     }
 
-    /// Keeps the id of a call that was left, and frees those that are over.
+    /// Keeps the id of an abandoned call, and frees ids whose replies have come.
     #[cold]
     fn leave(&self, number: u32, is_over: impl Fn(u32) -> bool) {
         let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl ThreadIds {
         self.in_use[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::Release);
     }
 
-    /// For a thread without id: takes one for this call alone.
+    /// Runs `call` for a thread without an id, with one that it takes for this call alone.
     fn call_once<R>(self: &Arc<Self>, call: impl FnOnce(u32) -> Result<R, LinkError>) -> Result<R, LinkError> {
         let mut id = self.take()?;
         id.in_call = true;
@@ -113,8 +113,8 @@ impl ThreadIds {
         result
     }
 
-    /// Finds this thread's id, or takes one. None if the thread is ending and its ids are gone already: libraries
-    /// free their GPU objects in destructors of thread-locals, which may run after the link's.
+    /// Finds this thread's id, or takes one. Returns none if the thread is ending and its ids are gone already: libraries free
+    /// their GPU objects in destructors of thread-locals, which may run after the link's.
     fn with_own<R>(self: &Arc<Self>, with: impl FnOnce(&mut ThreadId) -> R) -> Option<Result<R, LinkError>> {
         let with_own = |own_ids: &RefCell<Vec<ThreadId>>| {
             let mut own_ids = own_ids.borrow_mut();
@@ -153,7 +153,7 @@ impl ThreadIds {
 }
 
 impl Drop for ThreadId {
-    /// An id whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
+    /// Keeps an id taken whose reply is still due (the thread was canceled), so that no other thread gets the reply.
     fn drop(&mut self) {
         if let (false, Some(ids)) = (self.in_call, self.ids.upgrade()) {
             ids.free(self.number);

@@ -1,10 +1,10 @@
-//! A socket that a forked child can let go of without disturbing its parent's, that can be exchanged for another while
-//! threads use it, and whether its peer is there.
+//! The program's connection to its worker: a socket that can be exchanged for another while threads use it. A forked child can
+//! abandon it without disturbing its parent's.
 //!
-//! The descriptor's number stays the same from the start to the end: another socket is put under it, or, while there
-//! is none, an event descriptor that says nothing. So no thread can come to use a number that has become something
-//! else. Each exchange makes a new generation of the socket. A thread that finds the peer gone names the generation that
-//! it used, so that a late finding about an old socket does not condemn the new one.
+//! The descriptor's number stays the same from start to end. Another socket is put under it, or, while there is none, an event
+//! descriptor that never becomes readable. So no thread can come to use a number that has become something else. Each exchange
+//! makes a new generation of the socket. A thread that finds the peer gone names the generation that it used, so that a late
+//! finding about an old socket does not condemn the new one.
 
 #![expect(unsafe_code, reason = "closing and exchanging a descriptor behind its owner's back")]
 
@@ -20,15 +20,15 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::link::error::LinkError;
 
-/// The peer is there, as far as is known.
+/// The peer is connected, as far as is known.
 const PEER_CONNECTED: u32 = 0;
-/// The peer was let go of, and will be replaced.
+/// The link has detached from the peer, which will be replaced.
 const PEER_AWAY: u32 = 1;
 /// The peer has gone by itself, and may be replaced.
 const PEER_LOST: u32 = 2;
-/// The link is useless.
+/// The link is unusable.
 const PEER_GONE: u32 = 3;
-/// How many states there are. The bits above them count the exchanges.
+/// Number of states. The bits above them count the exchanges.
 const PEER_STATES: u32 = 4;
 
 /// The program's connection to its worker.
@@ -37,35 +37,35 @@ pub(crate) struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
     abandoned: AtomicBool,
     state: AtomicU32,
-    /// A peer that goes by itself is waited for.
+    /// While set, the link waits for a replacement of a peer that goes by itself.
     keeps: AtomicBool,
 }
 
-/// What lies under a descriptor's number while there is no socket. It is made before a socket is closed, so that a program
-/// which may open no more files is refused while it still has its socket.
+/// What lies under a descriptor's number while there is no socket. It is made before a socket is closed, so that a program that
+/// may open no more files is refused while it still has its socket.
 #[derive(Debug)]
 pub(crate) struct Placeholder(OwnedFd);
 
 impl Placeholder {
-    /// An event descriptor that says nothing.
+    /// Creates an event descriptor that never becomes readable.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC)?))
     }
 }
 
-/// Which of the sockets that have lain under the number one after the other a thread used, and its state at that time.
+/// Which of the sockets under the number a thread used, and the state at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SocketGeneration(u32);
 
 impl Descriptor {
-    /// Takes the connection over. It is moved above the standard descriptors, which a program may have closed and
-    /// would otherwise write to.
+    /// Takes the connection over. Moves it above the standard descriptors, which a program may have closed and would otherwise
+    /// write to.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let (abandoned, keeps) = (AtomicBool::new(false), AtomicBool::new(false));
         Ok(Self { fd: ManuallyDrop::new(above_standard(fd)?), abandoned, state: AtomicU32::new(PEER_CONNECTED), keeps })
     }
 
-    /// The connection, if it can still be used; while the peer is away, something that no byte comes from.
+    /// Returns the connection, if it is still usable. While the peer is away, no byte comes from it.
     pub(crate) fn get(&self) -> Result<BorrowedFd<'_>, LinkError> {
         if self.abandoned.load(Ordering::Relaxed) {
             return Err(LinkError::Forked);
@@ -76,18 +76,18 @@ impl Descriptor {
         Ok(self.fd.as_fd())
     }
 
-    /// The socket that is there now. A thread takes it before it uses the socket.
+    /// Returns the current generation. A thread takes it before it uses the socket.
     pub(crate) fn generation(&self) -> SocketGeneration {
         SocketGeneration(self.state.load(Ordering::Acquire))
     }
 
-    /// Remembers that the link is useless, so that later uses fail at once.
+    /// Marks the link as unusable, so that later uses fail at once.
     pub(crate) fn give_up(&self) {
         self.state.fetch_or(PEER_GONE, Ordering::Release);
     }
 
-    /// The peer of the socket of that generation is gone. An error means that this was the end of the link; otherwise
-    /// another peer will come, or has come.
+    /// Notes that the peer of that generation's socket is gone. An error means that the link has ended; otherwise another peer
+    /// will come, or has come.
     pub(crate) fn ended(&self, SocketGeneration(seen): SocketGeneration) -> Result<(), LinkError> {
         let state = if self.keeps.load(Ordering::Relaxed) { PEER_LOST } else { PEER_GONE };
         if seen % PEER_STATES == PEER_CONNECTED {
@@ -96,7 +96,7 @@ impl Descriptor {
         self.get().map(|_| ())
     }
 
-    /// Looks whether the peer is still there.
+    /// Checks that the peer is still connected.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         let generation = self.generation();
         let socket = self.get()?;
@@ -106,27 +106,27 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Whether there is a peer, as far as is known.
+    /// Returns whether there is a peer, as far as is known.
     pub(crate) fn is_connected(&self) -> bool {
         self.state.load(Ordering::Acquire) % PEER_STATES == PEER_CONNECTED
     }
 
-    /// Whether the peer has gone by itself and is waited for.
+    /// Returns whether the peer has gone by itself and the link waits for another.
     pub(crate) fn is_lost(&self) -> bool {
         self.state.load(Ordering::Acquire) % PEER_STATES == PEER_LOST
     }
 
-    /// From now on a peer that goes by itself is waited for.
+    /// Makes the link wait for a replacement of a peer that goes by itself.
     pub(crate) fn keep(&self) {
         self.keeps.store(true, Ordering::Relaxed);
     }
 
-    /// The peer's going is expected from here on. False if it is gone already.
+    /// Notes that the peer will go. Returns false if it is gone already.
     pub(crate) fn expect_end(&self) -> bool {
         self.exchange_state(PEER_CONNECTED, PEER_AWAY)
     }
 
-    /// Tells the peer that nothing more will come, and waits until it has closed its end too, or the time is up.
+    /// Tells the peer that nothing more will come, and waits at most `timeout` until it has closed its end too.
     pub(crate) fn part(&self, timeout: Duration) {
         let Ok(socket) = self.get() else { return };
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
@@ -135,15 +135,15 @@ impl Descriptor {
         }
     }
 
-    /// Closes the socket whose end was expected, or came by itself. The connection ends though another process has a copy of
-    /// the descriptor: a child that was made without `fork` keeps one.
+    /// Closes a socket whose end was expected or came by itself. The connection ends even if another process has a copy of the
+    /// descriptor: a child that was made without `fork` keeps one.
     pub(crate) fn close(&self, placeholder: &Placeholder) -> io::Result<()> {
-        // One that has ended already cannot be shut down.
+        // A socket that has ended already cannot be shut down.
         let _ = shutdown(&*self.fd, Shutdown::Both);
         self.put_under(&placeholder.0)
     }
 
-    /// Puts another socket in the place of the one that was closed. False if the link does not wait for one.
+    /// Puts another socket in the place of the closed one. Returns false if the link does not wait for one.
     pub(crate) fn replace(&self, socket: &OwnedFd) -> io::Result<bool> {
         let old_state = self.state.load(Ordering::Acquire);
         if !matches!(old_state % PEER_STATES, PEER_AWAY | PEER_LOST) {
@@ -159,7 +159,7 @@ impl Descriptor {
         self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
-    /// Makes our number another name of `other`.
+    /// Makes this descriptor's number another name of `other`.
     fn put_under(&self, other: &OwnedFd) -> io::Result<()> {
         // SAFETY: the number is this value's own and stays open; the second owner is never dropped.
         let mut number = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
@@ -169,8 +169,8 @@ impl Descriptor {
     /// In a forked child: closes the child's copy, so that the peer sees the parent's end alone.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::Relaxed) {
-            // SAFETY: a forked child has one thread, so no other thread uses the descriptor; after this `get` gives it to
-            // no caller, and `drop` leaves it alone.
+            // SAFETY: a forked child has one thread, so no other thread uses the descriptor. From here on `get` returns it to no
+            // caller, and `drop` leaves it alone.
             unsafe { rustix::io::close(self.fd.as_raw_fd()) };
         }
     }
@@ -190,7 +190,7 @@ pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(fcntl_dupfd_cloexec(&fd, 3)?) }
 }
 
-/// Waits until the peer has closed its end, at most for `timeout`.
+/// Waits at most `timeout` until the peer has closed its end. Returns whether it has.
 pub(crate) fn is_hung_up(fd: BorrowedFd<'_>, timeout: Option<&Timespec>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
     // An interrupted or failed poll says nothing about the peer.

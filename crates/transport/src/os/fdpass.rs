@@ -1,7 +1,7 @@
-//! Descriptors that travel beside bytes over a unix socket (`SCM_RIGHTS`).
+//! Descriptors passed with bytes over a unix socket (`SCM_RIGHTS`).
 //!
-//! A receiver says how many it takes. The kernel closes what is beyond that, and the message is refused, so a peer
-//! cannot fill this process's table of descriptors.
+//! A receiver sets how many descriptors it takes. The kernel closes any beyond that, and the message is refused, so a peer cannot
+//! fill this process's table of descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,13 +16,13 @@ use rustix::net::{
 /// Most descriptors of one message.
 pub(crate) const MAX_FDS: usize = 4;
 
-/// Sends `parts` with `fds`; returns how many bytes went. On a packet socket that is all or nothing.
+/// Sends `parts` with `fds`, and returns how many bytes were sent. A packet socket sends all or nothing.
 pub(crate) fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(socket, parts, fds, SendFlags::empty())
 }
 
-/// Sends `parts` with `fds` without waiting: [`io::ErrorKind::WouldBlock`] where there is no room, or too many descriptors
-/// of this user are on their way.
+/// Sends `parts` with `fds` without waiting. [`io::ErrorKind::WouldBlock`]: there is no room, or too many descriptors of this
+/// user are in flight.
 pub(crate) fn send_at_once(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(socket, parts, fds, SendFlags::DONTWAIT)
 }
@@ -35,7 +35,7 @@ fn send_with(
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    // The space is rounded up, so that it alone would not hold the limit.
+    // The space is rounded up, so it alone would not enforce the limit.
     if fds.len() > MAX_FDS || (!fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds))) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -48,7 +48,7 @@ fn send_with(
     }
 }
 
-/// Receives bytes and the descriptors that came with them; 0 bytes are the end of the connection.
+/// Receives bytes and the descriptors that came with them. 0 bytes are the end of the connection.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Bytes over a connected socket: all of them, without signals, and where wanted by a deadline.
+//! Bytes over a connected socket: whole transfers, without signals, and by a deadline where one is given.
 
 #![expect(unsafe_code, reason = "received bytes fill memory without its being zeroed first")]
 
@@ -10,18 +10,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 
-/// Seconds without a sign of life before TCP probes the peer, and between two probes; less where the limit is shorter.
+/// Seconds without a sign of life before TCP probes the peer, and between two probes; less where the link's limit is shorter.
 const KEEPALIVE_IDLE_SECONDS: u32 = 10;
 const KEEPALIVE_INTERVAL: u32 = 5;
-/// Probes before the peer counts as gone: the most that Linux takes.
+/// Probes before the peer counts as gone: the most that Linux accepts.
 const MAX_KEEPALIVE_PROBES: u32 = 127;
 /// Milliseconds that sent bytes may stay unacknowledged on a link without a limit: 24 days. By itself Linux gives up after
 /// about 15 minutes.
 const NO_USER_TIMEOUT_MS: u32 = i32::MAX.unsigned_abs();
-/// Wished size of a unix socket's buffers; the system may give less.
+/// Requested size of a unix socket's buffers; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// Time until which something has to happen.
+/// A point in time by which something has to happen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Instant);
 
@@ -30,7 +30,7 @@ impl Deadline {
         Self(Instant::now() + timeout)
     }
 
-    /// What is left of it, at least a millisecond, so that a last look is always taken.
+    /// Returns the time left, at least a millisecond, so that a last check is always made.
     pub(crate) fn remaining(self) -> Duration {
         self.0.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
@@ -40,18 +40,18 @@ impl Deadline {
     }
 }
 
-/// Prepares a connection for frames: no waiting for more data, calls block, and a peer that has been silent for
-/// `link_timeout` seconds counts as gone; 0: never.
+/// Prepares a connection for frames: calls block, and small packets are not delayed. A peer that has been silent for
+/// `link_timeout` seconds counts as gone; 0 is never.
 pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
     let fd = fd.as_fd();
     rustix::io::ioctl_fionbio(fd, false)?;
     if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::UNIX {
-        // Larger buffers are faster and no more than that.
+        // Larger buffers are faster, but not required.
         let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
         return Ok(());
     }
     if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::VSOCK {
-        // Nothing is held back there, and the system knows when the other machine is gone.
+        // Vsock delays nothing, and the system knows when the other machine is gone.
         return Ok(());
     }
     sockopt::set_tcp_nodelay(fd, true)?;
@@ -67,7 +67,8 @@ pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Seconds until the first probe, seconds between probes, and how many: together `limit` seconds, or up to one interval more.
+/// Returns the seconds until the first probe, the seconds between probes, and their number. Together they last `limit` seconds,
+/// or up to one interval more.
 fn probing(limit: u32) -> (u32, u32, u32) {
     let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE_SECONDS);
     let left = limit.saturating_sub(idle).max(1);
@@ -78,13 +79,13 @@ fn probing(limit: u32) -> (u32, u32, u32) {
     (idle, interval, left.div_ceil(interval).min(MAX_KEEPALIVE_PROBES))
 }
 
-/// Sends all parts, one after the other, in as few system calls as there can be.
+/// Sends all parts, one after the other, in as few system calls as possible.
 pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
     send_while(fd, parts, &mut || false)
 }
 
-/// Sends all parts over a socket with a time limit for sending: each time that passes without space for a byte, `is_alive`
-/// says whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
+/// Sends all parts over a socket with a time limit for sending. Each time that passes without space for a byte, `is_alive`
+/// decides whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
 pub(crate) fn send_while(
     fd: BorrowedFd<'_>,
     parts: &mut [IoSlice<'_>],
@@ -103,13 +104,13 @@ pub(crate) fn send_while(
     Ok(())
 }
 
-/// Whether a few bytes can be sent without waiting.
+/// Returns whether a few bytes can be sent without waiting.
 pub(crate) fn is_writable(fd: impl AsFd) -> bool {
     let mut poll_fds = [PollFd::new(&fd, PollFlags::OUT)];
     poll(&mut poll_fds, Some(&Timespec::default())) == Ok(1) && poll_fds[0].revents() == PollFlags::OUT
 }
 
-/// Receives exactly these bytes before the deadline. An end before the last byte is [`io::ErrorKind::UnexpectedEof`].
+/// Receives exactly these bytes before the deadline. An earlier end is [`io::ErrorKind::UnexpectedEof`].
 pub(crate) fn receive_by(fd: BorrowedFd<'_>, bytes: &mut [u8], deadline: Deadline) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -124,7 +125,7 @@ pub(crate) fn receive_by(fd: BorrowedFd<'_>, bytes: &mut [u8], deadline: Deadlin
     Ok(())
 }
 
-/// Waits until something (or an end) can be received. [`io::ErrorKind::TimedOut`] after the deadline.
+/// Waits until bytes (or the end) can be received. [`io::ErrorKind::TimedOut`] after the deadline.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Result<()> {
     loop {
         let left = Timespec::try_from(deadline.remaining()).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -137,8 +138,8 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Resul
     }
 }
 
-/// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the
-/// connection, or did not answer TCP's questions, has ended it as well.
+/// Receives up to `most` bytes behind the end of `bytes`; 0 is the end of the stream. A peer that reset the connection, or did
+/// not answer TCP's probes, has ended it as well.
 pub(crate) fn receive_some(
     socket: BorrowedFd<'_>,
     bytes: &mut Vec<u8>,

@@ -47,10 +47,10 @@ pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens on a port for peers that reach this machine as `cid`; port 0 is one that the system chooses.
+/// Listens on a port for peers that reach this machine as `cid`. With port 0, the system chooses one.
 ///
 /// # Errors
-/// What the system says: most machines have no such sockets.
+/// The system's error: most machines have no such sockets.
 pub fn bind_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     let socket = socket()?;
     bind(&socket, &socket_address(cid, if port == 0 { VMADDR_ANY } else { port }))?;
@@ -58,13 +58,13 @@ pub fn bind_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The machine number at the other end of a connection, and the port there.
+/// Returns the machine number and the port at the other end of a connection.
 #[must_use]
 pub fn vsock_peer(socket: impl AsFd) -> Option<(u32, u32)> {
     getpeername(socket).ok().flatten().and_then(|address| read(&address))
 }
 
-/// The port that a socket listens on.
+/// Returns the port that a socket listens on.
 #[must_use]
 pub fn vsock_port(socket: impl AsFd) -> Option<u32> {
     getsockname(socket).ok().and_then(|address| read(&address)).map(|(_, port)| port)

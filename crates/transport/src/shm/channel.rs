@@ -1,4 +1,4 @@
-//! The shared memory of a link ([`crate::shm::layout`]): how it is made, and what the worker checks before it maps it.
+//! The shared memory of a link ([`crate::shm::layout`]): how it is made, and the worker's checks before it maps it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,16 +21,16 @@ const REPLY_WAITING: u32 = 0;
 /// State of a slot: the reply is there.
 const REPLY_ARRIVED: u32 = 1;
 
-/// What no side may change after the other's check, or reading could fault.
+/// Seals against a change of length after the check, which could make reads fault.
 const CHANNEL_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Where the reply for a thread is put; threads count from 1.
+/// Returns the offset of a thread's reply slot. Threads count from 1.
 pub(crate) fn reply_slot(thread: u32) -> Option<usize> {
     let index = (thread as usize).checked_sub(1).filter(|index| *index < MAX_LINK_THREADS)?;
     Some(REPLY_SLOTS_OFFSET + index * REPLY_SLOT_BYTES)
 }
 
-/// The slot of a reply as the sides see it that tell each other of it.
+/// The words of a reply slot, by which both sides signal each other.
 #[derive(Debug)]
 pub(crate) struct ReplyWords<'a> {
     shared: &'a SharedMapping,
@@ -42,7 +42,7 @@ impl<'a> ReplyWords<'a> {
         Self { shared, offset }
     }
 
-    /// Program, before it asks. Seen by the worker before the request is, since publishing that is a release.
+    /// Program: clears the state before a request. The worker sees that before the request, since publishing that is a release.
     pub(crate) fn clear(&self) {
         self.state().store(REPLY_WAITING, Ordering::Relaxed);
     }
@@ -86,15 +86,15 @@ impl ReplyCell for ReplyWords<'_> {
     }
 }
 
-/// The seals of memory that grows: the worker looks at its length before it uses more of it.
+/// The seals of memory that grows: the worker checks its length before it uses more of it.
 const GROWING_SEALS: SealFlags = SealFlags::SHRINK;
 
-/// Memory of `length` bytes, of which none is used yet, and whose length is fixed.
+/// Creates memory of `length` bytes whose length is fixed. It has no pages yet.
 pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
     sealed(name, length, CHANNEL_SEALS)
 }
 
-/// Memory of `length` bytes that may become longer.
+/// Creates memory of `length` bytes that may become longer.
 pub(crate) fn create_growing(name: &str, length: u64) -> io::Result<OwnedFd> {
     sealed(name, length, GROWING_SEALS)
 }
@@ -106,7 +106,7 @@ fn sealed(name: &str, length: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether a peer's descriptor is memory of just this length that cannot change it.
+/// Checks that a peer's descriptor is memory of exactly this length that cannot change.
 pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
     check_seals(&fd, CHANNEL_SEALS)?;
     let actual = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
@@ -116,7 +116,7 @@ pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Worker: whether the descriptor is memory that never becomes shorter.
+/// Worker: checks that the descriptor is memory that never becomes shorter.
 pub(crate) fn check_growing(fd: impl AsFd) -> Result<(), &'static str> {
     check_seals(fd, GROWING_SEALS)
 }
@@ -126,11 +126,11 @@ fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
     if actual.contains(seals) { Ok(()) } else { Err("its length is not sealed") }
 }
 
-/// The shared memory as a ring.
+/// The shared memory, as the ring uses it.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
     shared: Arc<SharedMapping>,
-    /// This process takes part in barriers of the worker's.
+    /// Whether this process takes part in the worker's barriers.
     is_registered: AtomicBool,
 }
 
@@ -139,23 +139,23 @@ impl RingMemory {
         Self { shared, is_registered: AtomicBool::new(false) }
     }
 
-    /// Program: whether its threads take part in barriers from now on.
+    /// Program: sets whether its threads take part in barriers.
     pub(crate) fn set_registered(&self, is_registered: bool) {
         self.is_registered.store(is_registered, Ordering::Release);
     }
 
-    /// Worker, before it reads: says whether it runs barriers.
+    /// Worker: announces whether it runs barriers, before it reads.
     pub(crate) fn announce_barriers(&self) {
         self.shared.word(WORKER_BARRIERS_OFFSET).store(barrier::everywhere().into(), Ordering::Release);
     }
 
-    /// Program: the worker runs a barrier on this process's processors before it sleeps.
+    /// Program: returns whether the worker runs a barrier on this process's processors before it sleeps.
     fn has_barriers(&self) -> bool {
         self.is_registered.load(Ordering::Relaxed)
             && self.shared.word(WORKER_BARRIERS_OFFSET).load(Ordering::Relaxed) == 1
     }
 
-    /// Wakes the worker's thread that sleeps here, whether or not it says that it does.
+    /// Wakes the worker's thread that may sleep here, whether or not its flag is set.
     pub(crate) fn wake_all(&self) {
         self.flag(RingSide::Consumer).store(0, Ordering::Release);
         wait::wake(self.flag(RingSide::Consumer));
@@ -197,7 +197,7 @@ impl Memory for RingMemory {
         self.flag(side).store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if asleep && side == RingSide::Consumer {
-            // Where the kernel refuses it, the shared word says so, and the program fences.
+            // Where the kernel refuses barriers, the shared word says so, and the program fences.
             barrier::everywhere();
         }
     }

@@ -1,4 +1,4 @@
-//! Where everything lies in the shared memory of a link.
+//! The layout of a link's shared memory.
 //!
 //! | offset                | bytes             | what                                                          |
 //! |-----------------------|------------------:|---------------------------------------------------------------|
@@ -12,7 +12,7 @@
 //! | [`BUSY_WORDS_OFFSET`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLY_SLOTS_OFFSET`]           | 1024 x [`REPLY_SLOT_BYTES`]  | a slot for each thread of the program; see below              |
 //!
-//! A program keeps a slot closed until its thread makes a call: `mlockall` fills what is open.
+//! A program keeps a slot inaccessible until its thread makes a call: `mlockall` fills accessible pages.
 //!
 //! A reply slot holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
 //! The sleeper word ([`REPLY_SLEEPER_OFFSET`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
@@ -35,61 +35,60 @@ pub(crate) const WORD_STRIDE_BYTES: usize = 4 * CACHE_LINE_BYTES;
 pub(crate) const TAIL_OFFSET: usize = 0;
 /// Offset of the worker's counter: bytes read from the ring so far.
 pub(crate) const HEAD_OFFSET: usize = WORD_STRIDE_BYTES;
-/// Where the worker sleeps.
+/// Offset of the word on which the worker sleeps.
 pub(crate) const WORKER_ASLEEP_OFFSET: usize = 2 * WORD_STRIDE_BYTES;
-/// Whether the worker runs barriers.
+/// Offset of the word that tells whether the worker runs barriers.
 pub(crate) const WORKER_BARRIERS_OFFSET: usize = WORKER_ASLEEP_OFFSET + 4;
-/// Where the program sleeps.
+/// Offset of the word on which the program sleeps.
 pub(crate) const PROGRAM_ASLEEP_OFFSET: usize = 3 * WORD_STRIDE_BYTES;
-/// Where the program's thread sleeps that gives back what lies idle.
+/// Offset of the word on which the program's thread sleeps that answers reclaim notices.
 pub(crate) const RECLAIM_REQUESTS_OFFSET: usize = 4 * WORD_STRIDE_BYTES;
 /// Offset of the ring of frames.
 pub(crate) const RING_OFFSET: usize = PAGE_BYTES;
 /// Bytes of the ring.
 pub(crate) const RING_BYTES: usize = 4 << 20;
-/// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
+/// Bytes of the ring that a program uses while it is at most a thousand launches ahead of its worker.
 pub(crate) const RING_WINDOW_BYTES: usize = 128 << 10;
-/// The words of the staging pieces.
+/// Offset of the busy words of the staging pieces.
 pub(crate) const BUSY_WORDS_OFFSET: usize = RING_OFFSET + RING_BYTES;
-/// Distance of those words.
+/// Distance between busy words.
 pub(crate) const BUSY_STRIDE_BYTES: usize = CACHE_LINE_BYTES;
-/// The slots for replies.
+/// Offset of the reply slots.
 pub(crate) const REPLY_SLOTS_OFFSET: usize = BUSY_WORDS_OFFSET + PAGE_BYTES;
-/// How many there are: threads of the program that may use the link at once.
+/// Number of reply slots: threads of the program that may use the link at once.
 pub(crate) const MAX_LINK_THREADS: usize = 1024;
-/// The word within a slot that tells whether the thread sleeps.
+/// Offset within a slot of the word that tells whether the thread sleeps.
 pub(crate) const REPLY_SLEEPER_OFFSET: usize = 4;
-/// The frame within a slot.
+/// Offset of the frame within a slot.
 pub(crate) const REPLY_FRAME_OFFSET: usize = 8;
 /// Bytes of a slot.
 pub(crate) const REPLY_SLOT_BYTES: usize = (REPLY_FRAME_OFFSET + MAX_REPLY_BYTES).next_multiple_of(PAGE_BYTES);
-/// Bytes of it all.
+/// Bytes of the whole channel.
 pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_LINK_THREADS * REPLY_SLOT_BYTES;
 
-/// Bytes of a piece.
+/// Bytes of a staging piece.
 pub const STAGING_PIECE_BYTES: usize = 4 << 20;
 /// Number of staging pieces of a link.
 pub const STAGING_PIECES: usize = 16;
 
-/// Where the zero-copy area begins: behind all pieces.
+/// Offset of the zero-copy area, behind all pieces.
 pub(crate) const ZERO_COPY_OFFSET: usize = STAGING_PIECES * STAGING_PIECE_BYTES;
-/// Bytes of the zero-copy area. It takes no memory but for what lies on it.
+/// Bytes of the zero-copy area. It takes no memory beyond its contents.
 pub(crate) const ZERO_COPY_BYTES: usize = 64 << 30;
 /// Bytes of all pieces and the zero-copy area.
 pub(crate) const STAGING_BYTES: usize = ZERO_COPY_OFFSET + ZERO_COPY_BYTES;
 
-/// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
-/// puts its own, which a restored worker has to find again (`worker/src/os/layout.rs`).
+/// Requested address of the channel, far from where the system would put it. The free addresses there decide where a driver puts
+/// its mappings, which a restored worker has to find again (`worker/src/os/layout.rs`).
 pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
-/// Where the staging pieces and the zero-copy area are asked for, behind the channel, and the buffers of a stream link,
-/// behind these.
+/// Requested address of the staging pieces and the zero-copy area, behind the channel.
 pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
-/// Address at which the buffers of a stream link are asked for.
+/// Requested address of a stream link's buffers, behind the pieces.
 pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);
 
 const _: () =
     assert!(CHANNEL_ADDRESS + CHANNEL_BYTES <= PIECES_ADDRESS && PIECES_ADDRESS + STAGING_BYTES <= BULK_ADDRESS);
 
-/// Bytes that the pinned memory has at first. More is made as the program pins it: CRIU looks at every page of a memory
-/// file, holes too, and `mlockall` fills all of them.
+/// Initial bytes of the pinned memory. It grows as the program pins memory: CRIU reads every page of a memory file, holes too,
+/// and `mlockall` fills all of them.
 pub(crate) const INITIAL_PINNED_BYTES: u64 = 16 << 20;

@@ -1,9 +1,9 @@
-//! Whether a descriptor is still the memory that is mapped at an address.
+//! Checks that a descriptor still is the memory that is mapped at an address.
 //!
-//! A program may close every descriptor it does not know and open files of its own under the numbers. Before memory is
-//! passed on by its descriptor, this module therefore asks the system what is behind both. The rule: device and
-//! inode of the descriptor are those of the mapping, as they are now. (A restored program has other inodes than the
-//! one that was dumped, so they are never remembered.)
+//! A program may close every descriptor it does not know and open files of its own under the numbers. So before this module
+//! passes memory on by its descriptor, it asks the system what is behind both. The rule: device and inode of the descriptor are
+//! those of the mapping, as they are now. (They are never remembered, since a restored program has other inodes than the one that
+//! was dumped.)
 
 use std::fs;
 use std::io;
@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{fstat, major, minor};
 
-/// Memory that a link shares with its worker, kept open so that another worker can have it.
+/// Memory that a link shares with its worker, kept open so that another worker can get it.
 #[derive(Debug)]
 pub(crate) struct MappedFd {
     fd: OwnedFd,
-    /// What it is, for messages.
+    /// What the memory is, for messages.
     name: &'static str,
-    /// Where it is mapped in this process.
+    /// Its address in this process.
     address: u64,
 }
 
@@ -26,11 +26,11 @@ impl MappedFd {
         Self { fd, name, address }
     }
 
-    /// The descriptor, if it is still what it was.
+    /// Returns the descriptor, if it still is the mapped memory.
     ///
     /// # Errors
     ///
-    /// Says that it was closed.
+    /// The descriptor was closed or replaced, or the system refused.
     pub(crate) fn get(&self) -> io::Result<&OwnedFd> {
         if is_mapped_from(&self.fd, self.address)? {
             return Ok(&self.fd);
@@ -42,16 +42,16 @@ impl MappedFd {
     }
 }
 
-/// Whether `fd` is the file that is mapped at `address`.
+/// Returns whether `fd` is the file that is mapped at `address`.
 fn is_mapped_from(fd: impl AsFd, address: u64) -> io::Result<bool> {
-    // A number that was closed, and not used again, is no error of the system's.
+    // A number that was closed, and not used again, is not an error here.
     let Ok(stat) = fstat(fd) else { return Ok(false) };
     let device = format!("{:02x}:{:02x}", major(stat.st_dev), minor(stat.st_dev));
     let maps = fs::read_to_string("/proc/self/maps")?;
     Ok(maps.lines().any(|line| mapping(line, address) == Some((&device, stat.st_ino))))
 }
 
-/// Device and inode of a line of `/proc/self/maps`, if its range holds `address`.
+/// Returns device and inode of a line of `/proc/self/maps`, if its range contains `address`.
 fn mapping(line: &str, address: u64) -> Option<(&str, u64)> {
     let mut columns = line.split_ascii_whitespace();
     let (start, end) = columns.next()?.split_once('-')?;

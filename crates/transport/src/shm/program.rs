@@ -1,4 +1,4 @@
-//! The program's end: threads write frames under one short lock, and each waits for its reply in a slot of its own.
+//! The program's end: threads write frames under one short lock, and each waits for its reply in its own slot.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -35,10 +35,10 @@ use crate::sync::biased_lock::{BiasedLock, BiasedLockGuard};
 use crate::sync::wait::Spin;
 use crate::sync::{barrier, wait};
 
-/// What a worker cannot do unless it is damaged.
+/// Errors of a worker that is damaged.
 const HEAD_MOVED: LinkError = LinkError::Protocol { what: "the ring's read counter has an impossible value" };
 const WRONG_REPLY: LinkError = LinkError::Protocol { what: "a reply is for another thread or request" };
-/// Between two looks of a thread whose frame finds no room in a ring that no worker reads.
+/// How often a thread retries whose frame finds no room in a ring that no worker reads.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The program's end of a shared-memory link.
@@ -46,9 +46,10 @@ pub(crate) struct ShmProgram {
     shared: Arc<SharedMapping>,
     ring: RingMemory,
     queue: BiasedLock<FrameQueue>,
-    /// As [`CallLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
+    /// The count of [`CallLink::enqueued`]; written under the lock of `queue`, by plain instructions.
     enqueued: AtomicU64,
-    /// The limit was moved, or the worker is back or gone for good. Who waits for that looks at the queue under the lock.
+    /// Notified when the limit has moved, or the worker is back or gone for good. Waiting threads then check the queue under its
+    /// lock.
     opened: Condvar,
     waiting: Mutex<()>,
     notify_fd: NotifyFd,
@@ -58,19 +59,20 @@ pub(crate) struct ShmProgram {
     spin: Spin,
     space_spin: Spin,
     reconnect: Reconnect,
-    /// Channel and, if the sides share one, pinned memory.
+    /// The channel and, if the sides share one, the pinned memory.
     memory: Vec<MappedFd>,
-    /// Bytes that the latter has.
+    /// Bytes of the pinned memory.
     pinned_length: Mutex<u64>,
     /// Whether [`CallLink::enable_fast_path`] was called.
     is_fast_path: AtomicBool,
-    /// What stood in the word of reclaim notices when it was looked at last.
+    /// The word of reclaim notices as last read.
     notices_heard: AtomicU32,
-    /// How many slots for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
+    /// Number of accessible reply slots, which are the first ones. The others are inaccessible, since `mlockall` fills accessible
+    /// pages.
     open_reply_slots: AtomicU32,
 }
 
-/// The producer's side of the ring, the number of the next frame, and where frames stop.
+/// The producer's side of the ring, the number of the next frame, and the gate.
 #[derive(Default)]
 struct FrameQueue {
     producer: Producer,
@@ -79,7 +81,7 @@ struct FrameQueue {
 }
 
 impl ShmProgram {
-    /// Maps the channel and the staging pieces. From now on both stay out of forked children.
+    /// Maps the channel and the staging pieces, and keeps both out of forked children.
     pub(crate) fn new(
         socket: OwnedFd,
         channel: OwnedFd,
@@ -128,12 +130,12 @@ impl ShmProgram {
         })
     }
 
-    /// The queue, for a thread that sends nothing.
+    /// Locks the queue, for a thread that sends nothing.
     fn lock(&self) -> BiasedLockGuard<'_, FrameQueue> {
         self.queue.take(0)
     }
 
-    /// The queue, once this frame may go into it.
+    /// Locks the queue once this frame may go into it.
     #[inline]
     fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, FrameQueue>, LinkError> {
         let queue = self.queue.take(head.thread);
@@ -167,17 +169,17 @@ impl ShmProgram {
         }
     }
 
-    /// Makes all who wait for admission look again.
+    /// Makes all threads that wait for admission check again.
     fn look_again(&self) {
         // A thread that has just found the gate closed is waiting by now.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.opened.notify_all();
     }
 
-    /// Passes the outcome of what a thread does with the link on. If that has found the link useless, waiting threads look up, for
-    /// another worker or for the end of a hold too. Not by a thread that has the queue: who waits for admission asks for it.
+    /// Passes on the outcome of a thread's use of the link. If that found the link closed, wakes waiting threads, also those that
+    /// wait for another worker or the end of a hold. Not for a thread that holds the queue, since woken threads lock it.
     fn telling<T>(&self, outcome: Result<T, LinkError>) -> Result<T, LinkError> {
-        // In a forked child there is no thread to tell, and locks may be taken for ever.
+        // A forked child has no other thread to tell, and locks may be held for ever.
         if outcome.is_err() && matches!(self.socket.get(), Err(LinkError::Closed)) {
             self.tell_all();
         }
@@ -189,12 +191,12 @@ impl ShmProgram {
         self.staging.give_up();
         self.look_again();
         let reclaim_notices = self.shared.word(RECLAIM_REQUESTS_OFFSET);
-        // Who is about to sleep on it does not.
+        // A thread that is about to sleep on the word then does not.
         reclaim_notices.fetch_add(1, Ordering::Release);
         wait::wake(reclaim_notices);
     }
 
-    /// Puts a frame into the ring; returns its number. Unless `is_lazy`, wakes a worker that sleeps.
+    /// Puts a frame into the ring and returns its number. Unless `is_lazy`, wakes a worker that sleeps.
     #[inline]
     fn put(&self, mut head: FrameHead, parts: &[&[u8]], is_lazy: bool) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
@@ -240,7 +242,7 @@ impl ShmProgram {
         }))
     }
 
-    /// False if the worker was lost meanwhile, and may be replaced.
+    /// Waits for room in the ring. Returns false if the worker was lost meanwhile, and may be replaced.
     #[cold]
     fn wait_for_space(&self, producer: &mut Producer, length: u64) -> Result<bool, LinkError> {
         loop {
@@ -264,7 +266,7 @@ impl ShmProgram {
         HEAD_MOVED
     }
 
-    /// The slot for replies to a thread, which may be touched from now on.
+    /// Returns a thread's reply slot, and makes it accessible.
     fn open_slot(&self, thread: u32) -> Result<usize, LinkError> {
         let slot = reply_slot(thread).ok_or(WRONG_REPLY)?;
         if self.open_reply_slots.load(Ordering::Acquire) < thread {
@@ -273,7 +275,8 @@ impl ShmProgram {
         Ok(slot)
     }
 
-    /// Threads have the lowest numbers that are free, so the slots before this one are in use as well.
+    /// Makes the slots up to this thread's accessible. Threads have the lowest free numbers, so those before it are in use as
+    /// well.
     #[cold]
     fn open_slots_up_to(&self, thread: u32) -> Result<(), LinkError> {
         let opened = self.shared.set_access(REPLY_SLOTS_OFFSET, thread as usize * REPLY_SLOT_BYTES, true);
@@ -282,7 +285,7 @@ impl ShmProgram {
         Ok(())
     }
 
-    /// Waits until the reply lies in `slot`.
+    /// Waits until the reply is in `slot`.
     fn wait_for_reply(&self, slot: usize) -> Result<(), LinkError> {
         let cell = ReplyWords::new(&self.shared, slot);
         let arrived = || cell.has_arrived().then_some(());
@@ -331,7 +334,7 @@ impl CallLink for ShmProgram {
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts, false)?;
             self.wait_for_reply(slot)?;
-            // A worker that gets this wrong cannot be believed any more.
+            // A worker that sends a wrong reply can no longer be trusted.
             self.take_reply(slot, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())
         }))
     }
@@ -378,7 +381,7 @@ impl BatchLink for ShmProgram {
 
     fn end_batch(&self, number: u64) {
         let end = |thread| self.queue.take(thread).gate.end_batch(number);
-        // Where all thread ids are taken, several threads use 0.
+        // If all thread ids are taken, several threads use 0.
         if self.thread_ids.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
             self.look_again();
         }
@@ -435,7 +438,7 @@ impl QuiesceGate for ShmProgram {
     fn release(&self) {
         self.lock().gate.open();
         self.look_again();
-        // After a restore this process has to be registered again; while it is one, that is nothing.
+        // After a restore this process must be registered again. Registering twice does no harm.
         if self.is_fast_path.load(Ordering::Relaxed) {
             self.enable_fast_path();
         }
@@ -451,8 +454,8 @@ impl QuiesceGate for ShmProgram {
         self.lock().gate.take_reached()
     }
 
-    /// Ring and replies stay as they are, and their memory stays open for the next worker. That of the pieces is the
-    /// worker's: what they hold is set aside.
+    /// Ring and replies stay as they are, and their memory stays open for the next worker. The pieces' memory is the worker's, so
+    /// their contents are saved.
     fn detach(&self) -> Result<u64, LinkError> {
         let usable = self.memory.iter().try_for_each(|memory| memory.get().map(|_| ()));
         usable.map_err(LinkError::system("keep the session's memory"))?;
@@ -464,11 +467,11 @@ impl QuiesceGate for ShmProgram {
             queue.sequence
         };
         if !self.socket.expect_end() {
-            // One that is lost may be replaced, and is waited for.
+            // A lost worker may be replaced, so the link waits for one.
             self.socket.get().inspect_err(|_| self.staging.give_up())?;
             return Err(LinkError::Closed);
         }
-        // A child that was made without `fork` has a copy of the connection: CRIU could not dump the child while the worker's end
+        // A child that was made without `fork` has a copy of the connection. CRIU could not dump the child while the worker's end
         // is open.
         self.socket.part(LINK_CLOSE_TIMEOUT);
         self.socket.close(&placeholder).map_err(LinkError::system("close the connection"))?;
@@ -477,11 +480,11 @@ impl QuiesceGate for ShmProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
-        // A process that was restored may have lost it.
+        // A restored process may have lost its registration.
         self.ring.set_registered(false);
         let memory: io::Result<Vec<_>> = self.memory.iter().map(MappedFd::get).collect();
         let memory = memory.map_err(LinkError::system("pass the session's memory on")).map_err(failed)?;
-        // A worker that was lost left its pieces here.
+        // A lost worker left its pieces here.
         self.staging.suspend().map_err(LinkError::system("put the memory of copies away")).map_err(failed)?;
         let consent = self.reconnect.reconnect(address, key, self.frames(), &borrowed(memory), timeout)?;
         let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));

@@ -1,24 +1,24 @@
-//! How a thread learns that its reply lies in its slot: by a word that the worker writes last, and wakes the thread only if
-//! another word says that it sleeps.
+//! How a thread learns that its reply is in its slot: the worker writes a word last. It wakes the thread only if another word
+//! says that the thread sleeps.
 //!
-//! Each side writes its word before it looks at the other's, with a fence between. So one of them sees the other.
-//! Tests by loom explore every interleaving.
+//! Each side writes its word before it reads the other's, with a fence between. So at least one of them sees the other's. Tests
+//! by loom explore every interleaving.
 
-/// Both words of a slot, and who sleeps there.
+/// Both words of a slot, and the thread that sleeps there.
 pub(crate) trait ReplyCell {
-    /// The thread that finds the reply there sees what was written before.
+    /// Marks the reply as arrived. A thread that sees the mark sees what was written before.
     fn set_arrived(&self);
     fn has_arrived(&self) -> bool;
     fn set_asleep(&self, asleep: bool);
     fn is_asleep(&self) -> bool;
-    /// Of all threads that run one, one is the first.
+    /// A full fence: all threads agree on the order of their fences.
     fn fence(&self);
-    /// Sleeps until woken, unless the reply is there. May end early for no reason.
+    /// Sleeps until woken, unless the reply is there. May end early without a reason.
     fn sleep(&self);
     fn wake(&self);
 }
 
-/// Worker: the reply is written.
+/// Worker: announces a reply that is written.
 pub(crate) fn announce(cell: &impl ReplyCell) {
     cell.set_arrived();
     cell.fence();
@@ -27,7 +27,7 @@ pub(crate) fn announce(cell: &impl ReplyCell) {
     }
 }
 
-/// Program: sleeps until the reply is there, or for a while.
+/// Program: sleeps until the reply is there, or for a limited time.
 pub(crate) fn sleep(cell: &impl ReplyCell) {
     cell.set_asleep(true);
     cell.fence();
@@ -52,7 +52,7 @@ mod loom_tests {
         is_asleep: AtomicBool,
         request: AtomicU32,
         frame: UnsafeCell<u32>,
-        /// Stands for the kernel's queue: a sleeper looks at the word under this lock, as a futex does.
+        /// Stands for the kernel's queue: a sleeper checks the word under this lock, as a futex does.
         kernel: Mutex<()>,
         queue: Condvar,
     }

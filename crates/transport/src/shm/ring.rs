@@ -1,55 +1,55 @@
 //! The ring that frames pass through: the program produces, under a lock; the worker consumes.
 //!
-//! Both counters count bytes since the session began, so `tail - head` is what is in the ring, and a counter's place
-//! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied
-//! in and out anyway.
+//! Both counters count bytes since the session began, so `tail - head` is the number of bytes in the ring. A counter's position
+//! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied in and
+//! out anyway.
 //!
-//! Memory that is used for the first time costs more than what is written into it. So the producer skips the rest of the
-//! ring, and goes on at its beginning. It does so once it has written [`Memory::window`] bytes and the consumer is close
-//! behind. A **gap** begins with a word of zeros where a record would begin, and ends with the ring. The records of a
-//! program that does not run far ahead stay in the same few pages.
+//! The first use of memory costs more than writing to it. So the producer skips the rest of the ring, and continues at its
+//! beginning. It does so once it has written [`Memory::window`] bytes and the consumer is close behind. A **gap** begins with a
+//! word of zeros where a record would begin, and ends with the ring. The records of a program that does not run far ahead stay in
+//! the same few pages.
 //!
-//! A side publishes its counter with `Release` and reads the other's with `Acquire`. A side that is going to sleep sets its
-//! flag, then looks once more; a side that publishes looks at the flag after that. A full fence between the two steps, on
-//! both sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves
-//! its fence to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
+//! A side publishes its counter with `Release` and reads the other's with `Acquire`. A side that is going to sleep sets its flag,
+//! then checks once more. A side that publishes reads the flag after that. A full fence between the two steps, on both sides,
+//! makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves its fence to the
+//! consumer where the consumer can run it on the producer's processors (`sync/barrier.rs`).
 //!
-//! A record that need not be read at once is published without a wake-up, which costs more than the record. The consumer finds it
-//! with the next one that wakes it, after [`MAX_LAZY_RECORDS`] of its kind, or when its sleep ends.
+//! A record that may wait is published without a wake-up, which costs more than the record. The consumer finds it with the next
+//! record that wakes it, after [`MAX_LAZY_RECORDS`] of its kind, or when its sleep ends.
 //!
-//! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
-//! that moves backwards or passes it ([`InvalidCounter`]).
+//! The peer may write any value into its counter. Each side keeps a private copy of its own counter. It refuses a peer's counter
+//! that moves backwards or passes its own ([`InvalidCounter`]).
 
 /// The four shared words of a ring and its bytes.
 pub(crate) trait Memory {
-    /// Bytes; a power of two.
+    /// Capacity in bytes; a power of two.
     fn capacity(&self) -> u64;
-    /// Bytes after which the producer may begin anew; a power of two.
+    /// Bytes after which the producer may return to the beginning; a power of two.
     fn window(&self) -> u64;
     /// Reads a side's counter, `Acquire`.
     fn counter(&self, side: RingSide) -> u64;
     /// Publishes a side's counter, `Release`.
     fn publish(&self, side: RingSide, value: u64);
-    /// Sets or clears the flag of a side that goes to sleep, and orders that against all that comes after.
+    /// Sets or clears the flag of a side that goes to sleep, and orders that before everything that follows.
     fn set_asleep(&self, side: RingSide, asleep: bool);
-    /// Orders all that came before, then clears the side's flag and wakes it if the flag was set.
+    /// Orders everything before it, then clears the side's flag, and wakes the side if the flag was set.
     fn wake(&self, side: RingSide);
-    /// Sleeps while the side's flag is set, or for no reason, or for a limited time: a tenth of a second at most, where a producer
-    /// publishes lazily.
+    /// Sleeps while the side's flag is set, at most for a limited time: a tenth of a second where a producer publishes lazily.
+    /// May return early.
     fn sleep(&self, side: RingSide);
     /// Copies bytes to an offset; never past the end.
     fn copy_in(&self, offset_in_ring: u64, bytes: &[u8]);
-    /// Copies bytes from an offset; never past the end.
+    /// Copies bytes from an offset. They never pass the end.
     fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>);
 }
 
-/// Records in a row that are published without a wake-up.
+/// Most consecutive records that are published without a wake-up.
 const MAX_LAZY_RECORDS: u32 = 32;
 
-/// What a gap begins with: no record has the length 0.
+/// The first word of a gap: no record has the length 0.
 pub(crate) const GAP_HEADER: [u8; 8] = [0; 8];
 
-/// Who uses a word: the side that writes the counter and sleeps on the flag.
+/// The side that writes a counter and sleeps on a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RingSide {
     /// The program's side, which writes frames.
@@ -58,7 +58,7 @@ pub(crate) enum RingSide {
     Consumer,
 }
 
-/// The peer's counter has a value it cannot have.
+/// The peer's counter has an impossible value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidCounter;
 
@@ -67,17 +67,17 @@ pub(crate) struct InvalidCounter;
 pub(crate) struct Producer {
     tail: u64,
     head_seen: u64,
-    /// Where [`Producer::wrap_early`] looks next.
+    /// The counter at which [`Producer::wrap_early`] checks next.
     next_wrap_check: u64,
-    /// Records that were published since the consumer was last woken.
+    /// Records published since the consumer was last woken.
     lazy: u32,
 }
 
 impl Producer {
-    /// Between two records: leaves the rest of the ring out, if that is worth it now.
+    /// Skips the rest of the ring, if that pays now. Called between two records.
     ///
-    /// Half a window of what is not read yet is the most that may lie before the gap: as long as the consumer has not passed it,
-    /// the ring has room for no more than what was written since it began.
+    /// At most half a window may be unread before the gap. Until the consumer has passed the gap, the ring has only as much room
+    /// as was written since the ring's beginning.
     pub(crate) fn wrap_early(&mut self, memory: &impl Memory) -> Result<(), InvalidCounter> {
         if self.tail < self.next_wrap_check {
             return Ok(());
@@ -103,7 +103,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Whether `bytes` more fit now.
+    /// Returns whether `bytes` more fit now.
     pub(crate) fn has_space(&mut self, memory: &impl Memory, bytes: u64) -> Result<bool, InvalidCounter> {
         if bytes <= memory.capacity() - (self.tail - self.head_seen) {
             return Ok(true);
@@ -112,7 +112,7 @@ impl Producer {
         Ok(bytes <= memory.capacity() - (self.tail - self.head_seen))
     }
 
-    /// Writes bytes `offset` behind the last published one. [`Producer::has_space`] has said that they fit.
+    /// Writes bytes `offset` behind the last published one. [`Producer::has_space`] must have returned true for them.
     pub(crate) fn write(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
         let offset_in_ring = (self.tail + offset) & (memory.capacity() - 1);
         let until_end = bytes.len().min((memory.capacity() - offset_in_ring) as usize);
@@ -120,15 +120,15 @@ impl Producer {
         memory.copy_in(0, &bytes[until_end..]);
     }
 
-    /// Hands `bytes` over, a multiple of 8.
+    /// Publishes `bytes`, a multiple of 8.
     pub(crate) fn publish(&mut self, memory: &impl Memory, bytes: u64) {
         self.tail += bytes;
         memory.publish(RingSide::Producer, self.tail);
         self.wake_consumer(memory);
     }
 
-    /// Hands over a record that may be read later: a consumer that sleeps goes on sleeping, but not for more than
-    /// [`MAX_LAZY_RECORDS`] of them.
+    /// Publishes a record that may be read later. A sleeping consumer is not woken, but only for [`MAX_LAZY_RECORDS`] of them in
+    /// a row.
     pub(crate) fn publish_lazily(&mut self, memory: &impl Memory, bytes: u64) {
         if self.lazy == MAX_LAZY_RECORDS {
             return self.publish(memory, bytes);
@@ -143,9 +143,9 @@ impl Producer {
         memory.wake(RingSide::Consumer);
     }
 
-    /// Sleeps until the consumer has moved, unless `bytes` fit by now. May return early.
+    /// Sleeps until the consumer has advanced, unless `bytes` fit by now. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), InvalidCounter> {
-        // What fills the ring may have been published lazily.
+        // Lazily published records may fill the ring.
         self.wake_consumer(memory);
         memory.set_asleep(RingSide::Producer, true);
         let has_space = self.has_space(memory, bytes);
@@ -165,14 +165,14 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// The half that goes on where another one has stopped reading; the peer may have written anything there.
+    /// Continues where another consumer has stopped reading. The peer may have written any value there.
     pub(crate) fn resume(memory: &impl Memory) -> Result<Self, InvalidCounter> {
         let (head, tail) = (memory.counter(RingSide::Consumer), memory.counter(RingSide::Producer));
         let fits = head.is_multiple_of(8) && tail >= head && tail - head <= memory.capacity();
         if fits { Ok(Self { head, tail_seen: head }) } else { Err(InvalidCounter) }
     }
 
-    /// Bytes that can be read now.
+    /// Returns the number of bytes that can be read now.
     pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, InvalidCounter> {
         if self.tail_seen == self.head {
             let tail = memory.counter(RingSide::Producer);
@@ -192,20 +192,20 @@ impl Consumer {
         memory.append_to(0, length - until_end, bytes);
     }
 
-    /// Bytes to pass if a gap begins here, where `word` is what a record would begin with.
+    /// Returns how many bytes to skip if a gap begins here; `word` is what a record would begin with.
     pub(crate) fn gap(&self, memory: &impl Memory, word: [u8; 8]) -> Option<u64> {
         (word == GAP_HEADER).then(|| memory.capacity() - (self.head & (memory.capacity() - 1)))
     }
 
-    /// Gives `bytes` back to the producer.
+    /// Returns the room of `bytes` to the producer.
     pub(crate) fn consume(&mut self, memory: &impl Memory, bytes: u64) {
         self.head += bytes;
         memory.publish(RingSide::Consumer, self.head);
         memory.wake(RingSide::Producer);
     }
 
-    /// Sleeps until the producer has published, unless something is there by now, or `has_reason` to stay awake. Who
-    /// gives it a reason calls [`Memory::wake`] afterwards. May return early.
+    /// Sleeps until the producer has published, unless bytes are available, or `has_reason` to stay awake. A thread that provides
+    /// a reason calls [`Memory::wake`] afterwards. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, has_reason: impl Fn() -> bool) -> Result<(), InvalidCounter> {
         memory.set_asleep(RingSide::Consumer, true);
         let available = self.available(memory);

@@ -1,8 +1,8 @@
-//! Memory that a peer can write at any moment: the only module that touches it.
+//! The only module that touches memory that a peer can write at any moment.
 //!
-//! No function lends a plain reference into a mapping. Words that both sides use are atomics; everything else is
-//! copied in or out by instructions the compiler knows nothing about, so a racing peer can spoil the copied values and
-//! nothing else. Values are checked after they have been copied, by the caller.
+//! No function lends a plain reference into a mapping. Words that both sides use are atomics. Everything else is copied by
+//! instructions that are opaque to the compiler, so a racing peer can spoil the copied values and nothing else. The caller checks
+//! values after they have been copied.
 
 #![expect(unsafe_code, reason = "mapped memory has no safe interface")]
 
@@ -16,12 +16,12 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap, munmap,
 };
 
-/// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
+/// Copies up to this length move words. Longer ones use the string instruction, which is slow to start.
 const MAX_WORDWISE_BYTES: usize = 256;
 const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
-/// and nothing at them.
+/// A shared mapping of a file's first bytes, unmapped when dropped. It can be suspended, which keeps its addresses reserved with
+/// nothing at them.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: *mut u8,
@@ -35,7 +35,7 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Maps `length` bytes of `fd` for reading and writing, at `place` if that is free. The file must keep that length (the
+    /// Maps `length` bytes of `fd` for reading and writing, at `address` if that is free. The file must keep that length (the
     /// caller checks seals).
     pub(crate) fn map(fd: impl AsFd, length: usize, address: usize) -> io::Result<Self> {
         let address = ptr::with_exposed_provenance_mut(address);
@@ -44,14 +44,14 @@ impl SharedMapping {
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
-    /// Takes the file away and keeps its addresses for [`SharedMapping::restore`]. Until then an access to them faults; the
-    /// caller sees to it that there is none. A file without a byte keeps them: of private memory CRIU asks for each page (before
-    /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
+    /// Takes the file away and keeps its addresses for [`SharedMapping::restore`]. Until then any access to them faults; the
+    /// caller must make sure that there is none. An empty file keeps them: for private memory CRIU asks for each page (before
+    /// Linux 6.7), and 64 GiB have 16 million. A program that may open no more files gets private memory nevertheless.
     pub(crate) fn suspend(&self) -> io::Result<()> {
         let (address, access) = (self.base.cast(), ProtFlags::empty());
         let flags = MapFlags::FIXED | MapFlags::NORESERVE;
         match memfd_create("katydid-away", MemfdFlags::CLOEXEC) {
-            // SAFETY: replaces exactly this value's mapping, which no thread uses, by the caller's word.
+            // SAFETY: replaces exactly this value's mapping, which no thread uses, by the caller's contract.
             Ok(nothing) => unsafe { mmap(address, self.length, access, flags | MapFlags::SHARED, nothing, 0) },
             // SAFETY: as above.
             Err(_) => unsafe { mmap_anonymous(address, self.length, access, flags | MapFlags::PRIVATE) },
@@ -61,7 +61,7 @@ impl SharedMapping {
 
     /// Maps the file once more, wherever there is room.
     pub(crate) fn second_view(&self) -> io::Result<Self> {
-        // SAFETY: a length of 0 before makes a further mapping of the same pages, which are shared; this one stays.
+        // SAFETY: an old length of 0 makes a further mapping of the same shared pages; this one stays.
         let base = unsafe { mremap(self.base.cast(), 0, self.length, MremapFlags::MAYMOVE) }?;
         Ok(Self { base: base.cast(), length: self.length, abandoned: AtomicBool::new(false) })
     }
@@ -69,13 +69,13 @@ impl SharedMapping {
     /// Maps another file, of the same length, where the one before was.
     pub(crate) fn restore(&self, fd: impl AsFd) -> io::Result<()> {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces exactly this value's mapping, which no thread uses while it is put away.
+        // SAFETY: replaces exactly this value's mapping, which no thread uses while it is suspended.
         unsafe { mmap(self.base.cast(), self.length, READ_AND_WRITE, flags, fd, 0) }?;
         self.keep_from_children()
     }
 
-    /// Keeps the mapping out of children that are forked from now on, and out of core dumps: those of the program would
-    /// write a gigabyte of slots for replies.
+    /// Keeps the mapping out of children that are forked later, and out of core dumps: a program's dump would contain a gigabyte
+    /// of reply slots.
     pub(crate) fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the range is exactly this value's mapping; what a dump holds changes nothing in it.
         unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontDump) }?;
@@ -83,43 +83,44 @@ impl SharedMapping {
         Ok(unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontFork) }?)
     }
 
-    /// Has the pages of a range there before they are used. Where the system cannot (before Linux 5.14), each comes when it is
-    /// used first, which takes microseconds.
+    /// Allocates the pages of a range before their first use. Where the system cannot (before Linux 5.14), each page comes at its
+    /// first use, which takes microseconds.
     pub(crate) fn populate(&self, offset: usize, length: usize) {
         self.check(offset, length, 1);
         // SAFETY: in bounds by the check; changes no contents.
         let _ = unsafe { madvise(self.base.add(offset).cast(), length, Advice::LinuxPopulateWrite) };
     }
 
-    /// Has what lies behind `offset` in large pages where the system has such: fewer of them are to be made.
+    /// Backs everything from `offset` on with large pages where the system has them, so that fewer are needed.
     pub(crate) fn use_large_pages(&self, offset: usize) {
-        // SAFETY: within this value's mapping, by the check; contents stay as they are. Without large pages all is as right.
+        // SAFETY: within this value's mapping, by the check; contents stay as they are. Without large pages everything works as
+        // well.
         let _ = unsafe { madvise(self.pointer(offset).cast(), self.length - offset, Advice::LinuxHugepage) };
     }
 
-    /// Takes the access to these whole pages away, or gives it back; what they hold stays.
+    /// Makes these whole pages accessible or inaccessible. Their contents stay.
     pub(crate) fn set_access(&self, offset: usize, length: usize, is_open: bool) -> io::Result<()> {
         self.check(offset, length, 1);
         let access = if is_open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // SAFETY: within this value's mapping, by the check; no thread touches pages that are closed, by the caller's word.
+        // SAFETY: within this value's mapping, by the check; no thread touches inaccessible pages, by the caller's contract.
         unsafe { mprotect(self.pointer(offset).cast(), length, access) }?;
         Ok(())
     }
 
-    /// In a forked child, where the mapping is missing: it will not be unmapped, since its addresses may be in use.
+    /// In a forked child, where the mapping is missing: keeps it from being unmapped, since its addresses may be in use.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// A 32-bit word both sides use.
+    /// Returns a 32-bit word that both sides use.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, 4, 4);
-        // SAFETY: in bounds and aligned by the check; the mapping lives as long as the borrow of `self`; our side
-        // uses these words as atomics only.
+        // SAFETY: in bounds and aligned by the check; the mapping lives as long as the borrow of `self`; this side uses these
+        // words as atomics only.
         unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }
     }
 
-    /// A 64-bit word both sides use.
+    /// Returns a 64-bit word that both sides use.
     pub(crate) fn long_word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8, 8);
         // SAFETY: as in `word`.
@@ -146,14 +147,14 @@ impl SharedMapping {
         self.check(offset, length, 1);
         bytes.reserve(length);
         // SAFETY: source in bounds by the check; `reserve` made room for `length` bytes behind the vector's end, which
-        // are initialised when `set_len` counts them in.
+        // are initialized when `set_len` counts them in.
         unsafe {
             copy(self.base.add(offset), bytes.as_mut_ptr().add(bytes.len()), length);
             bytes.set_len(bytes.len() + length);
         }
     }
 
-    /// Address of a byte, for raw copies by others.
+    /// Returns the address of a byte, for raw copies elsewhere.
     pub(crate) fn pointer(&self, offset: usize) -> *mut u8 {
         self.check(offset, 1, 1);
         self.base.wrapping_add(offset)
@@ -179,7 +180,7 @@ impl Drop for SharedMapping {
 /// Copies memory that a peer may be writing.
 ///
 /// # Safety
-/// Both ranges are valid for `length` bytes and do not overlap; the one that is not shared is the caller's alone.
+/// Both ranges are valid for `length` bytes and do not overlap. The range that is not shared is the caller's alone.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     if length > MAX_WORDWISE_BYTES {
@@ -202,7 +203,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     unsafe { copy_bytes(from.add(word_count * 8), to.add(word_count * 8), length % 8) }
 }
 
-/// As above, for machines whose instructions this file does not know.
+/// The portable form of the function above, for other architectures.
 ///
 /// # Safety
 /// Copies `length` bytes, by the portable instructions.

@@ -1,11 +1,10 @@
-//! The staging map: memory that both sides see, in pieces that change hands for bulk copies.
+//! The staging area: memory that both sides see, in pieces that change hands for bulk copies.
 //!
-//! The program takes a piece, and its last user gives it back: the worker by [`Staging::release`], or the
-//! GPU itself by writing 0 to the piece's busy word. The GPU wakes no thread, so a program that waits for a piece looks
-//! again and again, with short naps between.
+//! The program takes a piece, and its last user gives it back: the worker by [`Staging::release`], or the GPU itself by writing 0
+//! to the piece's busy word. The GPU wakes no thread, so a program that waits for a piece polls, with short naps in between.
 //!
-//! Busy words lie in the channel and stay what they are when a program goes to another worker. The pieces are memory of
-//! the worker's making ([`crate::shm::staging_map`]), which a program touches by [`Staging::with`] alone.
+//! Busy words lie in the channel and keep their values when a program moves to another worker. The worker makes the pieces'
+//! memory ([`crate::shm::staging_map`]), which a program touches only by [`Staging::with`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,35 +24,35 @@ use crate::shm::staging_piece::StagingPiece;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 
-/// Of all pieces, those that only batches wait for ([`crate::link::batch`]): others may wait for a batch while they have
-/// one.
+/// Of all pieces, those reserved for batches ([`crate::link::batch`]). Other threads may wait for a batch while they hold a
+/// piece.
 const PIECES_FOR_BATCHES: usize = 4;
-/// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
+/// How often a program polls for a piece; copying one takes some 80 µs.
 pub const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
-/// Between two looks whether the worker is still there.
+/// Interval between checks whether the worker is still there.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The zero-copy area in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
-/// there before the worker reports it.
+/// The zero-copy area in a worker. The worker makes this memory; its program maps it too, and may read it ([`Staging::look`]).
+/// Nothing lies there before the worker reports it.
 #[derive(Debug)]
 pub struct ZeroCopyMemory {
-    /// What both have mapped.
+    /// The file that both have mapped.
     pub file: OwnedFd,
-    /// Where in the file it begins.
+    /// Offset of the area in the file.
     pub offset: u64,
     /// Address of the mapping, valid as long as the link.
     pub start: *mut u8,
-    /// Bytes; those that no process has touched take no memory.
+    /// Bytes of the area. Untouched ones take no memory.
     pub length: usize,
 }
 
-/// Offset of the zero-copy area's epoch, a `u32`: the worker increments it before it takes what lies there for itself. The first page
-/// has this word and [`ZERO_COPY_WRITERS_OFFSET`], and nothing else.
+/// Offset of the zero-copy area's epoch, a `u32`. The worker increments it before it takes contents of the area for itself. The
+/// first page has this word and [`ZERO_COPY_WRITERS_OFFSET`], and nothing else.
 pub const ZERO_COPY_EPOCH_OFFSET: usize = 0;
-/// Offset of the word that counts the program's threads that copy to the zero-copy area.
+/// Offset of the word that counts the program's threads that are copying to the zero-copy area.
 pub const ZERO_COPY_WRITERS_OFFSET: usize = 64;
 
-/// Offset in the memory of both, if the bytes lie in the zero-copy area.
+/// Converts an offset in the zero-copy area to one in the whole mapping, if the bytes lie in the area.
 fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
     let start = usize::try_from(offset).ok()?;
     let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= ZERO_COPY_BYTES);
@@ -65,24 +64,24 @@ fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
 pub struct Staging {
     channel: Arc<SharedMapping>,
     map: StagingMap,
-    /// Whom a waiting program depends on; none in the worker, which takes no pieces.
+    /// The peer that a waiting program depends on; none in the worker, which takes no pieces.
     peer: Option<Arc<Descriptor>>,
     spin: Spin,
 }
 
 impl Staging {
-    /// Busy words in `channel`, pieces in `map`.
+    /// Combines the busy words in `channel` with the pieces in `map`.
     pub(crate) fn new(channel: Arc<SharedMapping>, map: StagingMap, peer: Option<Arc<Descriptor>>) -> Self {
         Self { channel, map, peer, spin: Spin::new(wait::MAX_MEMORY_SPIN_NS) }
     }
 
-    /// Takes a free piece for its first `length` bytes, which are 1 to [`STAGING_PIECE_BYTES`]; none if all are in use.
+    /// Takes a free piece for its first `length` bytes, 1 to [`STAGING_PIECE_BYTES`]. Returns none if all are in use.
     #[must_use]
     pub fn try_take(&self, length: usize) -> Option<StagingPiece> {
         self.try_take_of(STAGING_PIECES, length)
     }
 
-    /// Takes a free one of the first `most` pieces for its first `length` bytes; none if all are in use.
+    /// Takes one of the first `most` pieces that is free, for its first `length` bytes. Returns none if all are in use.
     fn try_take_of(&self, most: usize, length: usize) -> Option<StagingPiece> {
         let length = length.clamp(1, STAGING_PIECE_BYTES) as u32;
         StagingPiece::all().take(most).find(|piece| {
@@ -92,7 +91,7 @@ impl Staging {
         })
     }
 
-    /// Takes a piece for its first `length` bytes, waiting for one to come free.
+    /// Takes a piece for its first `length` bytes. Waits until one is free.
     ///
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
@@ -119,13 +118,13 @@ impl Staging {
         self.channel.word(piece.busy()).store(0, Ordering::Release);
     }
 
-    /// Whether the piece is still in use.
+    /// Returns whether the piece is still in use.
     #[must_use]
     pub fn is_busy(&self, piece: StagingPiece) -> bool {
         self.used(piece) != 0
     }
 
-    /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit, or the link has ended.
+    /// Copies `bytes` to `offset` in the piece. Returns false, and copies nothing, if they do not fit, or the link has ended.
     #[must_use]
     pub fn write(&self, piece: StagingPiece, offset: usize, bytes: &[u8]) -> bool {
         let offset_in_area = piece.offset_of(offset, bytes.len());
@@ -133,7 +132,7 @@ impl Staging {
             .is_some_and(|offset_in_area| self.map.with(|memory| memory.copy_in(offset_in_area, bytes)).is_ok())
     }
 
-    /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
+    /// Copies out of the piece. Returns false, and copies nothing, if that passes its end, or the link has ended.
     #[must_use]
     pub fn read(&self, piece: StagingPiece, offset: usize, bytes: &mut [u8]) -> bool {
         let offset_in_area = piece.offset_of(offset, bytes.len());
@@ -141,28 +140,27 @@ impl Staging {
             .is_some_and(|offset_in_area| self.map.with(|memory| memory.copy_out(offset_in_area, bytes)).is_ok())
     }
 
-    /// Program: runs `copy` with the start of the piece's [`STAGING_PIECE_BYTES`] bytes, for raw copies: the peer may write them at any
-    /// time, so no reference may be made of it. The address is good until `copy` returns, and a program that leaves its
-    /// worker waits for that; so nothing is sent within it.
+    /// Program: runs `copy` with the start of the piece's [`STAGING_PIECE_BYTES`] bytes, for raw copies. The peer may write them
+    /// at any time, so no reference may be made to them. The address is valid until `copy` returns. A program that leaves its
+    /// worker waits for that, so `copy` must send nothing.
     ///
     /// # Errors
-    /// [`LinkError::Closed`] if the program has left its worker and there will be no other.
+    /// [`LinkError::Closed`] if the program has left its worker and no other will come.
     pub fn with<T>(&self, piece: StagingPiece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
         self.map.with(|memory| copy(memory.pointer(piece.start())))
     }
 
-    /// Program: a number that changes whenever what the worker had in its zero-copy area is there no more.
+    /// Program: returns a number that changes whenever the contents of the worker's zero-copy area are lost.
     #[must_use]
     pub fn absences(&self) -> u64 {
         self.map.absences()
     }
 
-    /// Program: runs `copy` with the place in the zero-copy area where `length` bytes begin that were there when [`Staging::absences`]
-    /// had this value; none if they are not there any more, or there is no such place. The rules are those of
-    /// as [`Staging::with`] allows.
+    /// Program: runs `copy` with the address of `length` bytes of the zero-copy area that were there when [`Staging::absences`]
+    /// had this value. Returns none if they are gone, or lie outside of the area. The rules of [`Staging::with`] apply.
     ///
     /// # Errors
-    /// As of that.
+    /// As [`Staging::with`].
     pub fn look<T>(
         &self,
         absences: u64,
@@ -173,10 +171,11 @@ impl Staging {
         self.map.with_zero_copy(absences, start..start + length, |memory| copy(memory.pointer(start)))
     }
 
-    /// Program: the same for a copy to the zero-copy area, whose worker has told the epoch: none also if there is another one. The
-    /// worker waits for the copy after it has incremented the epoch.
+    /// Program: does the same for a copy to the zero-copy area, whose epoch the worker has told. Returns none also if the epoch
+    /// has changed. The worker waits for such copies after it has incremented the epoch.
     ///
     /// # Errors
+    /// As [`Staging::with`].
     /// As of [`Staging::with`].
     pub fn fill<T>(
         &self,
@@ -187,7 +186,7 @@ impl Staging {
         let Some(start) = in_zero_copy(offset, length) else { return Ok(None) };
         let within = self.map.with_zero_copy(absences, start..start + length, |memory| {
             let writers = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_WRITERS_OFFSET);
-            // Either the worker sees this thread, or this thread the next epoch: both are in one order for all.
+            // Either the worker sees this thread, or this thread the next epoch: `SeqCst` orders both for all threads.
             writers.fetch_add(1, Ordering::SeqCst);
             let is_now = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_EPOCH_OFFSET).load(Ordering::SeqCst) == epoch;
             let done = is_now.then(|| copy(memory.pointer(start)));
@@ -197,7 +196,7 @@ impl Staging {
         within.map(Option::flatten)
     }
 
-    /// Worker: the zero-copy area as this process has it, behind the pieces in `file`.
+    /// Worker: returns the zero-copy area of this process, behind the pieces in `file`.
     pub(crate) fn zero_copy(&self, file: OwnedFd) -> ZeroCopyMemory {
         ZeroCopyMemory {
             file,
@@ -207,30 +206,31 @@ impl Staging {
         }
     }
 
-    /// Worker: start of the piece's [`STAGING_PIECE_BYTES`] bytes in this process, for the driver. Valid as long as the link.
+    /// Worker: returns the start of the piece's [`STAGING_PIECE_BYTES`] bytes in this process, for the driver. Valid as long as
+    /// the link.
     #[must_use]
     pub fn pointer(&self, piece: StagingPiece) -> *mut u8 {
         self.map.memory().pointer(piece.start())
     }
 
-    /// Address of the piece's busy word, a `u32` inside [`Staging::busy_words`]: 0 gives the piece back.
+    /// Returns the address of the piece's busy word, a `u32` inside [`Staging::busy_words`]. Writing 0 gives the piece back.
     #[must_use]
     pub fn busy_word(&self, piece: StagingPiece) -> *mut u32 {
         self.channel.word(piece.busy()).as_ptr()
     }
 
-    /// Start and length of the page of all busy words, for `cuMemHostRegister`.
+    /// Returns start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
     pub fn busy_words(&self) -> (*mut u8, usize) {
         (self.channel.pointer(BUSY_WORDS_OFFSET), PAGE_BYTES)
     }
 
-    /// Bytes that the piece was taken for; 0: it is free.
+    /// Returns the bytes that the piece was taken for; 0 if it is free.
     fn used(&self, piece: StagingPiece) -> usize {
         self.channel.word(piece.busy()).load(Ordering::Acquire) as usize
     }
 
-    /// Program: the pieces are part of it no more, but for what those hold that are in use.
+    /// Program: puts the pieces away, and saves the contents of those in use.
     ///
     /// # Errors
     /// As [`StagingMap::suspend`].
@@ -238,7 +238,7 @@ impl Staging {
         self.map.suspend(|piece| self.used(piece))
     }
 
-    /// Program: the pieces are those of `fd`.
+    /// Program: takes `fd` for the memory of the pieces.
     ///
     /// # Errors
     /// As [`StagingMap::bring_back`].
@@ -246,12 +246,12 @@ impl Staging {
         self.map.bring_back(fd)
     }
 
-    /// Program: there will be no pieces any more.
+    /// Program: notes that the pieces will not come back.
     pub(crate) fn give_up(&self) {
         self.map.give_up();
     }
 
-    /// Program: in a forked child, which has not the memory.
+    /// Program: in a forked child, which does not have the memory.
     pub(crate) fn abandon(&self) {
         self.map.memory().abandon();
     }

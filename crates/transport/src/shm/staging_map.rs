@@ -1,14 +1,15 @@
-//! The memory of the staging pieces as one process has it, and when it may be touched.
+//! The memory of the staging pieces as mapped by one process, and when it may be touched.
 //!
-//! It holds nothing while no copy runs, but once used it has 64 MiB of pages. A program that is dumped therefore does not
-//! have it: the worker makes it and gives it to the program with the consent, the program keeps no descriptor of it, and a
-//! program that lets go of its worker puts it away. (Giving pages back instead would be wrong: the driver of a worker that
-//! lives has registered them, and its GPU would go on using those.)
+//! The memory holds nothing while no copy runs, but once used it has 64 MiB of pages. So it is kept out of dumps of the program:
+//! the worker makes it and passes it with the consent, and the program keeps no descriptor of it. A program that detaches from
+//! its worker suspends the mapping. (Giving pages back instead would be wrong: the driver of a living worker has registered them,
+//! and its GPU would continue to use them.)
 //!
-//! Behind the pieces lies the zero-copy area ([`crate::shm::staging::ZeroCopyMemory`]): what a worker has on it, its program may read.
+//! Behind the pieces lies the zero-copy area ([`crate::shm::staging::ZeroCopyMemory`]): the program may read what its worker has
+//! there.
 //!
-//! The rule: the program's threads touch the memory only within [`StagingMap::with`], which waits while it is away. What lies in
-//! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
+//! The rule: the program's threads touch the memory only within [`StagingMap::with`], which waits while it is away. Contents of
+//! pieces in use at that time are saved, and written to the memory that the next worker provides.
 
 use std::io;
 use std::iter;
@@ -23,36 +24,36 @@ use crate::shm::layout::{PIECES_ADDRESS, STAGING_BYTES, STAGING_PIECE_BYTES, ZER
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_piece::StagingPiece;
 
-/// The program may touch this much of the zero-copy area at a time, once it has touched a byte of it.
+/// Bytes of the zero-copy area that become accessible at a time, when the program touches one of them.
 const ZERO_COPY_PART_BYTES: usize = 64 << 20;
-/// Words of 64 parts each.
+/// Words of the bitmap, for 64 parts each.
 const ZERO_COPY_WORDS: usize = ZERO_COPY_BYTES / ZERO_COPY_PART_BYTES / 64;
-/// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
+/// How long threads may take to finish copies that have begun. They only move the program's own memory.
 const PIECE_COPY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pieces, mapped or put away.
+/// The pieces, mapped or suspended.
 #[derive(Debug)]
 pub(crate) struct StagingMap {
     memory: SharedMapping,
-    /// Parts of the zero-copy area that may be touched, a bit each. A program has none open at first: `mlockall` fills whatever may be
-    /// touched, which would be all of the zero-copy area.
+    /// Accessible parts of the zero-copy area, a bit each. A program has none at first: `mlockall` fills accessible pages, which
+    /// would be all of the zero-copy area.
     open_parts: [AtomicU64; ZERO_COPY_WORDS],
     access: Mutex<Access>,
     changed: Condvar,
 }
 
-/// Who may touch the memory.
+/// Which threads may touch the memory.
 #[derive(Debug, Default)]
 struct Access {
     /// Number of threads that use the memory.
     users: usize,
-    /// No other thread may begin.
+    /// No further thread may begin.
     is_closed: bool,
-    /// There is no memory; what was in use of it is here.
+    /// The saved contents of pieces in use, while there is no memory.
     saved: Option<Vec<(StagingPiece, Vec<u8>)>>,
-    /// No worker will bring it back.
+    /// Whether no worker will bring it back.
     is_abandoned: bool,
-    /// How often it was put away.
+    /// How often it was suspended.
     absences: u64,
 }
 
@@ -64,7 +65,8 @@ impl StagingMap {
         Ok(Self { memory, open_parts, access: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Program: the zero-copy area is looked at in large pages, of which fewer are to be found, and each part is closed until then.
+    /// Program: requests large pages for the zero-copy area, of which fewer are needed, and makes each part inaccessible until
+    /// used.
     ///
     /// # Errors
     /// Error that the system returned.
@@ -75,7 +77,7 @@ impl StagingMap {
         Ok(())
     }
 
-    /// Opens the parts of the zero-copy area that these bytes of the memory are in, and the first one, which has the epoch.
+    /// Makes the parts of the zero-copy area with these bytes accessible, and the first one, which has the epoch.
     fn open_zero_copy(&self, bytes: Range<usize>) -> io::Result<()> {
         let parts = (bytes.start - ZERO_COPY_OFFSET) / ZERO_COPY_PART_BYTES
             ..(bytes.end - ZERO_COPY_OFFSET).div_ceil(ZERO_COPY_PART_BYTES);
@@ -89,15 +91,15 @@ impl StagingMap {
         Ok(())
     }
 
-    /// The memory: for the worker, whose memory is never put away, or within [`StagingMap::with`].
+    /// Returns the memory: for the worker, whose memory is never suspended, or within [`StagingMap::with`].
     pub(crate) fn memory(&self) -> &SharedMapping {
         &self.memory
     }
 
-    /// Runs `work`, which may touch the memory, as soon as that is there.
+    /// Runs `work`, which may touch the memory, as soon as the memory is there.
     ///
     /// # Errors
-    /// [`LinkError::Closed`] if it will not come.
+    /// [`LinkError::Closed`] if the memory will not come.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&SharedMapping) -> T) -> Result<T, LinkError> {
         let mut access = self.access();
         while access.is_closed {
@@ -112,13 +114,13 @@ impl StagingMap {
         Ok(work(&self.memory))
     }
 
-    /// How often the memory was put away. What was seen to lie in the zero-copy area lies there as long as this is the same.
+    /// Returns how often the memory was suspended. Contents seen in the zero-copy area are still there while this is unchanged.
     pub(crate) fn absences(&self) -> u64 {
         self.access().absences
     }
 
-    /// Runs `work`, which may touch these bytes of the zero-copy area; none if the area was put away since `absences` was read, or
-    /// cannot be opened.
+    /// Runs `work`, which may touch these bytes of the zero-copy area. Returns none if the area was suspended since `absences`
+    /// was read, or cannot be made accessible.
     ///
     /// # Errors
     /// As [`StagingMap::with`].
@@ -128,18 +130,17 @@ impl StagingMap {
         bytes: Range<usize>,
         work: impl FnOnce(&SharedMapping) -> T,
     ) -> Result<Option<T>, LinkError> {
-        // While `work` runs, no thread puts it away.
+        // While `work` runs, no thread suspends the memory.
         self.with(|memory| {
             let is_there = self.absences() == absences && self.open_zero_copy(bytes).is_ok();
             is_there.then(|| work(memory))
         })
     }
 
-    /// Puts the memory away, once no thread touches it. Of each piece as many bytes are set aside as `used` says. One that is
-    /// away stays so.
+    /// Suspends the memory once no thread touches it. Saves the first `used` bytes of each piece. Memory that is away stays away.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
+    /// [`io::ErrorKind::TimedOut`] if a thread does not finish its copy, or the system's error. Nothing has changed then.
     pub(crate) fn suspend(&self, used: impl Fn(StagingPiece) -> usize) -> io::Result<()> {
         let mut access = self.access();
         if access.saved.is_some() {
@@ -172,10 +173,10 @@ impl StagingMap {
         Ok(())
     }
 
-    /// Takes `fd` for the memory, with all that was set aside. The memory must be away.
+    /// Takes `fd` for the memory, and writes the saved contents there. The memory must be away.
     ///
     /// # Errors
-    /// What the system said; the memory stays away.
+    /// The system's error; the memory stays away.
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
         let mut access = self.access();
         self.memory.restore(fd)?;
@@ -186,7 +187,7 @@ impl StagingMap {
         Ok(())
     }
 
-    /// Tells waiting threads that the memory will not come, until [`StagingMap::bring_back`] is called.
+    /// Tells waiting threads that the memory will not come. [`StagingMap::bring_back`] cancels that.
     pub(crate) fn give_up(&self) {
         self.access().is_abandoned = true;
         self.changed.notify_all();
@@ -205,12 +206,12 @@ impl StagingMap {
     }
 
     fn access(&self) -> MutexGuard<'_, Access> {
-        // No code under the lock panics but for want of memory; the access is whole.
+        // Code under the lock panics only for want of memory, and leaves the state whole.
         self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A thread within [`StagingMap::with`], however it leaves.
+/// Counts a thread within [`StagingMap::with`], however it leaves.
 struct User<'a>(&'a StagingMap);
 
 impl Drop for User<'_> {

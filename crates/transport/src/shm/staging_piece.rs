@@ -7,13 +7,13 @@ use crate::shm::layout::{BUSY_STRIDE_BYTES, BUSY_WORDS_OFFSET, STAGING_PIECE_BYT
 pub struct StagingPiece(u32);
 
 impl StagingPiece {
-    /// The piece of this number, as it came in a message; none if there is no such piece.
+    /// Returns the piece of a number that came in a message; none if there is no such piece.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         ((number as usize) < STAGING_PIECES).then_some(Self(number))
     }
 
-    /// Number of the piece, as messages name it.
+    /// Returns the piece's number, as messages name it.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
@@ -24,7 +24,7 @@ impl StagingPiece {
         (0..STAGING_PIECES as u32).map(Self)
     }
 
-    /// Offset in the memory of the pieces.
+    /// Returns the piece's offset in the memory of the pieces.
     pub(crate) fn start(self) -> usize {
         self.0 as usize * STAGING_PIECE_BYTES
     }
@@ -33,7 +33,7 @@ impl StagingPiece {
         BUSY_WORDS_OFFSET + self.0 as usize * BUSY_STRIDE_BYTES
     }
 
-    /// Offset in the memory of the pieces, if the bytes lie in this one.
+    /// Returns the offset in the memory of the pieces, if the bytes lie in this piece.
     pub(crate) fn offset_of(self, offset: usize, length: usize) -> Option<usize> {
         offset.checked_add(length).filter(|end| *end <= STAGING_PIECE_BYTES).map(|_| self.start() + offset)
     }

@@ -46,17 +46,17 @@ pub(crate) struct ShmWorker {
     spin: Spin,
 }
 
-/// What a wait for frames has come to.
+/// How a wait for frames ended.
 enum FrameWait {
-    /// So many bytes are in the ring.
+    /// This many bytes are in the ring.
     Bytes(u64),
-    /// The reader is to look up.
+    /// The reader must check for orders.
     Interrupted,
     /// The program is gone and the ring is empty.
     End,
 }
 
-/// Wakes the program's thread that listens for reclaim notices; the number of this one.
+/// Wakes the program's thread that listens for reclaim notices. Returns this notice's number.
 fn reclaim_notice(shared: &SharedMapping) -> u32 {
     let word = shared.word(RECLAIM_REQUESTS_OFFSET);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -64,7 +64,8 @@ fn reclaim_notice(shared: &SharedMapping) -> u32 {
     number
 }
 
-/// Maps another channel where the one before was: a copy of it. A thread that sleeps in that one wakes and looks into the new one.
+/// Maps another channel, a copy of the current one, in its place. A thread that sleeps in the old one wakes and reads the new
+/// one.
 fn adopt(shared: &Arc<SharedMapping>, fds: &[OwnedFd]) -> io::Result<()> {
     let channel = fds.first().ok_or(io::ErrorKind::InvalidInput)?;
     let old_view = shared.second_view()?;
@@ -76,7 +77,7 @@ fn adopt(shared: &Arc<SharedMapping>, fds: &[OwnedFd]) -> io::Result<()> {
 }
 
 impl ShmWorker {
-    /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
+    /// Maps a checked channel, the first of `fds`. The next frame in it has number `sequence`.
     pub(crate) fn new(socket: Connection, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
         let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
         let failed = LinkError::system("map the program's shared memory");
@@ -125,7 +126,7 @@ impl ShmWorker {
             if link_control.needs_interrupt(sequence) {
                 return Ok(FrameWait::Interrupted);
             }
-            // The order matters: what was published before the program ended is read first.
+            // The order matters: frames published before the program ended are read first.
             let gone = is_hung_up(socket.as_fd(), Some(&Timespec::default()));
             if gone && self.consumer.available(&self.ring) == Ok(0) && !self.link_control.ended(&socket) {
                 return Ok(FrameWait::End);
@@ -133,7 +134,7 @@ impl ShmWorker {
         }
     }
 
-    /// Copies the next frame out and gives its room back; none if the program has left a gap, which is passed.
+    /// Copies the next frame out and gives its room back. Skips a gap of the program, and returns none then.
     fn take(&mut self, available: u64) -> Result<Option<FrameHead>, LinkError> {
         let head_length = HEAD_BYTES as u64;
         self.head.clear();
@@ -158,7 +159,7 @@ impl ShmWorker {
         Ok(Some(head))
     }
 
-    /// The frame that was taken, if it is the one that is expected.
+    /// Returns the frame that was taken, if its number is the expected one.
     fn admit(&mut self, head: FrameHead) -> Result<Frame<'_>, LinkError> {
         if head.sequence != self.sequence {
             return Err(OUT_OF_ORDER);
@@ -171,7 +172,7 @@ impl ShmWorker {
         Ok(Frame { head, payload: &self.payload, buffer: None })
     }
 
-    /// The next frame if one is there: [`WorkerLink::next`] without its waits.
+    /// Returns the next frame if there is one: [`WorkerLink::next`] without its waits.
     pub(crate) fn next_ready(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
         loop {
             let available = self.consumer.available(&self.ring).map_err(|InvalidCounter| TAIL_MOVED)?;
@@ -185,7 +186,7 @@ impl ShmWorker {
     }
 }
 
-/// Memory of staging pieces, none of which is used yet, and where it is mapped.
+/// Creates the memory of the staging pieces, which has no pages yet, and maps it.
 fn make_pieces() -> io::Result<(OwnedFd, StagingMap)> {
     let pieces = create("katydid-staging", STAGING_BYTES as u64)?;
     let map = StagingMap::new(&pieces)?;
@@ -226,7 +227,7 @@ impl WorkerLink for ShmWorker {
     }
 
     fn zero_copy(&self) -> Option<ZeroCopyMemory> {
-        // Without another descriptor, the program reads what it is sent.
+        // Without a further descriptor, there is no zero copy: the program reads what it is sent.
         let file = self.link_control.pieces()?.try_clone_to_owned().ok()?;
         Some(self.staging.zero_copy(file))
     }

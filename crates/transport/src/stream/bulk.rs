@@ -1,10 +1,10 @@
-//! Memory of a worker for the bulk of a stream link: buffers at fixed addresses, which a driver can have registered, so that
-//! the GPU copies from and to one while others are received or sent.
+//! A worker's memory for the bulk of a stream link: buffers at fixed addresses, which a driver can register. So the GPU can copy
+//! from and to one buffer while others are received or sent.
 //!
-//! A buffer has one owner at a time and is free again when that one drops it. The GPU may still be reading it then: the owner
-//! that has it do so sets the buffer's word before, the GPU writes 0 there at the end, and until it has the buffer is given to
-//! no thread. A GPU wakes no thread, so a thread that needs a buffer polls for one, and does without one after a
-//! while: a program may hold its stream for as long as it likes.
+//! A buffer has one owner at a time and is free again when the owner drops it. The GPU may still be reading it then. So the owner
+//! that starts such a read sets the buffer's word first, and the GPU writes 0 there at the end. Until then no thread gets the
+//! buffer. A GPU wakes no thread, so a thread that needs a buffer polls for one. It does without one after a while: a program may
+//! hold its stream for as long as it likes.
 
 #![expect(unsafe_code, reason = "hands out memory of a mapping, a part to each owner")]
 
@@ -21,17 +21,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::shm::layout::BULK_ADDRESS;
 
-/// Buffers of a link: as much memory as the staging pieces of shared memory have.
+/// Number of buffers of a link: together as much memory as the staging pieces have.
 pub const BUFFER_COUNT: usize = 64;
 /// Bytes of a buffer: any payload fits.
 pub const BUFFER_BYTES: usize = MAX_FRAME_BYTES.next_multiple_of(PAGE_BYTES);
-/// Between two words, so that the GPU's writes do not meet in one line of a cache.
+/// Distance between two words, so that the GPU's writes do not share a cache line.
 const BUSY_WORD_STRIDE_BYTES: usize = 64;
-/// The page of the words lies in front of the buffers.
+/// Bytes of the words' page and the buffers behind it.
 const AREA_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
-/// Between two looks for a buffer. A GPU reads one in some 20 µs.
+/// How often a thread polls for a buffer. A GPU reads one in some 20 µs.
 const BUFFER_POLL_INTERVAL: Duration = Duration::from_micros(20);
-/// For so long a buffer is looked for.
+/// How long a thread polls for a buffer.
 const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
 const _: () = assert!(BUFFER_COUNT * BUSY_WORD_STRIDE_BYTES <= PAGE_BYTES);
@@ -40,13 +40,13 @@ const _: () = assert!(BUFFER_COUNT * BUSY_WORD_STRIDE_BYTES <= PAGE_BYTES);
 #[derive(Debug)]
 pub struct Buffers {
     base: *mut u8,
-    /// Numbers of free buffers, those that were used last at the end.
+    /// Numbers of free buffers; the most recently used are last.
     free: Mutex<Vec<usize>>,
 }
 
 // SAFETY: the mapping belongs to this value alone; a buffer's bytes are its owner's, and words are atomics.
 unsafe impl Send for Buffers {}
-// SAFETY: as above; who owns what is kept under a lock.
+// SAFETY: as above; a lock protects the list of free buffers.
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
@@ -63,7 +63,7 @@ impl Buffers {
         Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFER_COUNT).rev().collect()) }))
     }
 
-    /// A buffer that is not in use, by the GPU either; the one that was used last, whose memory is most likely in the cache.
+    /// Takes a buffer that neither a thread nor the GPU uses: the most recently used one, which is most likely in the cache.
     #[must_use]
     pub fn try_take(self: &Arc<Self>) -> Option<Buffer> {
         let mut free = self.free();
@@ -72,7 +72,7 @@ impl Buffers {
         Some(Buffer { buffers: Arc::clone(self), number, length: 0 })
     }
 
-    /// A buffer that is not in use, looked for during two milliseconds.
+    /// Takes a free buffer. Polls for up to two milliseconds.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Buffer> {
         let start = Instant::now();
         loop {
@@ -86,20 +86,20 @@ impl Buffers {
         }
     }
 
-    /// Start of the [`BUFFER_BYTES`] bytes of buffer `number`, which is below [`BUFFER_COUNT`], for the driver.
+    /// Returns the start of the [`BUFFER_BYTES`] bytes of buffer `number`, which is below [`BUFFER_COUNT`], for the driver.
     #[must_use]
     pub fn pointer(&self, number: usize) -> *mut u8 {
         assert!(number < BUFFER_COUNT, "a buffer's number");
         self.base.wrapping_add(PAGE_BYTES + number * BUFFER_BYTES)
     }
 
-    /// Address of a buffer's word, inside [`Buffers::busy_words`]: anything but 0 keeps the buffer from being given out.
+    /// Returns the address of a buffer's word, inside [`Buffers::busy_words`]. Any value but 0 keeps the buffer from being taken.
     #[must_use]
     pub fn word(&self, number: usize) -> *mut u32 {
         self.word_at(number).as_ptr()
     }
 
-    /// Start and length of the page of all words, for the driver.
+    /// Returns start and length of the page of all words, for the driver.
     #[must_use]
     pub fn busy_words(&self) -> (*mut u8, usize) {
         (self.base, PAGE_BYTES)
@@ -113,7 +113,7 @@ impl Buffers {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        // What is done under this lock leaves the list whole.
+        // Code under this lock leaves the list whole.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,7 +125,7 @@ impl Drop for Buffers {
     }
 }
 
-/// A buffer, its owner's until it is dropped.
+/// A buffer. It belongs to its owner until dropped.
 #[derive(Debug)]
 pub struct Buffer {
     buffers: Arc<Buffers>,
@@ -134,20 +134,20 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Number of the buffer, below [`BUFFER_COUNT`].
+    /// Returns the buffer's number, below [`BUFFER_COUNT`].
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Bytes that were received into the buffer.
+    /// Returns the bytes that were received into the buffer.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `length` bytes of this owner's buffer; the owner waits for other writers first.
         unsafe { slice::from_raw_parts(self.buffers.pointer(self.number), self.length) }
     }
 
-    /// Sets its length, and returns the bytes, of any value; none if the buffer is smaller.
+    /// Sets its length, and returns the bytes with arbitrary contents; none if the buffer is smaller.
     pub fn resized(&mut self, length: usize) -> Option<&mut [u8]> {
         self.length = Some(length).filter(|length| *length <= BUFFER_BYTES)?;
         // SAFETY: within this owner's buffer, by the check above; they are bytes, so whatever they hold is valid.

@@ -1,13 +1,13 @@
-//! The program's bulk connections: connections beside a link's first one, over which bulk goes while the order of frames is kept there.
+//! The program's bulk connections: they carry bulk beside a link's first connection, which keeps the order of frames.
 //!
-//! A bulk connection is one thread's at a time: it carries the payload of a frame whose head has gone over the first connection, or
-//! the reply to a frame, and no other thread's bytes are between. So several threads send and receive at once, each straight
-//! from and to the program's memory. A thread that finds no free bulk connection does not wait for one, since its user may
-//! wait for the GPU: its bytes go over the first connection.
+//! One thread at a time uses a bulk connection. It carries the payload of a frame whose head has gone over the first connection,
+//! or the reply to a frame, with no other thread's bytes in between. So several threads send and receive at once, each straight
+//! from and to the program's memory. A thread that finds no free bulk connection does not wait for one, since its user may wait
+//! for the GPU: its bytes go over the first connection.
 //!
-//! Bulk connections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
-//! its worker. A bulk connection that ends by itself, or that stalls, is the end of the link; one that cannot be opened is done
-//! without.
+//! Bulk connections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program
+//! leaves its worker. A bulk connection that ends by itself, or stalls, ends the link. The link does without one that cannot be
+//! opened.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -26,13 +26,14 @@ use crate::stream::frame_reader::FrameReader;
 use crate::stream::reply_dispatcher::{ArrivedReply, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
 use crate::tls::record::Sealer;
 
-/// Least bytes that are worth a bulk connection.
+/// Fewest bytes that go over a bulk connection.
 pub(crate) const MIN_BULK_BYTES: usize = 128 << 10;
-/// Bytes of bulk that have gone another way before bulk connections are opened: programs that copy little have no use for them.
+/// Bytes of bulk that go over the first connection before bulk connections are opened: programs that copy little have no use for
+/// them.
 const BULK_BYTES_BEFORE_OPENING: u64 = 8 << 20;
-/// Least bytes that are divided among bulk connections.
+/// Fewest bytes that are divided among bulk connections.
 const MIN_SPLIT_BYTES: u64 = 2 << 20;
-/// Bulk connections that a link may have.
+/// Most bulk connections of a link.
 const MAX_BULK_CONNECTIONS: usize = frame::MAX_BULK_CONNECTIONS as usize;
 
 /// The bulk connections of a link.
@@ -40,7 +41,7 @@ pub(crate) struct BulkConnections {
     /// A bulk connection keeps its slot, and the number of its descriptor, from its first opening to the link's end.
     slots: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
     usage: Mutex<ConnectionUsage>,
-    /// A bulk connection is given back, or an attempt to open one is over.
+    /// Notified when a bulk connection is given back, or an attempt to open one is over.
     changed: Condvar,
     /// Bytes of bulk so far.
     carried: AtomicU64,
@@ -54,7 +55,7 @@ struct BulkConnection {
     ends: Mutex<ConnectionEnds>,
 }
 
-/// What its user reads and writes with.
+/// The halves with which the connection's user reads and writes.
 struct ConnectionEnds {
     /// None without TLS.
     sealer: Option<Sealer>,
@@ -64,15 +65,15 @@ struct ConnectionEnds {
 /// Which threads hold which connections.
 #[derive(Default)]
 struct ConnectionUsage {
-    /// Places of connections that are not in use.
+    /// Slots of connections that are not in use.
     free: Vec<usize>,
-    /// Bulk connections that were opened since the program came to its worker, or are being opened.
+    /// Bulk connections that were opened to the current worker, or are being opened.
     opened: usize,
-    /// Bulk connections that threads use or open.
+    /// Bulk connections that threads use or are opening.
     in_use: usize,
-    /// No further bulk connection is opened: one was refused.
+    /// One was refused, so no further bulk connection is opened.
     is_refused: bool,
-    /// No bulk connection is given out: the program leaves its worker, or has left.
+    /// No bulk connection is given out: the program is leaving its worker, or has left.
     is_closed: bool,
 }
 
@@ -92,12 +93,12 @@ impl BulkConnections {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allows `count` bulk connections from now on.
+    /// Allows at most `count` bulk connections.
     pub(crate) fn allow(&self, count: usize) {
         self.limit.store(count.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
 
-    /// How many bulk connections `bytes` of bulk to come may use at a time.
+    /// Returns how many bulk connections `bytes` of upcoming bulk may use at a time.
     pub(crate) fn expect(&self, bytes: u64) -> usize {
         if bytes < MIN_SPLIT_BYTES {
             return 0;
@@ -110,7 +111,7 @@ impl BulkConnections {
         if usage.is_refused { usage.opened.min(limit) } else { limit }
     }
 
-    /// Opens a bulk connection with `connect`, which gets its number, if bulk flows, none is free and there may be one more.
+    /// Opens a bulk connection with `connect`, which gets its number, if bulk flows, none is free and one more is allowed.
     pub(crate) fn open_one_more<E>(&self, bytes: usize, connect: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(index) = self.begin(bytes) else { return };
         let opened = connect(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());
@@ -125,7 +126,7 @@ impl BulkConnections {
         self.changed.notify_all();
     }
 
-    /// The slot for a bulk connection that the caller is to open.
+    /// Reserves the slot of a bulk connection that the caller then opens.
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
         let limit = self.limit.load(Ordering::Relaxed);
@@ -157,7 +158,7 @@ impl BulkConnections {
         }
     }
 
-    /// A bulk connection for the calling thread alone; none if none is free.
+    /// Takes a bulk connection for the calling thread alone; none if none is free.
     pub(crate) fn take(&self) -> Option<BulkConnectionGuard<'_>> {
         let mut usage = self.usage();
         let index = if usage.is_closed { None } else { usage.free.pop() }?;
@@ -166,7 +167,7 @@ impl BulkConnections {
         Some(BulkConnectionGuard { connections: self, connection, index })
     }
 
-    /// Waits until no thread uses or opens a connection, and closes all. False if that did not come to be before the deadline.
+    /// Waits until no thread uses or opens a connection, and closes all. Returns false if that takes longer than the deadline.
     pub(crate) fn close(&self, placeholder: &Placeholder, deadline: Instant) -> io::Result<bool> {
         let mut usage = self.usage();
         usage.is_closed = true;
@@ -183,21 +184,21 @@ impl BulkConnections {
         Ok(true)
     }
 
-    /// Bulk connections may be opened to another worker, or to the same one anew. All were closed.
+    /// Allows bulk connections to another worker, or again to the same one. All must be closed.
     pub(crate) fn reopen(&self) {
         *self.usage() = ConnectionUsage::default();
     }
 
-    /// Ends all bulk connections, so that those who wait for something there look up.
+    /// Ends all bulk connections, so that threads that wait on them return.
     pub(crate) fn end(&self) {
         let connected = self.each().filter(|connection| connection.socket.is_connected());
         for socket in connected.filter_map(|connection| connection.socket.get().ok()) {
-            // One whose peer is gone has ended already.
+            // A connection whose peer is gone has ended already.
             let _ = shutdown(socket, Shutdown::Both);
         }
     }
 
-    /// In the child of a fork. It takes no lock.
+    /// In the child of a fork: abandons all connections. It takes no lock.
     pub(crate) fn abandon(&self) {
         self.each().for_each(|connection| connection.socket.abandon());
     }
@@ -213,7 +214,7 @@ impl BulkConnection {
     }
 }
 
-/// A bulk connection that a thread has, until it is dropped.
+/// A bulk connection that a thread holds until this is dropped.
 pub(crate) struct BulkConnectionGuard<'a> {
     connections: &'a BulkConnections,
     connection: &'a BulkConnection,
@@ -221,16 +222,16 @@ pub(crate) struct BulkConnectionGuard<'a> {
 }
 
 impl BulkConnectionGuard<'_> {
-    /// Its number in frames.
+    /// Returns the connection's number in frames.
     pub(crate) fn number(&self) -> u16 {
         self.index as u16 + 1
     }
 
-    /// Sends all of `slices`, for as long as there are signs of life. [`io::ErrorKind::WouldBlock`] when there are none.
+    /// Sends all of `slices`, as long as there are signs of life. Otherwise [`io::ErrorKind::WouldBlock`].
     pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let socket = self.connection.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
         let ConnectionEnds { sealer, frames } = &mut *self.connection.ends();
-        // Those of the first connection say nothing about this one.
+        // Signs of life on the first connection say nothing about this one.
         let mut is_alive = || take_heartbeats(frames, socket);
         match sealer {
             Some(sealer) => sealer.send(socket, slices, &mut is_alive),
@@ -238,7 +239,7 @@ impl BulkConnectionGuard<'_> {
         }
     }
 
-    /// Reads up to the reply for this thread; only heartbeats may precede it. None if the bulk connection ends before.
+    /// Reads up to the reply for this thread. Only heartbeats may precede it. Returns none if the bulk connection ends before.
     pub(crate) fn read(
         &self,
         awaited_reply: AwaitedReply,
@@ -262,7 +263,8 @@ impl BulkConnectionGuard<'_> {
     }
 }
 
-/// Whether a worker has given a sign of life since a thread last listened: nothing else can come on a bulk connection that sends.
+/// Returns whether the worker has given a sign of life since a thread last listened. Nothing else can come on a bulk connection
+/// that sends.
 fn take_heartbeats(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
     let mut has_beat = false;
     while frames.has_bytes(socket) {

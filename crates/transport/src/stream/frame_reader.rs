@@ -1,4 +1,4 @@
-//! Frames out of a stream: a buffer for small ones, straight into the target for large ones.
+//! Reads frames out of a stream: small ones through a buffer, large ones straight into their target.
 
 #![expect(unsafe_code, reason = "received bytes fill memory without its being zeroed first")]
 
@@ -17,19 +17,19 @@ use crate::sync::wait;
 use crate::sync::wait::Spin;
 use crate::tls::record::Opener;
 
-/// Bytes that one read may receive beyond the wanted ones.
+/// Bytes that one read may receive beyond the requested ones.
 const FRAME_READ_AHEAD_BYTES: usize = 64 * 1024;
-/// Bytes that one read of a bulk connection may receive beyond the wanted ones: what follows a head is received where it
-/// belongs, not copied there.
+/// Bytes that one read of a bulk connection may receive beyond the requested ones. What follows a head is received at its target,
+/// not copied there.
 const BULK_READ_AHEAD_BYTES: usize = 256;
 const TRUNCATED_STREAM_FRAME: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 
-/// What a stream has come to.
+/// An event on a stream.
 #[derive(Debug)]
 pub(crate) enum StreamEvent {
     /// Head of the next frame.
     Head([u8; HEAD_BYTES]),
-    /// Another thread wants the reader to look up.
+    /// Another thread wants the reader to check for orders.
     Woken,
     /// The stream has ended.
     End,
@@ -39,12 +39,12 @@ pub(crate) enum StreamEvent {
 pub(crate) struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
-    /// Bytes that `buffer` is to hold at most.
+    /// Most bytes that `buffer` holds.
     capacity: usize,
     spin: Spin,
     /// None without TLS.
     opener: Option<Opener>,
-    /// Nothing of a frame was handed out that is not read to its end.
+    /// Whether no frame was handed out partly.
     is_between: bool,
 }
 
@@ -53,7 +53,7 @@ impl FrameReader {
         Self::with_capacity(FRAME_READ_AHEAD_BYTES)
     }
 
-    /// A reader of a connection that carries little but bulk.
+    /// Creates a reader for a connection that carries little but bulk.
     pub(crate) fn of_bulk() -> Self {
         Self::with_capacity(BULK_READ_AHEAD_BYTES)
     }
@@ -63,7 +63,7 @@ impl FrameReader {
         Self { buffer, start: 0, capacity, spin, opener: None, is_between: true }
     }
 
-    /// Reads another connection from here on, which is behind TLS if it has an opener.
+    /// Switches to another connection, which is behind TLS if it has an opener.
     pub(crate) fn read_from(&mut self, opener: Option<Opener>) {
         (self.start, self.opener) = (0, opener);
         self.buffer.clear();
@@ -72,28 +72,28 @@ impl FrameReader {
         }
     }
 
-    /// Whether something has come and was not handed out: bytes, the end, or a failure.
+    /// Returns whether anything has come that was not handed out: bytes, the end, or a failure.
     pub(crate) fn has_bytes(&self, socket: BorrowedFd<'_>) -> bool {
         let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
         self.has_buffered() || poll(&mut socket, Some(&Timespec::default())) != Ok(0)
     }
 
-    /// Whether bytes have been received that were not handed out.
+    /// Returns whether received bytes were not handed out.
     pub(crate) fn has_buffered(&self) -> bool {
         self.start < self.buffer.len() || self.opener.as_ref().is_some_and(Opener::has_some)
     }
 
-    /// Whether a reader that is gone has left it between two frames.
+    /// Returns whether the last reader stopped between two frames.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.is_between
     }
 
-    /// All of a frame was read.
+    /// Notes that all of a frame was read.
     pub(crate) fn end_frame(&mut self) {
         self.is_between = true;
     }
 
-    /// Waits for the next head; none if the stream ends before it.
+    /// Waits for the next head. Returns none if the stream ends before it.
     pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD_BYTES]>, LinkError> {
         match self.head_or_wake(socket, None)? {
             StreamEvent::Head(head) => Ok(Some(head)),
@@ -148,7 +148,7 @@ impl FrameReader {
         Ok(())
     }
 
-    /// Fills `bytes` with what comes next.
+    /// Fills `bytes` with the next bytes.
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), LinkError> {
         let mut done = bytes.len().min(self.buffer.len() - self.start);
         bytes[..done].copy_from_slice(&self.buffer[self.start..self.start + done]);
@@ -164,7 +164,7 @@ impl FrameReader {
         Ok(())
     }
 
-    /// Reads the payload of a reply, `length` bytes, its data to where it is to land; what lies around that is appended to
+    /// Reads the payload of a reply, `length` bytes. Its data goes to its destination; the bytes around it are appended to
     /// `bytes`.
     pub(crate) fn read_into(
         &mut self,
@@ -187,7 +187,7 @@ impl FrameReader {
         self.append_to(socket, length - buffer.skip() - buffer.size(), bytes)
     }
 
-    /// Looks for a while before it sleeps; 0 is the end of the stream, none a request that the reader look up.
+    /// Spins for a while before it sleeps. 0 is the end of the stream; none is a request to check for orders.
     fn poll_then_receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -209,7 +209,7 @@ impl FrameReader {
     }
 }
 
-/// Why nothing was received: a socket with a time limit has reached it, or the system refused.
+/// Translates a failure to receive: a socket has reached its time limit, or the system refused.
 fn failed(source: io::Error) -> LinkError {
     match source.kind() {
         io::ErrorKind::WouldBlock => LinkError::Stalled { seconds: 0 },
@@ -217,7 +217,7 @@ fn failed(source: io::Error) -> LinkError {
     }
 }
 
-/// Receives up to `most` bytes behind the end of `bytes`, out of their seals if there are any; 0 is the end of the stream.
+/// Receives up to `most` bytes behind the end of `bytes`, decrypted where there is TLS. 0 is the end of the stream.
 fn receive(
     socket: BorrowedFd<'_>,
     opener: Option<&mut Opener>,
@@ -226,7 +226,7 @@ fn receive(
     flags: RecvFlags,
 ) -> io::Result<usize> {
     let Some(opener) = opener else { return receive_some(socket, bytes, most, flags) };
-    // A part of a record is of no use, so that there is nothing to be gained by waiting for all.
+    // A part of a record is of no use, so waiting for everything gains nothing.
     let some = opener.fill(socket, flags.difference(RecvFlags::WAITALL))?;
     let some = &some[..some.len().min(most)];
     bytes.extend_from_slice(some);
@@ -235,7 +235,7 @@ fn receive(
     Ok(received)
 }
 
-/// Receives some of what a buffer misses, out of its seals; none is the end of the stream.
+/// Receives and decrypts some of a buffer's missing bytes. None is the end of the stream.
 fn fill_opened(
     socket: BorrowedFd<'_>,
     opener: &mut Opener,
@@ -250,13 +250,13 @@ fn fill_opened(
     Ok((received > 0).then_some(received))
 }
 
-/// Receives some of what a buffer misses when its first part has `done` bytes; none is the end of the stream.
+/// Receives some of a buffer's missing bytes, behind the first `done`. None is the end of the stream.
 fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: usize) -> io::Result<Option<usize>> {
-    // SAFETY: it is only written to, here; the thread that waits for the reply waits for the end of this as well.
+    // SAFETY: the bytes are only written to, here; the thread that waits for the reply also waits for the end of this.
     let unread = unsafe { buffer.remaining(done) };
     match receive_into(socket, unread) {
         Err(Errno::FAULT) => {
-            // The program may have protected its memory to catch writes; those of the system raise no signal.
+            // The program may have write-protected its memory to catch writes. Writes by the system raise no signal.
             let mut aside = Vec::new();
             let received =
                 receive_some(socket, &mut aside, FRAME_READ_AHEAD_BYTES.min(buffer.size() - done), RecvFlags::empty())?;
@@ -267,10 +267,10 @@ fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: u
     }
 }
 
-/// Receives as much of `bytes` as comes before something disturbs that; none is the end of the stream.
+/// Receives into `bytes` until they are full or something interrupts that. None is the end of the stream.
 fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
     let received = match recv(socket, &mut *bytes, RecvFlags::WAITALL) {
-        // Vsock does not wait for more than the memory of its socket holds: what is there has to do.
+        // Vsock does not wait for more than its socket's memory holds, so take what is there.
         Err(Errno::NOMEM) => recv(socket, bytes, RecvFlags::empty()),
         other => other,
     };
@@ -282,7 +282,7 @@ fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Option<usize
     }
 }
 
-/// Receives some of `bytes`, out of its seals; none is the end of the stream.
+/// Receives and decrypts some of `bytes`. None is the end of the stream.
 fn receive_opened(socket: BorrowedFd<'_>, opener: &mut Opener, bytes: &mut [u8]) -> io::Result<Option<usize>> {
     let some = opener.fill(socket, RecvFlags::empty())?;
     let received = some.len().min(bytes.len());
@@ -291,7 +291,7 @@ fn receive_opened(socket: BorrowedFd<'_>, opener: &mut Opener, bytes: &mut [u8])
     Ok((received > 0).then_some(received))
 }
 
-/// Waits until something can be received, or until `wake` is readable.
+/// Waits until bytes can be received, or until `wake` is readable. Returns whether `wake` is.
 fn is_woken(socket: BorrowedFd<'_>, wake: BorrowedFd<'_>) -> io::Result<bool> {
     loop {
         let mut both = [socket, wake].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -1,8 +1,7 @@
-//! The worker's ends of a program's bulk connections. A thread for each reads payloads ahead, up to a bound; the thread that reads
-//! the link takes them when the heads of their frames are due, so that frames are handed out whole and in their order.
+//! The worker's ends of a program's bulk connections. A thread for each reads payloads ahead, up to a bound. The thread that
+//! reads the link takes them when the heads of their frames are due, so that frames are handed out whole and in order.
 //!
-//! A bulk connection that ends is no harm until a frame names it: then what the frame should have brought is lost, and so is the
-//! session.
+//! A bulk connection that ends does no harm until a frame names it. Then the frame's payload is lost, and so is the session.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -28,27 +27,27 @@ const OTHER_FRAME_ERROR: LinkError =
 const STRAY_FRAME_ERROR: LinkError =
     LinkError::Protocol { what: "a bulk connection carries a frame that is not for it" };
 
-/// Payloads that a bulk connection reads ahead.
+/// Most payloads that a bulk connection reads ahead.
 const MAX_FRAMES_AHEAD: usize = 2;
-/// Bulk connections that a link may have.
+/// Most bulk connections of a link.
 const MAX_JOINED_CONNECTIONS: usize = MAX_BULK_CONNECTIONS as usize;
 
 /// The bulk connections of a link, by number.
 #[derive(Default)]
 pub(crate) struct JoinedConnections {
     slots: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED_CONNECTIONS]>,
-    /// Replies that bulk connections owe, by the numbers of their requests.
+    /// Connections of pending replies, by the numbers of their requests.
     announced: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
-    /// How many those are.
+    /// The number of pending replies.
     pending_replies: AtomicUsize,
-    /// Where payloads are received; none once the system has refused the memory.
+    /// Buffers that receive payloads; none once the system has refused the memory.
     buffers: OnceLock<Option<Arc<Buffers>>>,
 }
 
-/// A payload, where it was received.
+/// A payload, and where it was received.
 pub(crate) enum Payload {
     Buffer(Buffer),
-    /// There was no buffer.
+    /// Received while no buffer was free.
     Memory(Vec<u8>),
 }
 
@@ -60,7 +59,7 @@ impl Payload {
         }
     }
 
-    /// The buffer's number, if it lies in one.
+    /// Returns the buffer's number, if the payload is in a buffer.
     pub(crate) fn number(&self) -> Option<usize> {
         match self {
             Self::Buffer(buffer) => Some(buffer.number()),
@@ -70,14 +69,14 @@ impl Payload {
 }
 
 impl JoinedConnections {
-    /// Takes bulk connection `number` in, which counts from 1, once `welcome` has answered its program. False if it is no number for a
-    /// bulk connection, or of one that is there.
+    /// Admits bulk connection `number`, which counts from 1, once `welcome` has answered its program. Returns false if the number
+    /// is invalid, or that connection exists.
     pub(crate) fn join<E: From<io::Error>>(
         &self,
         number: u64,
         welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
-        // Held until the bulk connection is in its slot: a frame that names it may come with the welcome's arrival.
+        // Held until the bulk connection is in its slot: a frame that names it may come as soon as the welcome arrives.
         let mut slots = lock(&self.slots);
         let slot = number.checked_sub(1).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
         let Some(slot) = slot.filter(|slot| slot.as_ref().is_none_or(|connection| connection.is_over())) else {
@@ -90,24 +89,24 @@ impl JoinedConnections {
         Ok(true)
     }
 
-    /// Lets go of all bulk connections: the program has left.
+    /// Drops all bulk connections: the program has left.
     pub(crate) fn clear(&self) {
         for connection in lock(&self.slots).iter_mut().filter_map(Option::take) {
             connection.finish(None);
         }
     }
 
-    /// Memory for bulk, made at the first request.
+    /// Returns the memory for bulk, made at the first request.
     pub(crate) fn buffers(&self) -> Option<&Arc<Buffers>> {
         self.buffers.get_or_init(|| Buffers::new().ok()).as_ref()
     }
 
-    /// The payload of the frame with this head, out of bulk connection `number`.
+    /// Takes the payload of the frame with this head out of bulk connection `number`.
     pub(crate) fn take(&self, number: u16, head: &[u8; HEAD_BYTES]) -> Result<Payload, LinkError> {
         self.numbered(number)?.take(head)
     }
 
-    /// The reply to frame `sequence` will go over bulk connection `number`.
+    /// Notes that the reply to frame `sequence` will go over bulk connection `number`.
     pub(crate) fn expect_reply(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
         let connection = self.numbered(number)?;
         lock(&self.announced).insert(sequence, connection);
@@ -115,7 +114,7 @@ impl JoinedConnections {
         Ok(())
     }
 
-    /// The bulk connection that the reply to frame `sequence` goes over, asked for once.
+    /// Takes the bulk connection for the reply to frame `sequence`. Returns it once.
     pub(crate) fn take_reply_connection(&self, sequence: u64) -> Option<Arc<JoinedConnection>> {
         if self.pending_replies.load(Ordering::Acquire) == 0 {
             return None;
@@ -125,8 +124,8 @@ impl JoinedConnections {
         Some(connection)
     }
 
-    /// Says on each bulk connection that owes something that its worker is there, and on each that is held up here; not if that is so
-    /// because the rest of a frame `is_late`, which may never come.
+    /// Sends heartbeats on each bulk connection that owes a reply, and on each that waits for this side. Not on the latter if the
+    /// rest of a frame `is_late`, since it may never come.
     pub(crate) fn send_heartbeats(&self, is_late: bool) {
         let connections: Vec<Arc<JoinedConnection>> = lock(&self.slots).iter().flatten().cloned().collect();
         let is_owing = |connection: &Arc<JoinedConnection>| {
@@ -145,23 +144,23 @@ impl JoinedConnections {
     }
 }
 
-/// One further connection of a stream link.
+/// A bulk connection of a stream link.
 pub(crate) struct JoinedConnection {
     number: u16,
     line: Connection,
     buffers: Option<Arc<Buffers>>,
-    /// Held while something is sent.
+    /// Held while a frame is sent.
     send_lock: Mutex<()>,
     inbox: Mutex<Inbox>,
-    /// A payload came, or was taken, or there will be none.
+    /// Notified when a payload came or was taken, or when no more will come.
     changed: Condvar,
 }
 
-/// What was read ahead.
+/// Payloads that were read ahead.
 #[derive(Default)]
 struct Inbox {
     full: VecDeque<([u8; HEAD_BYTES], Payload)>,
-    /// Nothing more will come, for this reason if there is one that no caller has got.
+    /// Nothing more will come. `reason` is why, if there is a reason that no caller has got.
     is_over: bool,
     reason: Option<LinkError>,
 }
@@ -185,7 +184,7 @@ impl JoinedConnection {
         }
     }
 
-    /// Waits until another payload may be read ahead; false at the end.
+    /// Waits until another payload may be read ahead. Returns false at the end.
     fn wait_for_space(&self) -> bool {
         let mut inbox = lock(&self.inbox);
         while inbox.full.len() >= MAX_FRAMES_AHEAD && !inbox.is_over {
@@ -194,7 +193,7 @@ impl JoinedConnection {
         !inbox.is_over
     }
 
-    /// Receives a head, and what follows it; none at the end of the stream.
+    /// Receives a head and its payload; none at the end of the stream.
     fn receive(&self, frames: &mut FrameReader) -> Result<Option<([u8; HEAD_BYTES], Payload)>, LinkError> {
         let Some(bytes) = frames.head(self.line.as_fd())? else { return Ok(None) };
         let (_, connections, length) = FrameHead::decode_over(&bytes)?;
@@ -204,7 +203,7 @@ impl JoinedConnection {
         Ok(Some((bytes, self.receive_payload(frames, length)?)))
     }
 
-    /// Receives `length` bytes into a buffer, unless the GPU has them all for long.
+    /// Receives `length` bytes into a buffer, or into other memory if the GPU keeps all buffers for long.
     fn receive_payload(&self, frames: &mut FrameReader, length: usize) -> Result<Payload, LinkError> {
         if let Some(mut buffer) = self.buffers.as_ref().and_then(Buffers::take)
             && let Some(bytes) = buffer.resized(length)
@@ -231,14 +230,14 @@ impl JoinedConnection {
         }
     }
 
-    /// Nothing more will come.
+    /// Notes that nothing more will come.
     fn finish(&self, reason: Option<LinkError>) {
         let mut inbox = lock(&self.inbox);
         if !mem::replace(&mut inbox.is_over, true) {
             inbox.reason = reason;
         }
         drop(inbox);
-        // So that no thread waits on either side.
+        // This keeps threads on both sides from waiting.
         let _ = shutdown(&self.line, Shutdown::Both);
         self.changed.notify_all();
     }
@@ -247,12 +246,12 @@ impl JoinedConnection {
         lock(&self.inbox).is_over
     }
 
-    /// Whether its program has to wait because of this side.
+    /// Returns whether the program has to wait because of this side.
     fn is_held_up(&self) -> bool {
         lock(&self.inbox).full.len() >= MAX_FRAMES_AHEAD
     }
 
-    /// Sends a reply whole.
+    /// Sends a whole reply.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         let _whole = lock(&self.send_lock);
         self.line.send(parts)
@@ -263,7 +262,7 @@ impl JoinedConnection {
         if let (true, Ok(head)) =
             (is_writable(&self.line), ReplyHead::from(Heartbeat { is_busy: true, frames: 0 }).encode(0))
         {
-            // A program that is gone is noticed by others.
+            // Other code notices a program that is gone.
             let _ = self.line.send(&mut [IoSlice::new(&head)]);
         }
     }
@@ -284,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// Connection 1 of some bulk connections, whose reader waits for its payloads to be taken; and its program's end.
+    /// Bulk connection 1, whose reader waits until its payloads are taken, and its program's end.
     fn held_up(joined: &JoinedConnections) -> UnixStream {
         let (mut program, worker) = UnixStream::pair().unwrap();
         let is_taken = joined.join::<io::Error>(1, || Ok(Connection::from(OwnedFd::from(worker))));
@@ -307,7 +306,7 @@ mod tests {
         program.read(&mut [0; 1024]).is_ok_and(|length| length > 0)
     }
 
-    /// A sender must learn of a stall of another connection, for which the worker waits.
+    /// A sender must learn of a stall of another connection that the worker waits for.
     #[test]
     fn a_bulk_connection_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
         let joined = JoinedConnections::default();

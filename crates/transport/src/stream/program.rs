@@ -1,4 +1,4 @@
-//! The program's end of a stream link. It has no thread: one of the waiting threads reads for all.
+//! The program's end of a stream link. It has no thread of its own: one of the waiting threads reads for all.
 
 mod listening;
 mod recovery;
@@ -35,39 +35,39 @@ use crate::stream::reply_dispatcher::{
 use crate::tls::record::Sealer;
 
 const STALLED_ERROR: LinkError = LinkError::Stalled { seconds: 0 };
-/// Head and parts of the frames that are sent most.
+/// Number of slices, head included, that the most common frames need.
 const INLINE_SLICES: usize = 4;
-/// How long opening a bulk connection may take: things go on without one.
+/// How long opening a bulk connection may take. The link works without one.
 const BULK_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The program's end of a stream link.
 pub(crate) struct StreamProgram {
     socket: Descriptor,
     send_half: Mutex<SendHalf>,
-    /// The limit was moved, or the worker is back or gone for good.
+    /// Notified when the limit has moved, or the worker is back or gone for good.
     opened: Condvar,
     notify_fd: NotifyFd,
-    /// Rung for the thread that listens for reclaim notices.
+    /// Signals the thread that listens for reclaim notices.
     reclaim_requests: NotifyFd,
     replies: Mutex<ReplyDispatcher>,
-    /// A thread has stopped reading.
+    /// Notified when a thread has stopped reading.
     unread: Condvar,
     thread_ids: Arc<ThreadIds>,
     reconnect: Reconnect,
     bulk_connections: BulkConnections,
-    /// How long there may be no sign of life, in milliseconds; 0: for ever.
+    /// Longest silence, in milliseconds; 0 is for ever.
     silence: AtomicU64,
-    /// Signs of life so far, for a thread that sends meanwhile.
+    /// Signs of life so far, for a thread that is sending meanwhile.
     received: AtomicU64,
-    /// Frames sent so far, for a thread that reads meanwhile.
+    /// Frames sent so far, for a thread that is reading meanwhile.
     sent: AtomicU64,
-    /// Frames queued so far, for [`CallLink::enqueued`].
+    /// The count of [`CallLink::enqueued`].
     enqueued: AtomicU64,
-    /// The link ended because it stalled.
+    /// Whether the link ended because it stalled.
     has_stalled: AtomicBool,
 }
 
-/// The writing half; locked while a frame is written.
+/// The sending half. It is locked while a frame is written.
 #[derive(Default)]
 struct SendHalf {
     /// Number of the next frame.
@@ -77,9 +77,9 @@ struct SendHalf {
     sealer: Option<Sealer>,
 }
 
-/// Whether a worker that says it is there gets what is sent to it: a network may carry one direction alone.
+/// Whether a worker that sends heartbeats receives what is sent to it: a network may carry only one direction.
 struct Liveness {
-    /// The last sign that it does, and when it came.
+    /// The last sign that it does, and its time.
     frames: u64,
     at: Instant,
 }
@@ -89,7 +89,7 @@ impl Liveness {
         Self { frames: 0, at: Instant::now() }
     }
 
-    /// Takes a beat in, `sent` frames having been sent. How long there has been no sign; none if this is one.
+    /// Notes a heartbeat after `sent` frames were sent. Returns how long no sign came that frames arrive; none if this is one.
     fn note_heartbeat(&mut self, beat: Heartbeat, sent: u64) -> Option<Duration> {
         if beat.is_busy || beat.frames >= sent || beat.frames > self.frames {
             (self.frames, self.at) = (beat.frames, Instant::now());
@@ -99,9 +99,9 @@ impl Liveness {
     }
 }
 
-/// What a thread that reads has come upon.
+/// What a reading thread has received.
 enum ReadOutcome {
-    /// What it waits for itself.
+    /// The reply that it waits for.
     Own(ArrivedReply),
     /// A reply for another thread, or a sign of life.
     Other,
@@ -109,7 +109,7 @@ enum ReadOutcome {
     End,
 }
 
-/// A frame's head and parts for one system call: in `few`, where there is room, so that nothing is allocated for it.
+/// Gathers a frame's head and parts for one system call: in `few`, where there is room, so that nothing is allocated.
 fn gathered<'a, 'b>(
     head: &'a [u8],
     parts: &[&'a [u8]],
@@ -125,7 +125,7 @@ fn gathered<'a, 'b>(
     &mut few[..=parts.len()]
 }
 
-/// Whether a socket with a time limit has reached it.
+/// Returns whether a socket has reached its time limit.
 fn is_timeout(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
@@ -170,7 +170,7 @@ impl StreamProgram {
         self.send_half.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The outlet, once this frame may be sent.
+    /// Locks the sending half once this frame may be sent.
     fn admitted(&self, frame: FrameInfo<'_>) -> Result<MutexGuard<'_, SendHalf>, LinkError> {
         let mut send_half = self.send_half();
         loop {
@@ -188,8 +188,8 @@ impl StreamProgram {
         }
     }
 
-    /// Writes a frame. `before` runs with its number while no later frame, and no reply to this one, can come. What it
-    /// returns with the number is the bulk connection that the reply comes over.
+    /// Writes a frame. `before_send` runs with its number while no later frame, and no reply to this one, can come. Returns the
+    /// number, and the bulk connection that the reply comes over, if any.
     fn put(
         &self,
         mut head: FrameHead,
@@ -214,7 +214,7 @@ impl StreamProgram {
             let slices = gathered(&bytes, parts, &mut few, &mut many);
             let generation = self.socket.generation();
             let socket = self.socket.get()?;
-            // With a bulk connection, the head alone goes here: it says when the frame is due.
+            // With a bulk connection, only the head goes here: it marks when the frame is due.
             let on_socket = if connections.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
             let sent = self.send(socket, send_half.sealer.as_mut(), on_socket);
             if sent.is_ok() {
@@ -233,20 +233,19 @@ impl StreamProgram {
                 drop(send_half);
                 return Err(self.stalled());
             }
-            // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
-            // has not seen it.
+            // A part of the frame may be sent, so nothing can follow it here. A worker that replaces this one has not seen it.
             drop(send_half);
             self.ended(generation)?;
         }
     }
 
-    /// Sends all of `slices` on the first connection, for as long as there are signs of life.
+    /// Sends all of `slices` on the first connection, as long as there are signs of life.
     fn send(&self, socket: BorrowedFd<'_>, sealer: Option<&mut Sealer>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let mut last_received = None;
         let mut is_alive = || {
             let _ = self.read_if_idle(socket);
             let received = self.received.load(Ordering::Relaxed);
-            // The first look finds that there was something.
+            // The first check finds that something was received.
             last_received.replace(received) != Some(received)
         };
         match sealer {
@@ -255,8 +254,8 @@ impl StreamProgram {
         }
     }
 
-    /// A bulk connection has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
-    /// which a part is out was not executed, and is sent again to the worker in its place.
+    /// Handles a bulk connection that did not take its payload: the link has ended. Where another worker may come, a partly sent
+    /// frame was not executed, and is sent again to that worker.
     fn bulk_connection_failed(&self, generation: SocketGeneration, sent: io::Result<()>) -> Result<(), LinkError> {
         if sent.as_ref().is_err_and(is_timeout) {
             return Err(self.stalled());
@@ -265,37 +264,37 @@ impl StreamProgram {
         self.ended(generation)
     }
 
-    /// Connects bulk connection `number`.
+    /// Opens bulk connection `number`.
     fn open_bulk_connection(&self, number: u16) -> Result<Connection, LinkError> {
         let line = self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
         self.limit(line.as_fd()).map_err(LinkError::system("limit a bulk connection's silence"))?;
         Ok(line)
     }
 
-    /// The peer of the socket of that generation is gone. An error means that this was the end of the link.
+    /// Notes that the peer of that generation's socket is gone. An error means that the link has ended.
     fn ended(&self, generation: SocketGeneration) -> Result<(), LinkError> {
         let ended = self.socket.ended(generation);
         self.bulk_connections.end();
         ended
     }
 
-    /// Ends the first connection, so that its worker hears of it.
+    /// Ends the first connection, so that the worker sees it.
     fn hang_up(&self) {
         if let Ok(socket) = self.socket.get() {
             let _ = shutdown(socket, Shutdown::Both);
         }
     }
 
-    /// The link is useless: all waiting threads look up, those that wait for another worker too. Not by a thread that holds the outlet
-    /// or the desk.
+    /// Wakes all waiting threads of an unusable link, also those that wait for another worker. The caller must hold neither the
+    /// sending half nor the replies.
     fn break_off(&self) {
         self.let_go();
-        // A thread that found the link whole, and is about to wait, holds the outlet until it waits.
+        // A thread that found the link usable, and is about to wait, holds the sending half until it waits.
         drop(self.send_half());
         self.opened.notify_all();
     }
 
-    /// Lets go of a useless link, by a thread that may hold the outlet: no other thread is about to wait for it then.
+    /// Ends an unusable link. The caller may hold the sending half: no other thread is about to wait for it then.
     fn let_go(&self) {
         self.hang_up();
         self.socket.give_up();
@@ -304,7 +303,7 @@ impl StreamProgram {
         self.ring_all();
     }
 
-    /// Ends a link that has stalled, on both sides as far as that can be done from here.
+    /// Ends a link that has stalled, on both sides as far as possible.
     fn stalled(&self) -> LinkError {
         self.has_stalled.store(true, Ordering::Relaxed);
         self.break_off();
@@ -315,19 +314,19 @@ impl StreamProgram {
         LinkError::Stalled { seconds: self.silence.load(Ordering::Relaxed).div_ceil(1000) }
     }
 
-    /// How long there may be no sign of life.
+    /// Returns the longest allowed silence.
     fn silence(&self) -> Option<Duration> {
         Some(self.silence.load(Ordering::Relaxed)).filter(|limit| *limit > 0).map(Duration::from_millis)
     }
 
-    /// Sets the limit for silence, if there is one, on the connection.
+    /// Sets the limit of silence, if there is one, on the connection.
     fn limit(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let limit = self.silence();
         set_socket_timeout(socket, Timeout::Recv, limit)?;
         Ok(set_socket_timeout(socket, Timeout::Send, limit)?)
     }
 
-    /// Waits for the reply to a request, reading for all if no other thread does.
+    /// Waits for the reply to a request. Reads for all threads if no other thread does.
     fn wait(
         &self,
         thread: u32,
@@ -345,7 +344,7 @@ impl StreamProgram {
             }
             self.socket.get()?;
             let generation = self.socket.generation();
-            // While the worker is away, the thread that let go of it reads what is left.
+            // While the worker is away, the thread that detached from it reads the rest.
             let frames = if self.socket.is_connected() { replies.frames.take() } else { None };
             let Some(frames) = frames else {
                 replies = wakeup.wait(replies).unwrap_or_else(PoisonError::into_inner);
@@ -357,8 +356,8 @@ impl StreamProgram {
             replies = self.replies();
             let frames = replies.end_reading(reading);
             if replies.is_listened {
-                // For what is left, which no other thread may come to read for long. Also where nothing is: as long as others read
-                // faster, the system would wake it for each reply, and have it sleep on.
+                // Signals the thread that listens: no other thread may read the rest for long. Also if nothing is left: as long
+                // as others read faster, the system would wake it for each reply, only to sleep again.
                 replies.is_listened = false;
                 self.reclaim_requests.notify();
             }
@@ -375,7 +374,7 @@ impl StreamProgram {
         }
     }
 
-    /// Ends a link of which this was read.
+    /// Ends a link after this read error.
     fn broken(&self, error: LinkError) -> LinkError {
         if matches!(error, LinkError::Stalled { .. }) {
             return self.stalled();
@@ -384,13 +383,13 @@ impl StreamProgram {
         error
     }
 
-    /// Why a link that has ended did so: of a stall, other threads have seen the end alone.
+    /// Returns why a link has ended: after a stall, other threads have seen only the end.
     fn reason(&self, error: LinkError) -> LinkError {
         let is_end = matches!(error, LinkError::Closed | LinkError::Protocol { .. } | LinkError::System { .. });
         if is_end && self.has_stalled.load(Ordering::Relaxed) { self.stall() } else { error }
     }
 
-    /// Reads replies and hands them out, up to the one for this thread; none if the connection ends before it.
+    /// Reads replies and hands them out, up to the one for this thread. Returns none if the connection ends before.
     fn read_until(
         &self,
         frames: &mut FrameReader,
@@ -407,7 +406,7 @@ impl StreamProgram {
         }
     }
 
-    /// Reads what comes next: a reply, for this or another thread, or a sign of life.
+    /// Reads the next frame: a reply, for this or another thread, or a sign of life.
     fn read_one(
         &self,
         frames: &mut FrameReader,
@@ -443,8 +442,8 @@ impl StreamProgram {
         Ok(ReadOutcome::Other)
     }
 
-    /// Reads what has come meanwhile, if no other thread reads: for a thread that sends and is not heard, and for one that
-    /// listens. Whether that was the end of the connection.
+    /// Reads what has arrived, if no other thread reads: for a thread whose sends do not get through, and for one that listens.
+    /// Returns whether that was the end of the connection.
     fn read_if_idle(&self, socket: BorrowedFd<'_>) -> bool {
         let Some(mut frames) = self.replies().frames.take() else { return false };
         let mut liveness = Liveness::new();
@@ -469,7 +468,7 @@ impl StreamProgram {
         is_end
     }
 
-    /// Reads what follows a head for the thread that waits for it, and wakes that.
+    /// Reads a reply for the thread that waits for it, and wakes that thread.
     fn read_for_another(
         &self,
         frames: &mut FrameReader,
@@ -491,7 +490,8 @@ impl StreamProgram {
         Ok(())
     }
 
-    /// The thread that waits for a reply that has come. There is none when the link has ended meanwhile: that is no breach by the worker.
+    /// Returns the thread that waits for a reply that has come. If the link has ended meanwhile, there is none, and the worker is
+    /// not at fault.
     fn waiter<'a>(&self, replies: &'a mut ReplyDispatcher, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
         let waiter = replies.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
         waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED_REPLY_ERROR))
@@ -504,7 +504,8 @@ impl StreamProgram {
         reply: &mut Vec<u8>,
         buffer: Option<ReplyBuffer>,
     ) -> Result<ArrivedReply, LinkError> {
-        // One that another thread has had may be rung for that, and a thread that wakes looks what for.
+        // A condition variable that another thread has used may still be notified for that. Threads check what they were woken
+        // for.
         let wakeup = self.replies().spare_wakeups.pop().unwrap_or_default();
         let mut registered = None;
         let mut register = |sequence| {
@@ -525,7 +526,7 @@ impl StreamProgram {
                 if let Some(arrived) = self.wait_there(&connection, awaited_reply, reply)? {
                     return Ok(arrived);
                 }
-                // If a worker takes this one's place, the reply comes as it would have come without a bulk connection.
+                // If another worker replaces this one, the reply comes as without a bulk connection.
                 register(sequence);
             }
             self.wait(head.thread, awaited_reply, &wakeup, reply)
@@ -542,7 +543,7 @@ impl StreamProgram {
         result
     }
 
-    /// Waits for the reply to a request on the bulk connection that the thread has; none if the worker is gone and another may come.
+    /// Waits for a reply on the bulk connection that the thread holds. Returns none if the worker is gone and another may come.
     fn wait_there(
         &self,
         connection: &BulkConnectionGuard<'_>,
@@ -560,7 +561,7 @@ impl StreamProgram {
         }
     }
 
-    /// The reading half of a connection that ends, as soon as no thread has it: its reader will find the end.
+    /// Takes the reading half of an ending connection as soon as no thread has it: its reader will find the end.
     fn take_frame_reader(&self) -> Result<Box<FrameReader>, LinkError> {
         let deadline = Instant::now() + LINK_CLOSE_TIMEOUT;
         let mut replies = self.replies();
@@ -576,7 +577,7 @@ impl StreamProgram {
         }
     }
 
-    /// Reads the replies that are under way when the connection is being closed, up to its end.
+    /// Reads the replies that are under way while the connection is being closed, up to its end.
     fn drain_replies(&self) -> Result<(), LinkError> {
         let mut frames = self.take_frame_reader()?;
         let ended = self.read_until(&mut frames, None, &mut Vec::new());
@@ -584,7 +585,7 @@ impl StreamProgram {
         ended.map(|_| ())
     }
 
-    /// Makes all who wait for replies look up.
+    /// Wakes all threads that wait for replies.
     fn ring_all(&self) {
         self.replies().waiting.values().for_each(|waiter| waiter.wakeup.notify_one());
         self.reclaim_requests.notify();
@@ -596,7 +597,7 @@ impl CallLink for StreamProgram {
         self.socket.get()?;
         let thread = self.thread_ids.number()?;
         let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
-        // Counted under the lock that puts frames in order.
+        // Counted under the lock that orders frames.
         let count = |_, _| {
             self.enqueued.fetch_add(1, Ordering::Release);
         };
@@ -721,7 +722,7 @@ impl QuiesceGate for StreamProgram {
         self.send_half().gate.take_reached()
     }
 
-    /// Says that no frame will come, and reads what the worker has said until it closes its end too.
+    /// Tells the worker that no frame will come, and reads its replies until it closes its end too.
     fn detach(&self) -> Result<u64, LinkError> {
         let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         let frames = {
@@ -729,7 +730,7 @@ impl QuiesceGate for StreamProgram {
             send_half.gate.close();
             send_half.sequence
         };
-        // At rest no thread waits on a bulk connection for long.
+        // While the session is at rest no thread waits on a bulk connection for long.
         if !self.bulk_connections.close(&placeholder, Instant::now() + LINK_CLOSE_TIMEOUT).unwrap_or(false) {
             self.give_up();
         }
@@ -741,7 +742,7 @@ impl QuiesceGate for StreamProgram {
         let closing = closing.and_then(|()| shutdown(socket, Shutdown::Write));
         let read = closing.map_err(|_| LinkError::Closed).and_then(|()| self.drain_replies());
         if let Err(error) = read {
-            // What the worker had still to say is lost.
+            // The worker's remaining replies are lost.
             self.give_up();
             return Err(error);
         }
@@ -751,7 +752,7 @@ impl QuiesceGate for StreamProgram {
 
     fn resume(&self, address: &Address, key: SessionKey, timeout: Duration) -> Result<(), ConnectError> {
         let failed = |source| ConnectError::Link { address: address.clone(), source };
-        // Those of a worker that has ended by itself are not closed yet.
+        // The bulk connections of a worker that ended by itself are not closed yet.
         self.bulk_connections.end();
         Placeholder::new()
             .and_then(|placeholder| self.bulk_connections.close(&placeholder, Instant::now() + LINK_CLOSE_TIMEOUT))
@@ -761,7 +762,7 @@ impl QuiesceGate for StreamProgram {
         let line = self.reconnect.reconnect(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
         self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
-        // A thread that still reads the connection before this one would go on with what it has of that.
+        // A thread that still reads the previous connection would continue with the buffer of that.
         let mut frames = self.take_frame_reader().map_err(failed)?;
         frames.read_from(opener);
         let mut send_half = self.send_half();
@@ -854,7 +855,7 @@ mod tests {
         link.replier().reply(&answer).unwrap();
     }
 
-    /// One thread has seen the end of the worker and waits for another one; another thread has seen that there is no sense in it.
+    /// One thread has seen the end of the worker and waits for another one. Another thread has seen that waiting is useless.
     #[test]
     fn a_thread_that_waits_for_another_worker_fails_when_the_link_is_useless() {
         let (build, hello) = (Build::current([1; 32]), hello());
@@ -865,7 +866,7 @@ mod tests {
         program.enable_reconnect().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let caller = Arc::clone(&program);
-        // Not of a scope: one that waits for ever would keep the test.
+        // Not a scoped thread: one that waits for ever would block the test.
         thread::spawn(move || sender.send(caller.call(1, 0, &[b"?"], &mut Vec::new()).is_err()));
         while program.replies().waiting.is_empty() {
             thread::yield_now();
@@ -878,7 +879,7 @@ mod tests {
         assert_eq!(receiver.recv_timeout(hang_limit()), Ok(true));
     }
 
-    /// A thread has read a part of what a worker said, and is slow to find that this is gone.
+    /// A thread has read a part of the worker's output, and is slow to notice that the worker is gone.
     #[test]
     fn bytes_read_from_a_lost_worker_are_not_taken_for_the_next_worker_s() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Where replies are handed out: who waits for which reply, and who reads for all.
+//! Hands out replies: which thread waits for which reply, and which thread reads for all.
 
 #![expect(unsafe_code, reason = "what a thread reads must be found again without that thread's stack")]
 
@@ -16,32 +16,32 @@ use crate::stream::frame_reader::FrameReader;
 
 pub(crate) const UNASKED_REPLY_ERROR: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
 
-/// Where replies are handed out.
+/// Hands out replies.
 pub(crate) struct ReplyDispatcher {
     /// The reading half; none while a thread reads.
     pub(crate) frames: Option<Box<FrameReader>>,
     /// The thread that reads while it waits for a reply.
     pub(crate) reader: Option<ReplyReader>,
-    /// Threads that wait, by the number of their request.
+    /// Waiting threads, by the number of their request.
     pub(crate) waiting: HashMap<u64, Waiter>,
-    /// Bells of threads that have waited.
+    /// Condition variables of threads that have waited.
     pub(crate) spare_wakeups: Vec<Arc<Condvar>>,
     /// A reclaim notice that no thread has taken yet.
     pub(crate) reclaim_notice: Option<u32>,
-    /// Whether the thread that listens for reclaim notices does nothing before something comes, so that it is to be told of what a
-    /// reader leaves; else it looks by itself soon.
+    /// Whether the listening thread sleeps until something comes, so that a reader must tell it what is left. Otherwise it soon
+    /// checks by itself.
     pub(crate) is_listened: bool,
 }
 
-/// A thread that waits.
+/// A waiting thread.
 pub(crate) struct Waiter {
     /// Its thread id on the link.
     pub(crate) thread: u32,
-    /// It has left the call, and the reply is dropped.
+    /// The thread has abandoned the call, and the reply is dropped.
     pub(crate) is_left: bool,
     pub(crate) reply: Option<(ArrivedReply, Vec<u8>)>,
     pub(crate) buffer: Option<ReplyBuffer>,
-    /// Another thread writes to the buffer: this one must not go before that is done.
+    /// Another thread writes to the buffer. This one must not return before that is done.
     pub(crate) is_filling: bool,
     pub(crate) wakeup: Arc<Condvar>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Waiter {
 /// The head of a reply, and whether its data went to the buffer.
 pub(crate) type ArrivedReply = (ReplyHead, bool);
 
-/// What the thread that reads waits for itself.
+/// The reply that the reading thread waits for itself.
 #[derive(Clone, Copy)]
 pub(crate) struct AwaitedReply {
     pub(crate) sequence: u64,
@@ -57,7 +57,7 @@ pub(crate) struct AwaitedReply {
 }
 
 impl ReplyDispatcher {
-    /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
+    /// Wakes one of the threads that still wait: to read on, or to find that nothing more comes.
     pub(crate) fn ring_next(&self) {
         if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
             waiter.wakeup.notify_one();
@@ -66,7 +66,7 @@ impl ReplyDispatcher {
 }
 
 impl Waiter {
-    /// The buffer, if it is for this reply; the thread then waits until [`Waiter::is_filling`] is false again.
+    /// Returns the buffer, if it is for this reply. The thread then waits until [`Waiter::is_filling`] is false again.
     pub(crate) fn begin_filling(&mut self, head: &ReplyHead, length: usize) -> Option<ReplyBuffer> {
         let buffer = self.buffer.filter(|buffer| buffer.fits(head, length));
         self.is_filling = buffer.is_some();
@@ -74,7 +74,7 @@ impl Waiter {
     }
 }
 
-/// Reads what follows a head, its data to the buffer that waits for it, if there is one.
+/// Reads the bytes behind a head. The data goes to the buffer that waits for it, if there is one.
 pub(crate) fn read_body(
     frames: &mut FrameReader,
     socket: BorrowedFd<'_>,
@@ -88,23 +88,23 @@ pub(crate) fn read_body(
     }
 }
 
-/// Who reads, by its thread id, and what.
+/// The thread that reads, by its thread id, and its reader.
 pub(crate) struct ReplyReader {
     thread: u32,
     frames: NonNull<FrameReader>,
 }
 
-// SAFETY: only the thread with the thread id uses the pointer, and a frame reader may be used by any thread.
+// SAFETY: only the thread with this thread id uses the pointer, and any thread may use a frame reader.
 unsafe impl Send for ReplyReader {}
 
-/// What the calling thread reads. Dropped by a jump, it is in [`ReplyDispatcher`] still.
+/// The calling thread's reader. After a `longjmp`, [`ReplyDispatcher`] still has it.
 pub(crate) struct Reading(NonNull<FrameReader>);
 
 impl Deref for Reading {
     type Target = FrameReader;
 
     fn deref(&self) -> &FrameReader {
-        // SAFETY: made of a box, which `end_reading` takes, and no other code before a later call of this thread.
+        // SAFETY: made from a box that only `end_reading`, or a later call of this thread, takes back.
         unsafe { self.0.as_ref() }
     }
 }
@@ -117,7 +117,7 @@ impl DerefMut for Reading {
 }
 
 impl ReplyDispatcher {
-    /// The calling thread, of this thread id, reads from now on.
+    /// Makes the calling thread, which has this thread id, the reader.
     pub(crate) fn begin_reading(&mut self, thread: u32, mut frames: Box<FrameReader>) -> Reading {
         frames.end_frame();
         let frames = NonNull::from(Box::leak(frames));
@@ -125,17 +125,17 @@ impl ReplyDispatcher {
         Reading(frames)
     }
 
-    /// It reads no more.
+    /// Ends the calling thread's reading.
     pub(crate) fn end_reading(&mut self, reading: Reading) -> Box<FrameReader> {
         self.reader = None;
-        // SAFETY: leaked by `begin_reading`; the reading is the only one of it, and is gone after this.
+        // SAFETY: leaked by `begin_reading`; `reading` is its only user, and is gone after this.
         unsafe { Box::from_raw(reading.0.as_ptr()) }
     }
 
-    /// What the thread of this thread id was reading when it left its call.
+    /// Takes back the reader of an abandoned call of the thread with this id.
     pub(crate) fn take_back(&mut self, thread: u32) -> Option<Box<FrameReader>> {
         let reader = self.reader.take_if(|reader| reader.thread == thread)?;
-        // SAFETY: leaked by `begin_reading` of this very thread, whose call was left and uses it no more.
+        // SAFETY: leaked by `begin_reading` in this same thread, whose abandoned call no longer uses it.
         Some(unsafe { Box::from_raw(reader.frames.as_ptr()) })
     }
 }

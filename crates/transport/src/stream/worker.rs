@@ -22,15 +22,15 @@ pub(crate) struct StreamWorker {
     link_control: LinkControl,
     frames: FrameReader,
     sequence: u64,
-    /// The payload of the frame that was handed out, if it came over the first connection.
+    /// The payload of the current frame, if it came over the first connection.
     payload: Vec<u8>,
-    /// The payload of the frame that was handed out, if it came over a bulk connection.
+    /// The payload of the current frame, if it came over a bulk connection.
     bulk: Option<Payload>,
     replier: Arc<StreamReplier>,
 }
 
 impl StreamWorker {
-    /// The next frame is number `sequence`.
+    /// Creates the end; the next frame has number `sequence`.
     pub(crate) fn new(socket: Connection, sequence: u64) -> Result<Self, LinkError> {
         let link_control = LinkControl::new(
             LinkKind::STREAM,
@@ -46,7 +46,7 @@ impl StreamWorker {
 }
 
 impl Drop for StreamWorker {
-    /// No thread reads what comes any more: a peer that sends, or waits for an answer, has to learn of that.
+    /// Closes the connections: no thread reads any more, and a peer that sends or waits has to learn of that.
     fn drop(&mut self) {
         self.link_control.joined().clear();
     }
@@ -99,7 +99,7 @@ impl WorkerLink for StreamWorker {
         }
     }
 
-    /// A program that is away is news as well: a thread that waits for it need not look.
+    /// Returns true also while the program is away: the thread that waits then need not poll.
     fn has_pending(&mut self) -> bool {
         let needs_interrupt = self.link_control.needs_interrupt(self.sequence);
         needs_interrupt || self.link_control.socket().is_none_or(|socket| self.frames.has_bytes(socket.as_fd()))
@@ -126,13 +126,13 @@ impl WorkerLink for StreamWorker {
     }
 }
 
-/// Writes replies, each whole, on the connections that their requests have named.
+/// Writes whole replies, each on the connection that its request named.
 struct StreamReplier {
     link_control: LinkControl,
 }
 
 impl Replier for StreamReplier {
-    /// A program that is away gets its reply when it is back.
+    /// Sends a reply. A program that is away gets it when it is back.
     fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         let (head, output) = answer_head(answer)?;
         let prefix = answer.output.prefix()?;

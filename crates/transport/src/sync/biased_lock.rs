@@ -1,13 +1,13 @@
-//! A lock that costs a thread nothing that is the only one to take it.
+//! A biased lock: uncontended acquisition by its owner needs no locked instruction.
 //!
-//! Most programs give their GPU work from one thread, for a while at least. That thread becomes the lock's **bias owner**: it
-//! enters by writing that it is inside, and looking whether it still is the bias owner, without an instruction that locks.
-//! Another thread first takes the lock, then the bias away: it clears the word, has the system run a barrier on every
-//! processor that runs a thread of this process ([`barrier`]), and waits until the bias owner is not inside. Either that sees
-//! the bias owner inside, or the bias owner sees that it is none.
+//! Most programs submit their GPU work from one thread, for a while at least. That thread becomes the lock's **bias owner**. It
+//! enters by writing that it is inside, and checking that it still is the bias owner, without a locked instruction. Another
+//! thread first takes the lock, then the bias away. It clears the word, has the system run a barrier on every processor that runs
+//! a thread of this process ([`barrier`]), and waits until the bias owner is not inside. Either the thread sees the bias owner
+//! inside, or the bias owner sees that it has lost the bias.
 //!
-//! The lock itself is a word that waiters look at, with naps: it is held for less than a microsecond, or until there is room in a
-//! ring. Unlocking wakes no thread, so that it is a plain store.
+//! The lock itself is a word that waiters poll, with naps: it is held for less than a microsecond, or until there is room in a
+//! ring. Unlocking wakes no thread, so it is a plain store.
 #![expect(unsafe_code, reason = "what the raw guards is lent as mutable")]
 
 use std::cell::UnsafeCell;
@@ -22,36 +22,36 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::shm::layout::MAX_LINK_THREADS;
 use crate::sync::barrier;
 
-/// How often a thread must take the lock, with no other in between, to become the bias owner: taking the bias away costs as
-/// much as some hundred locks.
+/// How often a thread must take the lock, with no other in between, to become the bias owner. Taking the bias away costs as much
+/// as some hundred acquisitions.
 const ACQUISITIONS_BEFORE_BIAS: u32 = 100;
-/// Looks of a waiter before it lets others run, and before it naps.
+/// Polls of a waiter before it yields, and before it naps.
 #[cfg(not(all(test, feature = "loom")))]
 const SPINS_BEFORE_YIELD: u32 = 100;
 #[cfg(not(all(test, feature = "loom")))]
 const SPINS_BEFORE_SLEEP: u32 = 110;
 const WAIT_SLEEP: Duration = Duration::from_micros(50);
 
-/// Numbers of threads: those of the thread ids of a link. A thread without one has 0, and is never the bias owner.
+/// Thread numbers are the thread ids of a link. A thread without one has 0, and is never the bias owner.
 const THREAD_ID_LIMIT: usize = MAX_LINK_THREADS + 1;
 
-/// State of the lock: its bias owner, and the threads that hold or want it.
+/// State of the lock: its bias owner, and the threads that hold or want the lock.
 #[derive(Debug)]
 struct RawBiasedLock {
-    /// Number of the bias owner; 0: there is none.
+    /// Number of the bias owner; 0 is none.
     bias_owner: AtomicU32,
-    /// By number: the thread is inside as the bias owner, or has yet to see that it is not that any more.
+    /// By number: the thread is inside as the bias owner, or has not yet seen that it lost the bias.
     inside: Box<[AtomicBool]>,
-    /// A thread without the bias is inside, or is about to be.
+    /// A thread without the bias is inside, or is about to enter.
     is_locked: AtomicBool,
-    /// There may be a bias owner: barriers work here.
+    /// Whether there may be a bias owner: barriers work here.
     bias_enabled: AtomicBool,
-    /// Who had the lock last, and how often without another in between; written by who has it.
+    /// The last thread that had the lock, and its acquisitions in a row. The holder writes both.
     last: AtomicU32,
     times: AtomicU32,
 }
 
-/// How a thread came in.
+/// How a thread entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LockEntry {
     Biased,
@@ -59,7 +59,7 @@ enum LockEntry {
 }
 
 impl RawBiasedLock {
-    /// For threads with numbers below `numbers`.
+    /// Creates a lock for threads with numbers below `numbers`.
     fn new(numbers: usize) -> Self {
         Self {
             bias_owner: AtomicU32::new(0),
@@ -76,7 +76,7 @@ impl RawBiasedLock {
         if number != 0
             && self.bias_owner.load(Ordering::Relaxed) == number
             && let Some(inside) = self.inside.get(number as usize)
-            // Else a signal interrupted this very thread inside; its handler waits for ever, as at any lock.
+            // Otherwise a signal interrupted this same thread inside; its handler waits for ever, as with any lock.
             && !inside.load(Ordering::Relaxed)
         {
             inside.store(true, Ordering::Relaxed);
@@ -94,12 +94,12 @@ impl RawBiasedLock {
     fn lock(&self) {
         let is_free = || !self.is_locked.load(Ordering::Relaxed);
         let lock = || self.is_locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Waiters look before they try: trying takes the line away from who has the lock.
+        // Waiters read before they try: trying takes the cache line away from the holder.
         wait_until(|| is_free() && lock());
         let bias_owner = self.bias_owner.load(Ordering::Relaxed);
         let Some(inside) = self.inside.get(bias_owner as usize).filter(|_| bias_owner != 0) else { return };
         self.bias_owner.store(0, Ordering::Relaxed);
-        // A system that did this before does it again; else a bias owner's store has long arrived after a nap.
+        // A barrier that worked before works again. Otherwise a bias owner's store has long arrived after a nap.
         if !barrier::full() {
             std::thread::sleep(WAIT_SLEEP);
         }
@@ -148,7 +148,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What one thread at a time may use.
+/// A value that one thread at a time may use.
 #[derive(Debug)]
 pub(crate) struct BiasedLock<T> {
     raw: RawBiasedLock,
@@ -163,19 +163,19 @@ impl<T> BiasedLock<T> {
         Self { raw: RawBiasedLock::new(THREAD_ID_LIMIT), value: UnsafeCell::new(value) }
     }
 
-    /// Waits until no other thread has it. No two threads have the same `number` at a time, but 0.
+    /// Waits until no other thread holds the lock. No two threads have the same `number` at a time, except 0.
     #[inline]
     pub(crate) fn take(&self, number: u32) -> BiasedLockGuard<'_, T> {
         BiasedLockGuard { lock: self, number, entry: self.raw.enter(number) }
     }
 
-    /// From now on a thread that takes it often does so without locking. [`barrier::register`] has said that barriers work.
+    /// Lets a thread that takes the lock often do so without a locked instruction. [`barrier::register`] must have returned true.
     pub(crate) fn enable_bias(&self) {
         self.raw.bias_enabled.store(true, Ordering::Relaxed);
     }
 }
 
-/// Lends what a [`BiasedLock`] has until it is dropped.
+/// Gives access to the value of a [`BiasedLock`] until dropped.
 pub(crate) struct BiasedLockGuard<'a, T> {
     lock: &'a BiasedLock<T>,
     number: u32,
@@ -212,7 +212,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// The bias owner enters once more while another thread takes the bias away: neither is inside with the other.
+    /// The bias owner enters again while another thread takes the bias away: the two are never inside together.
     #[test]
     fn loom_no_interleaving_lets_two_in() {
         let mut builder = loom::model::Builder::new();
@@ -240,7 +240,7 @@ mod loom_tests {
 mod tests {
     use super::*;
 
-    /// A lock that biases, if the system lets it.
+    /// A lock with bias, if the system supports it.
     fn favouring() -> BiasedLock<u64> {
         let turn = BiasedLock::new(0);
         if barrier::register() {
@@ -272,7 +272,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..20_000_u64 {
                         *turn.take(thread) += 1;
-                        // Long runs of one thread now and then, so that there is a bias owner.
+                        // Long runs of one thread now and then create a bias owner.
                         if (round / 500 + u64::from(thread)).is_multiple_of(4) {
                             std::thread::yield_now();
                         }

@@ -1,29 +1,29 @@
-//! Whether others want the processors, so that a thread which yields gets its own back late.
+//! Whether other threads want the processors, so that a thread that yields gets its own back late.
 //!
 //! Where no other thread wants the processor, `sched_yield` costs half a microsecond. Beside work that never sleeps it costs that
 //! work's whole slice, up to four milliseconds, though the system wakes a sleeper within microseconds. Time spent awake counts
-//! against a thread there, too. So a yield that took long ends yields and spins of this process for a while: who waits, sleeps.
+//! against a thread there, too. So a long yield ends all yields and spins of this process for a while: waiting threads sleep.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// A yield that takes this many nanoseconds met work that uses up its slice. The other side of a link needs some tens of
-/// microseconds for a call.
+/// A yield of this many nanoseconds met work that uses up its slice. The other side of a link needs some tens of microseconds for
+/// a call.
 const LONG_YIELD_NS: u64 = 100_000;
-/// For how many nanoseconds nothing yields after the first long yield. Another one follows, then the time doubles.
+/// How many nanoseconds nothing yields after the first long yield. After another long yield, the time doubles.
 const SHORTEST_PAUSE_NS: u64 = 50_000_000;
-/// The longest such time: a long yield then takes less than a hundredth of all time.
+/// The longest such time. Long yields then take less than a hundredth of all time.
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
 
-/// What this process has seen of others.
+/// The contention that this process has seen.
 static LOCK_CONTENTION: Contention = Contention::new();
 
-/// What yields have shown. Threads that learn at once may undo what another one learnt.
+/// What yields have shown. Threads that update at the same time may undo each other's updates.
 #[derive(Debug)]
 pub(crate) struct Contention {
-    /// Until when nothing yields, in nanoseconds of [`now`].
+    /// Nothing yields until then, in nanoseconds of [`now`].
     until: AtomicU64,
     /// How long that was, in nanoseconds.
     pause: AtomicU64,
@@ -34,23 +34,23 @@ impl Contention {
         Self { until: AtomicU64::new(0), pause: AtomicU64::new(0) }
     }
 
-    /// That of this process.
+    /// Returns this process's contention.
     pub(crate) fn of_process() -> &'static Self {
         &LOCK_CONTENTION
     }
 
-    /// Whether others want the processors.
+    /// Returns whether other threads want the processors.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on_at(now)
     }
 
     fn is_on_at(&self, now: impl FnOnce() -> u64) -> bool {
-        // Without contention, which is the rule, this reads no clock.
+        // Without contention, the usual case, this reads no clock.
         let until = self.until.load(Ordering::Relaxed);
         until != 0 && now() < until
     }
 
-    /// Yields, unless that would take long. False if it would, or did: who waits is to sleep.
+    /// Yields, unless that would take long. Returns false if it would, or did: the waiting thread should sleep.
     pub(crate) fn yield_now(&self) -> bool {
         self.yield_with(now, thread::yield_now)
     }
@@ -79,12 +79,12 @@ impl Contention {
     }
 }
 
-/// Lets others run between two looks. False where that costs a slice of a processor: who waits is to sleep.
+/// Yields between two polls. Returns false where that costs a slice of a processor: the waiting thread should sleep.
 pub fn yield_unless_contended() -> bool {
     LOCK_CONTENTION.yield_now()
 }
 
-/// Nanoseconds since this process first asked.
+/// Returns nanoseconds since this process first asked.
 fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -92,7 +92,7 @@ fn now() -> u64 {
 
 #[cfg(test)]
 impl Contention {
-    /// One that does not end.
+    /// Contention that does not end.
     pub(crate) const fn for_ever() -> Self {
         Self { until: AtomicU64::new(u64::MAX), pause: AtomicU64::new(LONGEST_PAUSE_NS) }
     }
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a thread yielded at `start`, where a yield takes so long, and whether it may look again.
+    /// Whether a thread yielded at `start`, where a yield takes `takes`, and whether it may poll again.
     fn has_yielded(contention: &Contention, start: u64, takes: u64) -> (bool, bool) {
         let (clock, has_yielded) = (Cell::new(start), Cell::new(false));
         let may_look = contention.yield_with(

@@ -1,10 +1,10 @@
-//! Waiting for a word of shared memory, or for a socket: first awake, then asleep.
+//! Waiting for a word of shared memory, or for a socket: first spinning, then asleep.
 //!
-//! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was; waits that ended asleep halve
-//! it. One in [`WAITS_PER_PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
-//! that waits for long kernels costs next to no processor time.
+//! The time to spin adapts. A wait that ended while spinning sets it to twice that wait; waits that ended asleep halve it. One in
+//! [`WAITS_PER_PROBE`] of the waits in vain spins for the longest time, to find out whether waits have become shorter. So a
+//! thread that waits for long kernels costs next to no processor time.
 //!
-//! Beside work that never sleeps ([`Contention`]) waits sleep at once, which teaches nothing.
+//! Beside work that never sleeps ([`Contention`]) waits sleep at once, and the spin time stays.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,43 +16,43 @@ use rustix::time::Timespec;
 
 use crate::sync::contention::Contention;
 
-/// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
-/// long as its GPU works.
+/// Longest spin for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as long as
+/// its GPU works.
 pub(crate) const MAX_MEMORY_SPIN_NS: u32 = 200_000;
-/// Longest time awake for what the GPU is at work for, in nanoseconds. A copy of 256 MiB takes five milliseconds, programs
-/// that choose the size of their launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual
-/// machine. A thread that spins longer than [`MAX_MEMORY_SPIN_NS`] lets others run between looks.
+/// Longest spin for work of the GPU, in nanoseconds. A copy of 256 MiB takes five milliseconds, programs that choose the size of
+/// their launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. A thread that spins
+/// longer than [`MAX_MEMORY_SPIN_NS`] yields between polls.
 pub(crate) const MAX_WORK_SPIN_NS: u32 = 20_000_000;
-/// Longest time awake for what only a system call tells, and on two processors, where the awaited side may need this one,
-/// in nanoseconds.
+/// Longest spin, in nanoseconds, where each poll is a system call, and on two processors, where the awaited side may need this
+/// one.
 pub(crate) const MAX_SYSTEM_SPIN_NS: u32 = 30_000;
-/// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
-/// would sleep in each round, never find out that it need not, and take twice as long (measured on an H200).
+/// Shortest spin, in nanoseconds: above the 10 µs of a launch and its synchronization. With less, a loop of the two would sleep
+/// in each round, never find out that it need not, and take twice as long (measured on an H200).
 const MIN_SPIN_NS: u32 = 20_000;
-/// After waits in vain, one wait in this many is a long one.
+/// After waits in vain, one wait in this many spins for the longest time.
 const WAITS_PER_PROBE: u32 = 16;
-/// Who has looked for so long lets others run between looks.
+/// A thread that has spun this long yields between polls.
 const EAGER_SPIN_TIME: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);
-/// Looks between two readings of the clock.
+/// Polls between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
-/// Looks at memory before the first reading, one to three microseconds: an answer that is there before it came as soon as answers
-/// can, and clocks took a fifth of such a round trip.
+/// Polls of memory before the first reading, one to three microseconds. An answer before that came as fast as answers can, and
+/// clocks took a fifth of such a round trip.
 const POLLS_BEFORE_CLOCK: u32 = 64;
-/// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.
+/// How long a sleeper relies on its wake-up, before it checks whether its peer is still there.
 const SLEEP_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How long waits of one kind stay awake.
+/// How long waits of one kind spin.
 #[derive(Debug)]
 pub struct Spin {
     nanoseconds: AtomicU32,
-    /// Waits in vain since the last one that was not.
+    /// Waits in vain since the last successful one.
     in_vain: AtomicU32,
     longest: AtomicU32,
-    /// Looks before a clock is read at all.
+    /// Polls before the clock is first read.
     first: u32,
-    /// Lets others run between looks: with two processors, the awaited side may be waiting for this one.
+    /// Yields between polls: with two processors, the awaited side may be waiting for this one.
     yields: bool,
-    /// Whether that takes long.
+    /// Whether yields take long.
     contention: &'static Contention,
 }
 
@@ -69,8 +69,8 @@ impl Spin {
         Self::new(MAX_WORK_SPIN_NS)
     }
 
-    /// Starts with the longest time, which is [`MAX_MEMORY_SPIN_NS`], [`MAX_WORK_SPIN_NS`] or [`MAX_SYSTEM_SPIN_NS`]; on a single processor, where the awaited side could not
-    /// run, with none.
+    /// Starts with the longest time, which is [`MAX_MEMORY_SPIN_NS`], [`MAX_WORK_SPIN_NS`] or [`MAX_SYSTEM_SPIN_NS`]. On a single
+    /// processor, where the awaited side could not run, starts with none.
     pub(crate) fn new(longest: u32) -> Self {
         match available_parallelism().map_or(2, NonZero::get) {
             1 => Self::of(0, true),
@@ -90,7 +90,7 @@ impl Spin {
         }
     }
 
-    /// Has all waits be short from now on: the program wants its threads to sleep while they wait.
+    /// Keeps all later waits short: the program wants its threads to sleep while they wait.
     pub(crate) fn disable_spin(&self) {
         self.longest.fetch_min(MIN_SPIN_NS, Ordering::Relaxed);
         self.nanoseconds.fetch_min(MIN_SPIN_NS, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Spin {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Looks until `found` gives something, or it is time to sleep.
+    /// Polls until `poll` returns a value, or it is time to sleep.
     pub fn until<T>(&self, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
         if let Some(value) = poll() {
             return Some(value);
@@ -129,14 +129,15 @@ impl Spin {
         }
     }
 
-    /// How long to look this time.
+    /// Returns how long to spin this time, in nanoseconds.
     fn budget(&self) -> u32 {
         let in_vain = self.in_vain.load(Ordering::Relaxed);
         let is_probe = in_vain > 0 && in_vain.is_multiple_of(WAITS_PER_PROBE);
         if is_probe { self.longest() } else { self.nanoseconds.load(Ordering::Relaxed) }
     }
 
-    /// Something was found after that time, or nothing. Threads that learn at once may undo what another one learnt.
+    /// Adapts the spin to a wait that took `elapsed`; none is a wait in vain. Threads that update at the same time may undo each
+    /// other's updates.
     fn learn(&self, elapsed: Option<Duration>) {
         let old_budget = self.nanoseconds.load(Ordering::Relaxed);
         let (next, in_vain) = match elapsed {
@@ -155,21 +156,21 @@ fn look<T>(times: u32, poll: &mut impl FnMut() -> Option<T>) -> Option<T> {
     })
 }
 
-/// Sleeps while `word` is `value`, for a tenth of a second at most. May return early for no reason.
+/// Sleeps while `word` is `value`, for a tenth of a second at most. May return early.
 pub(crate) fn sleep(word: &AtomicU32, value: u32) {
-    // Every outcome (woken, changed, interrupted, timed out) means the same to the caller: look again.
+    // Every outcome (woken, changed, interrupted, timed out) means the same to the caller: check again.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&SLEEP_CHECK_INTERVAL));
 }
 
-/// Sleeps while `word` is `value`, until another thread wakes it. May return early for no reason.
+/// Sleeps while `word` is `value`, until another thread wakes it. May return early.
 pub(crate) fn sleep_on(word: &AtomicU32, value: u32) {
     // As above.
     let _ = futex::wait(word, futex::Flags::empty(), value, None);
 }
 
-/// Wakes who sleeps on `word`.
+/// Wakes a thread that sleeps on `word`.
 pub(crate) fn wake(word: &AtomicU32) {
-    // Fails only for an address that is no memory, which a reference cannot be.
+    // Fails only for an address without memory, which a reference cannot have.
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 

@@ -1,7 +1,7 @@
-//! Our records beside those of rustls: what bulk reaches over TCP of loopback with either, in one run.
+//! Compares Katydid's records with those of rustls: the bulk throughput of either over loopback TCP, in one run.
 //!
-//! `cargo test --release -p katydid-transport beside_rustls -- --ignored --nocapture` says it as ratios. What rustls reaches decides
-//! whether its records could take the place of Katydid's (SECURITY.md).
+//! `cargo test --release -p katydid-transport beside_rustls -- --ignored --nocapture` prints it as ratios. The throughput of
+//! rustls decides whether its records could replace Katydid's (SECURITY.md).
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,11 +21,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use crate::tls::identity::provider;
 use crate::tls::record::{Seals, Suite, TRAFFIC_SECRET_BYTES};
 
-/// Bytes of a message, as bulk has.
+/// Bytes of a message, as in bulk.
 const MESSAGE_BYTES: usize = 1 << 20;
 /// Messages of a measurement.
 const MESSAGES_PER_ROUND: usize = 2048;
-/// Measurements of each way, one way after the other; the best counts.
+/// Measurements of each way, alternating; the best one counts.
 const ROUNDS_PER_WAY: usize = 5;
 /// Bytes that are received at once.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -38,7 +38,7 @@ fn tcp() -> (TcpStream, TcpStream) {
     (local, peer)
 }
 
-/// Gigabytes a second when one thread sends by `send`, message by message, and another receives by `receive`.
+/// Returns gigabytes a second when one thread sends by `send`, message by message, and another receives by `receive`.
 fn pace(
     mut send: impl FnMut(&TcpStream, &[u8]) + Send,
     mut receive: impl FnMut(&TcpStream, &mut [u8]),
@@ -98,7 +98,7 @@ fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").unwrap()
 }
 
-/// A connection that buffers, as most programs use rustls; each end is one thread's.
+/// A connection that buffers, as most programs use rustls; one thread has each end.
 fn buffered() -> f64 {
     let (client, server) = configs();
     let mut client = ClientConnection::new(client, name()).unwrap();
@@ -139,7 +139,7 @@ fn buffered() -> f64 {
     )
 }
 
-/// Makes the handshake of two connections that do not buffer.
+/// Makes the handshake between two connections that do not buffer.
 fn handshake(client: &mut UnbufferedClientConnection, server: &mut UnbufferedServerConnection) {
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
     macro_rules! step {
@@ -169,14 +169,14 @@ fn handshake(client: &mut UnbufferedClientConnection, server: &mut UnbufferedSer
     }
 }
 
-/// A connection that leaves buffers to its user, which is the quickest that rustls has.
+/// A connection whose user provides the buffers, the fastest that rustls has.
 fn unbuffered() -> f64 {
     let (client, server) = configs();
     let mut client = UnbufferedClientConnection::new(client, name()).unwrap();
     let mut server = UnbufferedServerConnection::new(server).unwrap();
     handshake(&mut client, &mut server);
     let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; RECEIVE_BYTES], 0);
-    // Data of a record that the message before had no use for: none, as messages end with records.
+    // The previous message leaves no data of a record, as messages end with records.
     pace(
         move |mut socket, bytes| {
             for part in bytes.chunks(128 << 10) {
@@ -221,7 +221,7 @@ fn unbuffered() -> f64 {
     )
 }
 
-/// A name, and what measures it.
+/// A name, and the function that measures it.
 type NamedRate = (&'static str, fn() -> f64);
 
 #[test]

@@ -1,4 +1,4 @@
-//! A stream of TLS records as an attacker between the peers could make it: what fuzzing drives.
+//! Fuzzes a stream of TLS records as an attacker between the peers could make it.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -8,16 +8,16 @@ use rustix::net::RecvFlags;
 
 use crate::tls::record::{DATA_RECORD, Sealer, Seals, Suite, TRAFFIC_SECRET_BYTES};
 
-/// Most bytes of a stream: as many as a socket takes without a reader.
+/// Most bytes of a stream: as many as a socket buffers without a reader.
 const MAX_FUZZ_INPUT_BYTES: usize = 64 << 10;
 
-/// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.
+/// Makes a stream of `script` and reads it. Returns how many bytes of data were handed out.
 ///
-/// The first byte chooses suite, reading ahead, and how soon keys are worn. Parts follow: a byte, a length (2) and as many bytes.
-/// The byte says whether they are data, sealed; come as they are; are the inside of a sealed record, whose kind is the first of
-/// them; or are data, sealed, with a bit changed afterwards.
+/// The first byte chooses suite, reading ahead, and how soon keys are renewed. Parts follow: a byte, a length (2) and as many
+/// bytes. The byte says how they are sent: as sealed data; unchanged; as the inside of a sealed record, whose kind is their first
+/// byte; or as sealed data with a bit changed afterwards.
 ///
-/// Data that was sealed before anything else came is handed out first, unchanged; all of it if nothing else came.
+/// Data sealed before anything else is handed out first, unchanged; all of it if nothing else came.
 pub fn records(script: &[u8]) -> usize {
     let Some((mode, parts)) = script.split_first() else { return 0 };
     let suite = if mode & 1 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
@@ -54,7 +54,7 @@ pub fn records(script: &[u8]) -> usize {
     got.len()
 }
 
-/// The stream of a script, the data at its beginning that was sealed before anything else came, and whether that is all.
+/// Returns the stream of a script, the data sealed before anything else in it, and whether there was nothing else.
 fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
     let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
     while let Some((&[what, low, high], tail)) = parts.split_first_chunk()

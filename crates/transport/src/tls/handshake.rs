@@ -1,5 +1,4 @@
-//! The handshake, by rustls, over a socket that is read a record at a time: nothing is received that belongs to what
-//! follows.
+//! The handshake, by rustls. The socket is read one record at a time, so that no byte after the handshake is received.
 
 use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut};
@@ -21,10 +20,10 @@ use crate::os::socket::{Deadline, receive_by, send_all, wait_readable};
 use crate::tls::identity::{Identity, TlsError, provider};
 use crate::tls::record::{Seals, Suite, TRAFFIC_SECRET_BYTES, length};
 
-/// How long a peer that was refused has to read why.
+/// How long a refused peer has to read the reason.
 const TLS_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Takes the secrets of application data out of a handshake.
+/// Keeps the secrets of application data out of a handshake.
 #[derive(Debug, Default)]
 struct Secrets(Mutex<TrafficSecrets>);
 
@@ -51,12 +50,12 @@ impl KeyLog for Secrets {
     }
 }
 
-/// Why a program has no encrypted connection.
+/// Why a program got no encrypted connection.
 #[derive(Debug)]
 pub(crate) enum NoEncryption {
-    /// They did not agree.
+    /// The TLS handshake failed.
     Failed(TlsError),
-    /// The server answers in the plain, by which it can refuse and nothing else: its sender is unknown.
+    /// The server answers in plaintext, which is only good for a refusal: the sender is not authenticated.
     Plain(OwnedFd),
 }
 
@@ -69,7 +68,7 @@ impl<E: Into<TlsError>> From<E> for NoEncryption {
 /// The program's side: the server must be `host`.
 ///
 /// # Errors
-/// The reason, which a server that is not trusted has got as well.
+/// The reason. A server that is not trusted has got it as well.
 pub(crate) fn connect(
     socket: OwnedFd,
     host: &str,
@@ -97,7 +96,7 @@ pub(crate) fn connect(
 /// The server's side: the program must have a certificate of the authority.
 ///
 /// # Errors
-/// The reason, which the program has got as well.
+/// The reason. The program has got it as well.
 pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadline) -> Result<Seals, TlsError> {
     let secrets = Arc::new(Secrets::default());
     let verifier = WebPkiClientVerifier::builder_with_provider(identity.roots, provider()).build();
@@ -116,7 +115,7 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
     seals(&connection, traffic.server, traffic.client)
 }
 
-/// Says nothing more, and reads what the peer has still sent: closing at once would drop what was sent to it.
+/// Ends sending, and reads the peer's remaining bytes: closing at once would drop what was sent to it.
 pub(crate) fn part(socket: BorrowedFd<'_>) {
     let (deadline, mut scrap) = (Deadline::after(TLS_CLOSE_TIMEOUT), [0; 4096]);
     let mut most = 64 * scrap.len();
@@ -145,7 +144,7 @@ fn seals<D: SideData>(
     Ok(Seals::new(suite, both.0, both.1)?)
 }
 
-/// Makes the handshake: sends and receives records until it is over.
+/// Makes the handshake: sends and receives records until it is complete.
 fn handshake<C, D>(connection: &mut C, socket: BorrowedFd<'_>, deadline: Deadline) -> Result<(), TlsError>
 where
     C: Deref<Target = ConnectionCommon<D>> + DerefMut,
@@ -159,7 +158,7 @@ where
         let record = receive_record(socket, deadline)?;
         connection.read_tls(&mut &record[..])?;
         if let Err(error) = connection.process_new_packets() {
-            // The alert that says why; whether it arrives changes nothing here.
+            // The alert with the reason. It does not matter here whether it arrives.
             let _ = speak(connection, socket);
             return Err(error.into());
         }
@@ -184,7 +183,7 @@ fn receive_record(socket: BorrowedFd<'_>, deadline: Deadline) -> Result<Vec<u8>,
     Ok(record)
 }
 
-/// The first byte that the peer sends, which stays there.
+/// Returns the first byte that the peer sends, without consuming it.
 pub(crate) fn first_byte(socket: BorrowedFd<'_>, deadline: Deadline) -> io::Result<Option<u8>> {
     let mut byte = [0];
     loop {

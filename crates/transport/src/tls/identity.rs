@@ -1,9 +1,9 @@
-//! A folder of certificates: who we are to the other side of a link, and whom we believe.
+//! A folder of certificates: this side's identity on a link, and the authority that it trusts.
 //!
 //! | file              | what                                                              |
 //! |-------------------|-------------------------------------------------------------------|
 //! | `authority.pem`   | the certificate of the authority whose certificates are believed  |
-//! | `certificate.pem` | our own one, issued by that authority                             |
+//! | `certificate.pem` | this side's own certificate, issued by that authority             |
 //! | `key.pem`         | its key; only its owner may read it                              |
 //!
 //! `katydid certs` makes such folders. They are read for each connection, so that a certificate can be renewed while a
@@ -25,18 +25,18 @@ use rustls::{AlertDescription, CertificateError, RootCertStore};
 
 use crate::tls::record::Alert;
 
-/// The authority's certificate, in a folder of certificates.
+/// File of the authority's certificate, in a folder of certificates.
 pub const AUTHORITY_FILE: &str = "authority.pem";
-/// Our own certificate there.
+/// File of this side's own certificate.
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
-/// The file of the certificate's key.
+/// File of the certificate's key.
 pub const KEY_FILE: &str = "key.pem";
 
-/// Why a connection did not come to speak TLS.
+/// Why TLS could not be set up on a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The address does not say where the certificates are.
+    /// The address does not name the folder of certificates.
     #[error("no certificates are known for TLS: say --certs DIR, or set KATYDID_CERTS (see `katydid certs --help`)")]
     NoFolder,
     /// A file of this side's certificates cannot be used.
@@ -53,22 +53,22 @@ pub enum TlsError {
         /// Why it is refused.
         reason: String,
     },
-    /// The other side refuses us.
+    /// The other side refuses this side's certificate.
     #[error("the other side refuses our certificate: {reason}")]
     Refused {
         /// Why, as far as TLS can tell.
         reason: String,
     },
-    /// The host of an address is nothing that a certificate could be for.
+    /// The host of an address cannot be named by a certificate.
     #[error("{host:?} is not a host name or IP address")]
     Host {
         /// Host name or number of the address.
         host: String,
     },
-    /// The other side speaks, but not TLS.
+    /// The other side sends something other than TLS.
     #[error("the other side does not speak TLS")]
     Plain,
-    /// The handshake failed for another reason; the text is rustls's.
+    /// The handshake failed for another reason; the text comes from rustls.
     #[error("the TLS handshake failed: {0}")]
     Failed(String),
     /// The connection broke during the handshake.
@@ -98,7 +98,7 @@ fn number(alert: AlertDescription) -> u8 {
     alert.into()
 }
 
-/// Why a certificate is no good, in words that say what to do.
+/// Returns why a certificate is refused, in words that say what to do.
 fn reason(error: &CertificateError) -> String {
     match error {
         CertificateError::ExpiredContext { time, not_after } => {
@@ -122,7 +122,7 @@ fn reason(error: &CertificateError) -> String {
     }
 }
 
-/// A name without the kind of name around it, which webpki puts there: `DnsName("gpu7")`, `IpAddress(10.0.0.7)`.
+/// Strips the kind that webpki puts around a name: `DnsName("gpu7")`, `IpAddress(10.0.0.7)`.
 fn bare(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
@@ -138,18 +138,18 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// rustls with the two suites whose records [`crate::tls::record`] knows.
+/// Returns rustls's provider, limited to the two suites whose records [`crate::tls::record`] supports.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     use ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
     let cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
     Arc::new(CryptoProvider { cipher_suites, ..ring::default_provider() })
 }
 
-/// What a folder of certificates holds.
+/// The contents of a folder of certificates.
 #[derive(Debug)]
 pub struct Identity {
     pub(super) roots: Arc<RootCertStore>,
-    /// Our own certificate, which is there, and what it needs to be believed.
+    /// This side's own certificate first, then the certificates that lead to the authority.
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
     folder: PathBuf,
@@ -170,13 +170,13 @@ impl Identity {
         Ok(Self { roots: Arc::new(roots), chain, key, folder: folder.to_owned() })
     }
 
-    /// Whether the authority's clients or servers would believe our own certificate at this moment.
+    /// Checks that the authority's clients or servers would accept this certificate now.
     ///
     /// # Errors
-    /// [`TlsError::File`], which says why not.
+    /// [`TlsError::File`] with the reason.
     pub fn check(&self) -> Result<(), TlsError> {
         let checked = match self.verify_as_program() {
-            // What is not for programs may be for servers.
+            // A certificate that is not for programs may be for servers.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
             )) => self.verify_as_server(),
@@ -185,10 +185,10 @@ impl Identity {
         checked.map_err(|error| self.refused(error))
     }
 
-    /// Whether the authority's programs would believe our own certificate at this moment. A program's is none of a server.
+    /// Checks that the authority's programs would accept this certificate now. A program's certificate does not serve a server.
     ///
     /// # Errors
-    /// [`TlsError::File`], which says why not.
+    /// [`TlsError::File`] with the reason.
     pub fn check_as_server(&self) -> Result<(), TlsError> {
         self.verify_as_server().map_err(|error| self.refused(error))
     }
@@ -218,7 +218,7 @@ fn file(path: &Path, problem: impl ToString) -> TlsError {
     TlsError::File { path: path.to_owned(), problem: problem.to_string() }
 }
 
-/// Opens a file; a pipe or a device, which may never end, is none.
+/// Opens a regular file. Refuses a pipe or a device, which may never end.
 fn open(path: &Path) -> Result<File, TlsError> {
     let failed = |error| file(path, with_remedy(&error));
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
@@ -248,7 +248,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(certificates)
 }
 
-/// A key that others can read is no secret any more.
+/// Reads the key. Refuses one that other users can read, since it is no longer secret.
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let mut opened = open(path)?;
     let mode = opened.metadata().map_err(|error| file(path, error))?.mode();

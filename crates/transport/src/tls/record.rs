@@ -7,10 +7,10 @@
 //! |      3 |     2 | bytes that follow, big-endian, at most 16,640                                  |
 //! |      5 |   `n` | sealed: at most 16 KiB of data, a byte that says what they are, zeros, the tag |
 //!
-//! Each record's nonce is its number in its direction. Before a key has sealed more than is good for it, its direction
-//! goes on with the next one (section 4.6.3 there), which both sides know how to make.
+//! Each record's nonce is its number in its direction. A direction renews its key before the key has sealed too much (section
+//! 4.6.3 there); both sides can derive the next one.
 //!
-//! The rule: nothing of a record is used before its tag was found right.
+//! The rule: nothing of a record is used before its tag was verified.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -22,7 +22,7 @@ use rustix::net::RecvFlags;
 
 use crate::os::socket::{receive_some, send_while};
 
-/// Bytes in front of what is sealed.
+/// Bytes in front of the sealed part.
 const RECORD_HEAD_BYTES: usize = 5;
 /// Most bytes of data in a record.
 const MAX_PLAINTEXT_BYTES: usize = 16 * 1024;
@@ -32,9 +32,9 @@ const MAX_CIPHERTEXT_BYTES: usize = MAX_PLAINTEXT_BYTES + 256;
 const TAG_BYTES: usize = 16;
 /// Bytes sealed before they are sent together.
 const MAX_GATHERED_BYTES: usize = 8 * (RECORD_HEAD_BYTES + MAX_PLAINTEXT_BYTES + 1 + TAG_BYTES);
-/// Bytes that one read may receive beyond the wanted ones.
+/// Bytes that one read may receive beyond the requested ones.
 const TLS_READ_AHEAD_BYTES: usize = 16 * (RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES);
-/// Records that one key seals: half of what AES-GCM bears.
+/// Most records that one key seals: half of the limit of AES-GCM.
 const MAX_RECORDS_PER_KEY: u64 = 1 << 23;
 /// Bytes of a traffic secret.
 pub(crate) const TRAFFIC_SECRET_BYTES: usize = 32;
@@ -44,10 +44,10 @@ pub(crate) const SEALS_BYTES: usize = 1 + 2 * (TRAFFIC_SECRET_BYTES + 8);
 pub(crate) const DATA_RECORD: u8 = 23;
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 const ALERT_RECORD: u8 = 21;
-/// A handshake message of one byte, 0, that says: what follows is sealed with the next key.
+/// A `KeyUpdate` handshake message of one byte, 0: what follows is sealed with the next key.
 const NEXT_KEY: [u8; 5] = [24, 0, 0, 1, 0];
 
-/// How records are sealed.
+/// The cipher suite that seals records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Suite {
     Aes128Gcm,
@@ -63,13 +63,13 @@ impl Suite {
     }
 }
 
-/// What the other side said instead of going on: the number of an alert of TLS.
+/// The number of a TLS alert that the other side sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the other side ended TLS: {}", self.reason())]
 pub(crate) struct Alert(pub(crate) u8);
 
 impl Alert {
-    /// The reason in words; the peer complains about this side.
+    /// Returns the reason in words. The peer complains about this side.
     pub(crate) fn reason(self) -> String {
         let reason = match self.0 {
             42 => "our certificate is not good there: is it for the name or number in the address?",
@@ -96,7 +96,7 @@ struct DirectionKeys {
     sequence: u64,
 }
 
-/// A length for key derivation.
+/// A length in bytes, for key derivation.
 #[derive(Clone, Copy)]
 struct Bytes(usize);
 
@@ -127,13 +127,13 @@ impl DirectionKeys {
         Ok(Self { suite, secret, key, iv, sequence })
     }
 
-    /// Goes on with the next key.
+    /// Switches to the next key.
     fn renew(&mut self) -> io::Result<()> {
         *self = Self::new(self.suite, expand(&self.secret, b"traffic upd")?, 0)?;
         Ok(())
     }
 
-    /// That of the next record; each is used once.
+    /// Returns the nonce of the next record. Each is used once.
     fn nonce(&mut self) -> Nonce {
         let mut bytes = self.iv;
         bytes[4..].iter_mut().zip(self.sequence.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
@@ -164,7 +164,7 @@ impl Sealer {
         Self { half, worn_after: MAX_RECORDS_PER_KEY, out: Vec::new() }
     }
 
-    /// Sends the parts, one after the other, as records of this message alone; as [`send_while`].
+    /// Sends the parts, one after the other, in records of their own, like [`send_while`].
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -192,7 +192,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// The records of a short message, for callers that send them by other means.
+    /// Returns the records of a short message, for callers that send them by other means.
     pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         self.out.clear();
         for part in message.chunks(MAX_PLAINTEXT_BYTES) {
@@ -203,7 +203,7 @@ impl Sealer {
         Ok(std::mem::take(&mut self.out))
     }
 
-    /// Begins a record behind those that wait to be sent; with a new key if the old one has done enough.
+    /// Begins a record behind those that wait to be sent. Renews the key first if it has sealed enough.
     pub(super) fn begin(&mut self) -> io::Result<usize> {
         if self.half.sequence >= self.worn_after {
             let offset = self.out.len();
@@ -217,7 +217,7 @@ impl Sealer {
         Ok(offset)
     }
 
-    /// Seals what was appended to the record at `offset`.
+    /// Seals the bytes appended to the record at `offset`.
     pub(super) fn end(&mut self, offset: usize, kind: u8) -> io::Result<()> {
         self.out.push(kind);
         let length = self.out.len() - offset - RECORD_HEAD_BYTES + TAG_BYTES;
@@ -235,10 +235,10 @@ fn head(length: usize) -> [u8; RECORD_HEAD_BYTES] {
     [DATA_RECORD, 3, 3, high, low]
 }
 
-/// Bytes behind the head of a record.
+/// Returns the number of bytes behind a record's head.
 ///
 /// # Errors
-/// It is none.
+/// The head is invalid.
 pub(crate) fn length(head: [u8; RECORD_HEAD_BYTES]) -> io::Result<usize> {
     let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
     let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MAX_CIPHERTEXT_BYTES;
@@ -252,13 +252,13 @@ fn broken(what: &'static str) -> io::Error {
 /// Decrypts the TLS records that this side receives.
 pub(crate) struct Opener {
     half: DirectionKeys,
-    /// Records as they came; opened in place.
+    /// Received records, decrypted in place.
     raw: Vec<u8>,
     /// Where the next record begins.
     start: usize,
-    /// Data that was opened and not handed out.
+    /// Decrypted data that was not handed out.
     open: Range<usize>,
-    /// Whether more than the current record was received.
+    /// Whether reads may receive more than the current record.
     reads_ahead: bool,
 }
 
@@ -267,18 +267,18 @@ impl Opener {
         Self { half, raw: Vec::new(), start: 0, open: 0..0, reads_ahead: false }
     }
 
-    /// From now on as much is received as there is. Before that a whole message leaves nothing behind, and a thread that waits
-    /// for the next one may wait for the socket.
+    /// Enables reading ahead. Before that, a whole message leaves nothing buffered, so a thread that waits for the next one may
+    /// wait for the socket.
     pub(crate) fn enable_read_ahead(&mut self) {
         self.reads_ahead = true;
     }
 
-    /// Whether there is something to be had without the socket.
+    /// Returns whether bytes are available without the socket.
     pub(crate) fn has_some(&self) -> bool {
         !self.open.is_empty() || !matches!(self.missing(), Ok(1..))
     }
 
-    /// Received data, none at the end of the stream. [`Opener::take`] says how much of it was used.
+    /// Returns received data, empty at the end of the stream. [`Opener::take`] marks how much of it was used.
     pub(crate) fn fill(&mut self, fd: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<&[u8]> {
         while self.open.is_empty() {
             let missing = self.missing()?;
@@ -292,7 +292,7 @@ impl Opener {
             self.start = 0;
             let read_limit = if self.reads_ahead { TLS_READ_AHEAD_BYTES - self.raw.len() } else { missing };
             if receive_some(fd, &mut self.raw, read_limit, flags)? == 0 {
-                // The next read finds that there is no more.
+                // The next read finds the end.
                 return Ok(&[]);
             }
         }
@@ -304,14 +304,14 @@ impl Opener {
         self.open.start += bytes.min(self.open.len());
     }
 
-    /// Bytes that the next record still misses, as far as is known.
+    /// Returns how many bytes of the next record are still missing, as far as known.
     fn missing(&self) -> io::Result<usize> {
         let raw = &self.raw[self.start..];
         let Some(head) = raw.first_chunk() else { return Ok(RECORD_HEAD_BYTES - raw.len()) };
         Ok((RECORD_HEAD_BYTES + length(*head)?).saturating_sub(raw.len()))
     }
 
-    /// Opens the next record, which is there. False if it is the peer's last word.
+    /// Decrypts the next record, which is complete. Returns false for the peer's `close_notify`.
     fn open_next(&mut self) -> io::Result<bool> {
         let raw = &mut self.raw[self.start..];
         let Some((head, body)) = raw.split_first_chunk_mut::<RECORD_HEAD_BYTES>() else {
@@ -332,7 +332,7 @@ impl Opener {
         match (kind, &inner[..last]) {
             (DATA_RECORD, _) => self.open = content_offset..content_offset + last,
             (HANDSHAKE_RECORD, message) if message == NEXT_KEY => self.half.renew()?,
-            // "No more will come."
+            // `close_notify`: no more will come.
             (ALERT_RECORD, [_, 0]) => return Ok(false),
             (ALERT_RECORD, [_, number]) => {
                 return Err(io::Error::new(io::ErrorKind::ConnectionAborted, Alert(*number)));
@@ -350,7 +350,7 @@ pub(crate) struct Seals {
 }
 
 impl Seals {
-    /// The keys that a handshake has left.
+    /// Creates the keys that a handshake has produced.
     pub(crate) fn new(
         suite: Suite,
         sending: [u8; TRAFFIC_SECRET_BYTES],
@@ -360,7 +360,7 @@ impl Seals {
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
 
-    /// For another process, which goes on where this one stops: to be sent over a socket that no other process can read.
+    /// Encodes the keys for a process that continues the connection. Send them over a socket that no other process can read.
     pub(crate) fn encode(sealer: &Sealer, opener: &Opener) -> Vec<u8> {
         let mut out = Vec::with_capacity(SEALS_BYTES);
         out.push(match sealer.half.suite {
@@ -472,7 +472,7 @@ mod tests {
             local.write_all(&changed).unwrap();
             drop(local);
             let got = read(&mut opener, &peer, 9);
-            // A longer length makes the record one that is not all there.
+            // A longer length makes the record incomplete.
             assert!(got.as_ref().map_or(true, Vec::is_empty), "byte {at}: {got:?}");
         }
     }
@@ -488,11 +488,11 @@ mod tests {
         }
     }
 
-    /// Opens what came, up to the end or an error.
+    /// Decrypts received bytes, up to the end or an error.
     fn open_all(opener: &mut Opener, came: &[u8]) -> (Vec<u8>, Option<io::Error>) {
         let (mut local, peer) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            // A reader that has had enough closes its end, which does not matter here.
+            // A reader that stops early closes its end, which does not matter here.
             scope.spawn(move || drop(local.write_all(came)));
             let mut got = Vec::new();
             loop {
@@ -521,7 +521,7 @@ mod tests {
                 let (_, mut opener) = pair(suite);
                 let (got, _) = open_all(&mut opener, &[&first, &second[..length]].concat());
                 assert_eq!(got, b"first", "{suite:?}: {length} bytes");
-                // The rest alone is no record either.
+                // The rest alone is no valid record either.
                 let (_, mut opener) = pair(suite);
                 let (got, error) = open_all(&mut opener, &[&first, &second[length + 1..]].concat());
                 assert!(
@@ -550,7 +550,7 @@ mod tests {
         }
     }
 
-    /// A record is of one direction: what a side has sent is nothing to itself.
+    /// A record belongs to one direction: a side cannot decrypt what it has sent.
     #[test]
     fn records_that_come_back_to_their_sender_are_refused() {
         let mut both = Seals::new(Suite::Aes128Gcm, [1; TRAFFIC_SECRET_BYTES], [2; TRAFFIC_SECRET_BYTES]).unwrap();
@@ -566,7 +566,7 @@ mod tests {
             let (got, error) = open_all(&mut opener, &head(length));
             assert!(got.is_empty() && error.is_some(), "{length}");
         }
-        // Too short to hold the seal, and one that holds nothing but padding.
+        // One too short to contain the tag, and one with nothing but padding.
         for length in 0..=TAG_BYTES {
             let (_, mut opener) = pair(Suite::Aes128Gcm);
             let (got, error) = open_all(&mut opener, &[&head(length)[..], &vec![0; length]].concat());
@@ -580,12 +580,12 @@ mod tests {
         assert!(got.is_empty() && error.is_some());
     }
 
-    /// How often the streams below are changed: more for a long run.
+    /// Returns how often the streams below are changed: more for a long run.
     fn mutations() -> u64 {
         std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(3000)
     }
 
-    /// A small generator, so that a failure repeats.
+    /// A small random generator, so that a failure repeats.
     fn random(state: &mut u64, below: usize) -> usize {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -593,7 +593,7 @@ mod tests {
         (*state % below as u64) as usize
     }
 
-    /// Changes records as a network or a forger could; true if they are what they were.
+    /// Changes records as a network or a forger could. Returns true if they are unchanged.
     fn change(records: &mut Vec<Vec<u8>>, state: &mut u64) -> bool {
         let old_records = records.clone();
         for _ in 0..=random(state, 3) {
@@ -618,7 +618,7 @@ mod tests {
                 }
                 _ if records[at].is_empty() => {}
                 _ => {
-                    // Heads, where the lengths are, more often than not.
+                    // Mostly heads, where the lengths are.
                     let most = records[at].len();
                     let within = if random(state, 2) == 0 { most.min(RECORD_HEAD_BYTES) } else { most };
                     let at_byte = random(state, within);
@@ -629,15 +629,15 @@ mod tests {
         old_records.concat() == records.concat()
     }
 
-    /// Whatever becomes of a stream on its way, what is handed out is what was sent, from its beginning up to some place; and
-    /// all of it only if nothing was changed, or something was put behind its end.
+    /// Whatever happens to a stream on its way, the output is a prefix of what was sent. It is all of it only if nothing was
+    /// changed, or something was appended behind its end.
     #[test]
     fn of_changed_streams_nothing_is_handed_out_but_their_beginning() {
         let state = &mut 0x9e37_79b9_7f4a_7c15_u64;
         for round in 0..mutations() {
             let suite = if round % 2 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
             let (mut sealer, mut opener) = pair(suite);
-            // New keys on the way.
+            // Renews keys on the way.
             sealer.worn_after = 2 + random(state, 4) as u64;
             opener.reads_ahead = random(state, 2) == 0;
             let sent: Vec<Vec<u8>> = (0..=random(state, 6))

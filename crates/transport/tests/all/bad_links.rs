@@ -1,5 +1,5 @@
-//! Networks that stop, lose bytes or die: a call ends with an error or with all it asked for, never with a part of it, and
-//! the server goes on with others.
+//! Networks that stop, lose bytes or die: a call ends with an error or with its whole reply, never with a part of it, and the
+//! server continues to serve others.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(unsafe_code, reason = "memory for data to land in")]
@@ -31,7 +31,7 @@ fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLin
     (proxy, link, worker)
 }
 
-/// Asks for a bulk reply that echoes `sent`; whether all of it landed.
+/// Requests a bulk reply that echoes `sent`. Returns all of it, or the error.
 fn bulk(link: &dyn ProgramLink, sent: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; sent.len() - 4];
     // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
@@ -50,7 +50,7 @@ fn echo(mut worker: Box<dyn WorkerLink>) {
     }
 }
 
-/// The server serves another program.
+/// Checks that the server serves another program.
 fn goes_on(server: &Server) {
     let (_proxy, link, worker) = link_over(server);
     thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn all_threads_that_wait_for_bulk_fail_at_the_end() {
         let came: Vec<_> = callers.into_iter().map(|thread| thread.join().unwrap()).collect();
         let whole = came.iter().filter(|came| came.as_ref().is_ok_and(|data| data == &sent[4..])).count();
         let failed = came.iter().filter(|came| came.is_err()).count();
-        // A connection that dies may take with it what was under way, but passes nothing off as whole.
+        // A dying connection may lose what was under way, but never delivers a part as the whole.
         assert!(whole <= 2 && whole + failed == 5, "{whole} came whole, {failed} failed");
     });
     goes_on(&server);
@@ -113,7 +113,7 @@ fn a_link_that_dies_within_a_request_ends_that_session_alone() {
         proxy.there.cut_after(bytes as u64);
         thread::scope(|scope| {
             let ended = scope.spawn(move || worker.next().map(|event| event.frame().is_some()));
-            // Sending may succeed: what is on its way is the system's.
+            // Sending may succeed: the system buffers it.
             let _ = link.enqueue(ADD, 0, &[&[1; 600_000]]);
             assert!(matches!(ended.join().unwrap(), Err(LinkError::Protocol { .. })), "cut after {bytes} bytes");
             assert!(link.call(SUM, 0, &[], &mut Vec::new()).is_err());
@@ -161,7 +161,7 @@ fn bytes_lost_within_a_request_are_noticed_by_the_next_one() {
     });
 }
 
-/// What a forger, or a broken network, takes out of an encrypted stream is noticed at once, in both directions.
+/// What a forger, or a broken network, removes from an encrypted stream is noticed at once, in both directions.
 #[test]
 fn an_encrypted_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
     let server = Server::new(Path::Tls);
@@ -189,7 +189,7 @@ fn an_encrypted_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
             thread::scope(|scope| {
                 let ended = scope.spawn(move || worker.next().map(|event| event.frame().is_some()));
                 let _ = link.enqueue(ADD, 0, &[&[1; 700_000]]);
-                // A cut before the first byte is an end like any.
+                // A cut before the first byte is an ordinary end.
                 let ended = ended.join().unwrap();
                 assert!(
                     ended.is_err() || (is_cut && bytes < 40 && matches!(ended, Ok(false))),
@@ -202,7 +202,8 @@ fn an_encrypted_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
     goes_on(&server);
 }
 
-/// No thread waits for ever for a network that has stopped, whichever way and wherever in a frame: all who wait hear of it.
+/// No thread waits for ever for a network that has stopped, in either direction and anywhere in a frame: all waiting threads get
+/// an error.
 #[test]
 fn a_link_that_stalls_is_an_error_for_all_who_wait() {
     for path in [Path::Tcp, Path::Tls] {
@@ -215,7 +216,7 @@ fn a_link_that_stalls_is_an_error_for_all_who_wait() {
     }
 }
 
-/// Three ask for bulk, and the network stops after some bytes of one direction.
+/// Three threads request bulk, and the network stops after some bytes of one direction.
 fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (is_back, bytes): (bool, u64)) {
     let sent = vec![7; BULK_BYTES];
     link.limit_silence(Duration::from_millis(200)).unwrap();
@@ -229,14 +230,14 @@ fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (i
         let callers: Vec<_> = (0..3).map(|_| scope.spawn(|| bulk(link, &sent))).collect();
         let errors: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap().unwrap_err()).collect();
         assert!(errors.iter().any(|error| matches!(error, LinkError::Stalled { .. })), "{errors:?}");
-        // The network is there again, and nothing of what it held back is taken for an answer.
+        // The network works again, and nothing that it held back counts as an answer.
         proxy.back.release();
         proxy.there.release();
         assert!(matches!(link.call(ECHO, 0, &[b"x"], &mut Vec::new()), Err(LinkError::Closed)));
     });
 }
 
-/// Who only sends notices as well, once the system takes no more.
+/// A thread that only sends notices as well, once the system accepts no more.
 #[test]
 fn a_link_that_takes_nothing_more_is_an_error_for_who_sends() {
     let server = Server::new(Path::Tcp);
@@ -251,9 +252,9 @@ fn a_link_that_takes_nothing_more_is_an_error_for_who_sends() {
     goes_on(&server);
 }
 
-/// How long a program waits for a sign of life, where a worker gives signs.
+/// How long a program waits for a sign of life from a worker that sends them.
 const SILENCE: Duration = Duration::from_millis(600);
-/// More than two of them.
+/// More than two such times.
 const LONG: Duration = Duration::from_millis(1500);
 
 /// Gives signs of life until the test stops it.
@@ -264,7 +265,7 @@ fn beat_until(link_control: &LinkControl, done: &AtomicBool) {
     }
 }
 
-/// Dropped, it is done: a test that fails ends.
+/// Sets the flag when dropped, so that a failed test ends.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -273,7 +274,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// A worker that is busy for long, and reads nothing meanwhile: the errors of waiting and sending threads.
+/// A worker that is busy for long, and reads nothing meanwhile. Returns the errors of waiting and sending threads.
 fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>) {
     let (_proxy, link, mut worker) = link_over(server);
     link.limit_silence(SILENCE).unwrap();
@@ -294,21 +295,21 @@ fn busy_worker(server: &Server) -> (Result<(), LinkError>, Result<(), LinkError>
     })
 }
 
-/// A kernel that runs for long, and a worker that reads nothing for long, are no stall: the worker says that it is there.
+/// A long kernel, and a worker that reads nothing for long, are no stall: the worker sends heartbeats.
 #[test]
 fn a_worker_that_is_busy_is_no_stall() {
     for path in [Path::Tcp, Path::Tls] {
         let server = Server::new(path);
-        // A machine that gives the network of this test no time makes a stall at times. Who takes a busy worker for one does so each
-        // time: it is busy for longer than any thread waits.
+        // On a busy machine this test's network may stall at times. A program that takes a busy worker for a stall does so every
+        // time: the worker is busy for longer than any thread waits.
         let errors: Vec<_> =
             (0..50).map(|_| busy_worker(&server)).take_while(|errors| !matches!(errors, (Ok(()), Ok(())))).collect();
         assert!(errors.len() < 50, "{errors:?}");
     }
 }
 
-/// Signs of life are no help to requests that do not get through: a worker waits for a frame whose end does not come, or
-/// for one of which it knows nothing, while it owes another thread an answer.
+/// Signs of life do not help requests that do not get through. The worker waits for the rest of a frame, or knows nothing of a
+/// frame, while it owes another thread an answer.
 #[test]
 fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
     for (path, bytes) in [(Path::Tcp, 0), (Path::Tcp, 20), (Path::Tcp, 300_000), (Path::Tls, 0)] {
@@ -326,14 +327,14 @@ fn requests_that_do_not_arrive_are_noticed_although_the_worker_gives_signs() {
             assert!(link.call(ECHO, 0, &[&[0; 500_000]], &mut Vec::new()).is_err());
             assert!(owed.join().unwrap().is_err());
             proxy.there.release();
-            // What was held back may come whole, or be followed by the end.
+            // The data held back may arrive complete, or be followed by the end.
             let _ = reads.join().unwrap();
         });
         goes_on(&server);
     }
 }
 
-/// What is idle says nothing.
+/// An idle worker sends nothing.
 #[test]
 fn an_idle_link_is_silent() {
     let server = Server::new(Path::Tcp);
@@ -349,7 +350,7 @@ fn an_idle_link_is_silent() {
             }
         });
         link.call(SUM, 0, &[], &mut Vec::new()).unwrap();
-        // While it sends it says nothing else. Then it sends heartbeats until it waits for the next frame.
+        // While it sends it sends no heartbeat. Afterwards it sends heartbeats until it waits for the next frame.
         answers.recv().unwrap();
         while link_control.send_heartbeat() {
             thread::sleep(Duration::from_millis(1));
@@ -360,7 +361,7 @@ fn an_idle_link_is_silent() {
     });
 }
 
-/// A network that holds everything back makes no thread wait that did not ask for an answer.
+/// A network that holds everything back blocks no thread that did not request an answer.
 #[test]
 fn enqueues_do_not_wait_for_the_network() {
     let server = Server::new(Path::Tcp);
@@ -377,7 +378,7 @@ fn enqueues_do_not_wait_for_the_network() {
     });
 }
 
-/// A stop in the middle of a bulk reply is waited out, and nothing of it is lost.
+/// A stall in the middle of a bulk reply is waited out, and no data is lost.
 #[test]
 fn a_reply_that_stops_on_its_way_comes_whole() {
     let server = Server::new(Path::Tcp);
@@ -388,7 +389,7 @@ fn a_reply_that_stops_on_its_way_comes_whole() {
         for bytes in [5, HEAD_BYTES as u64, 300_000] {
             proxy.back.hold_after(bytes);
             let caller = scope.spawn(|| bulk(&*link, &sent));
-            // Others that ask meanwhile wait as well, and are not answered in its place.
+            // Other threads with requests wait meanwhile, and do not get this reply.
             let other = scope.spawn(|| {
                 let mut reply = Vec::new();
                 link.call(ECHO, 0, &[b"other"], &mut reply).map(|_| reply)
@@ -401,7 +402,7 @@ fn a_reply_that_stops_on_its_way_comes_whole() {
     });
 }
 
-/// Several threads have their requests at the worker before the first of them is answered: a long way costs its time once.
+/// The requests of several threads reach the worker before it answers the first one: a long network delay counts once.
 #[test]
 fn requests_of_several_threads_are_on_their_way_together() {
     let server = Server::new(Path::Tcp);
@@ -420,7 +421,7 @@ fn requests_of_several_threads_are_on_their_way_together() {
                 (frame.head.thread, frame.head.sequence, frame.payload.to_vec())
             })
             .collect();
-        // The last one first: the order of answers is the worker's.
+        // The last one first: the worker chooses the order of answers.
         for (thread, sequence, payload) in requests.iter().rev() {
             answer(&replier, *thread, *sequence, payload);
         }

@@ -1,4 +1,4 @@
-//! Links of several connections: bulk goes over all of them, frames keep their order, and the end of any is the end of all.
+//! Links of several connections: bulk goes over all of them, frames keep their order, and the end of one ends all.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(unsafe_code, reason = "memory for data to land in")]
@@ -34,7 +34,8 @@ fn ready() -> Ready {
     Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas: vec![] }
 }
 
-/// A server that lets programs in, and bulk connections of the one that is there, as the crate `server` and the attach point of a worker do.
+/// A server that admits programs, and bulk connections of the connected one, as the crate `server` and a worker's attach point
+/// do.
 struct Host {
     address: Address,
     programs: Receiver<Pending>,
@@ -49,7 +50,7 @@ impl Host {
         let link_control = Arc::clone(&present);
         thread::spawn(move || {
             loop {
-                // Connections that a network cuts are none.
+                // Connections that a network cuts do not count.
                 let Ok(pending) = server.greet() else { continue };
                 if pending.hello().claim.role == ConnectionRole::PROGRAM {
                     let _ = sender.send(pending);
@@ -73,14 +74,14 @@ impl Host {
         (connection, worker)
     }
 
-    /// A link that may have bulk connections, where bulk is expected; and the worker at its work.
+    /// A link that may have bulk connections, and expects bulk, with its worker serving.
     fn work(&self, network: Option<&Network>) -> (ConnectedLink, Work) {
         let (connection, worker) = self.link(network);
         assert_eq!(connection.link.bulk_connections_for(LARGE_BYTES), BULK_CONNECTIONS);
         (connection, self.serve(worker))
     }
 
-    /// Serves until the link ends, and lets go of it.
+    /// Serves until the link ends, and drops it then.
     fn serve(&self, worker: Box<dyn WorkerLink>) -> Work {
         let present = Arc::clone(&self.present);
         thread::spawn(move || {
@@ -91,22 +92,22 @@ impl Host {
     }
 }
 
-/// Numbers of bulk that came, in the order of the frames, and how the link ended.
+/// Numbers of received bulk, in the order of the frames, and how the link ended.
 type Work = JoinHandle<(Vec<u64>, Result<(), LinkError>)>;
 
-/// A network that only carries.
+/// A network that forwards everything.
 fn plain_network(host: &Host) -> Network {
     Network::to(&host.address, |_, _| ())
 }
 
-/// Bytes that tell what they are of.
+/// Bytes that identify their number.
 fn pattern(number: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..BULK_BYTES).map(|at| (at as u64 % 251 + number) as u8).collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
-/// Asks for a bulk reply that echoes `sent`, which is small, and returns what landed.
+/// Requests a bulk reply that echoes `sent`, which is small, and returns the received data.
 fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; BULK_BYTES - 4];
     // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
@@ -116,7 +117,7 @@ fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
     Ok(data)
 }
 
-/// Gives bulk for a number, and counts what was added.
+/// Sends bulk for a number, and counts added numbers.
 fn serve(mut worker: Box<dyn WorkerLink>) -> (Vec<u64>, Result<(), LinkError>) {
     let (replier, mut came) = (worker.replier(), Vec::new());
     loop {
@@ -144,7 +145,7 @@ fn serve(mut worker: Box<dyn WorkerLink>) -> (Vec<u64>, Result<(), LinkError>) {
     }
 }
 
-/// Sends bulk and small frames from several threads, and fetches bulk between. Numbers begin at `first`.
+/// Sends bulk and small frames from several threads, and fetches bulk in between. Numbers begin at `first`.
 fn mix(link: &dyn ProgramLink, threads: u64, first: u64) {
     thread::scope(|scope| {
         for thread in 0..threads {
@@ -164,14 +165,14 @@ const ROUND: u64 = 12;
 /// More numbers than a thread uses.
 const MANY: u64 = 1 << 32;
 
-/// Has bulk flow until all bulk connections are there and have carried some; how often it takes depends on how the threads run.
+/// Lets bulk flow until all bulk connections exist and have carried some. The number of rounds depends on how the threads run.
 fn use_all(link: &dyn ProgramLink, network: &Network) -> u64 {
     let mut first = 0;
     loop {
         // More threads than bulk connections: some of their bulk goes over the first connection.
         mix(link, BULK_CONNECTIONS as u64 + 2, first);
         first += ROUND;
-        // One that could not be opened in time is not tried again.
+        // A connection that could not be opened in time is not tried again.
         assert_eq!(link.bulk_connections_for(LARGE_BYTES), BULK_CONNECTIONS);
         let ways = network.ways();
         let is_used = |(there, back): &Ways| there.passed() + back.passed() > BULK_BYTES as u64;
@@ -220,7 +221,7 @@ fn programs_that_copy_little_open_nothing() {
     work.join().unwrap().1.unwrap();
 }
 
-/// A server that lets no more connections in, or does not know the link: things go on as without bulk connections.
+/// A server that admits no more connections, or does not know the link: everything works as without bulk connections.
 #[test]
 fn a_link_without_further_connections_goes_on_with_the_first() {
     let host = Host::new(Path::Tcp);
@@ -264,7 +265,7 @@ fn a_bulk_connection_that_dies_within_bulk_is_the_end_of_the_link_wherever_it_di
                 }
                 let outcome = if is_back { fetch(link, 2).map(drop) } else { link.enqueue(ADD, 0, &[&pattern(2)]) };
                 assert!(!is_back || outcome.is_err(), "cut after {bytes} bytes");
-                // What was sent may still be the system's; the next call that waits hears of it.
+                // The system may still buffer what was sent; the next call that waits gets the error.
                 assert!(link.call(SUM, 0, &[], &mut Vec::new()).is_err(), "{bytes} bytes, back: {is_back}");
                 assert!(matches!(link.enqueue(ADD, 0, &[&[0; 8]]), Err(LinkError::Closed)));
                 drop(connection);
@@ -283,12 +284,12 @@ fn a_bulk_connection_that_loses_bytes_passes_nothing_off_as_whole() {
             let network = plain_network(&host);
             let (connection, work) = one_bulk_connection(&host, &network);
             network.ways()[1].0.lose_after(bytes, 40);
-            // The rest of the first is filled up with the second; both are of no use then.
+            // The rest of the first one is filled with the second; both are useless then.
             let sent = (2..6).try_for_each(|number| connection.link.enqueue(ADD, 0, &[&pattern(number)]));
             let waited = connection.link.call(SUM, 0, &[], &mut Vec::new());
             assert!(sent.is_err() || waited.is_err(), "{path:?}: {bytes}");
             drop(connection);
-            // The worker of this test looks at what came: a payload in which bytes are missing is found out there, or before.
+            // This test's worker checks what it received: it detects missing bytes in a payload, if no earlier check does.
             assert!(work.join().unwrap().1.is_err(), "{path:?}: {bytes}");
         }
     }
@@ -316,7 +317,7 @@ fn a_bulk_connection_that_stalls_is_an_error_for_all_who_wait() {
                     }
                 }
             });
-            // The limit is that of bulk connections which are opened from here on.
+            // The limit applies to bulk connections opened from here on.
             let _ = link.enqueue(ADD, 0, &[&pattern(1)]);
             let ways = network.ways();
             let (there, back) = ways.last().unwrap();
@@ -371,7 +372,7 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
     }
 }
 
-/// The answer to a peer that knows the session's key and comes as bulk connection `number`.
+/// Returns the answer to a peer that knows the session's key and connects as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
     let claim = SessionClaim { role: ConnectionRole::BULK, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
@@ -393,7 +394,7 @@ fn bulk_connections_of_no_number_or_of_one_that_is_there_are_refused() {
     work.join().unwrap().1.unwrap();
 }
 
-/// Frames that Katydid's program side would never write: each is a breach, and none is handed out.
+/// Frames that Katydid's program side never writes: each breaks the protocol, and none is handed out.
 #[test]
 fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused() {
     let head = FrameHead { opcode: ADD, wants_reply: false, thread: 1, context: 0, sequence: 0 };

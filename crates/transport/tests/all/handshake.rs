@@ -1,4 +1,4 @@
-//! Ways in which a session does not come about, and the error on each side.
+//! Handshakes that fail, and the error on each side.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -33,7 +33,7 @@ fn memory(length: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Sends a hello with descriptors as no shim would.
+/// Sends a hello with descriptors that no shim would send.
 fn send_raw(socket: &UnixStream, message: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -41,7 +41,7 @@ fn send_raw(socket: &UnixStream, message: &[u8], fds: &[BorrowedFd<'_>]) {
     sendmsg(socket, &[std::io::IoSlice::new(message)], &mut control, SendFlags::empty()).unwrap();
 }
 
-/// What a peer with these bytes and descriptors gets to hear.
+/// Returns the errors of both sides for these bytes and descriptors.
 fn refusal_for(message: &[u8], fds: &[BorrowedFd<'_>]) -> (AcceptError, Refused) {
     let (mut program, server) = UnixStream::pair().unwrap();
     send_raw(&program, message, fds);

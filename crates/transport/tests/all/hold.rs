@@ -1,4 +1,4 @@
-//! A program that is held, lets go of its worker and is taken up again, in the middle of what its threads do.
+//! A program that is held, detaches from its worker and resumes, while its threads are busy.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -54,7 +54,7 @@ impl Host {
         })
     }
 
-    /// Lets the program go and takes it back; the worker is the same all the time, and so is `program`.
+    /// Detaches the program and resumes it. The worker and `program` stay the same.
     fn round<T>(&self, connection: &ConnectedLink, link_control: &LinkControl, program: &ScopedJoinHandle<'_, T>) {
         assert!(!program.is_finished());
         let gate = connection.link.quiesce_gate().unwrap();
@@ -74,7 +74,7 @@ impl Host {
     }
 }
 
-/// Four threads that add and echo until it is over; returns what they added.
+/// Runs four threads that add and echo until `over` is set. Returns what they added.
 fn busy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
     let added = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn threads_do_not_notice_that_their_program_leaves_and_comes_back() {
     }
 }
 
-/// A call whose reply comes only when the program is back is answered then.
+/// A call whose reply comes only after the program's return is answered then.
 #[test]
 fn a_thread_that_waits_for_its_reply_waits_on() {
     for path in LINK_PATHS {
@@ -253,7 +253,7 @@ fn a_reader_can_ask_whether_anything_waits_for_it() {
         let (connection, mut worker) = host.link();
         assert!(!worker.has_pending(), "{path:?}");
         (0..2).for_each(|_| connection.link.enqueue(ADD, 0, &[b"some bytes"]).unwrap());
-        // What was sent over a network arrives a moment later.
+        // Data sent over a network arrives a moment later.
         while !worker.has_pending() {
             thread::yield_now();
         }
@@ -330,14 +330,14 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
     }
 }
 
-/// One thread is held; another one gets a reply to a request that was never sent, and there is no sense in waiting any more.
+/// One thread is held. Another one gets a reply to a request that was never sent, so waiting is useless.
 #[test]
 fn a_held_thread_fails_when_the_link_is_useless() {
     for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
         let link: Arc<dyn ProgramLink> = connection.link.into();
-        // Not of a scope: one that waits for ever would keep the test.
+        // Not a scoped thread: one that waits for ever would block the test.
         let (sender, receiver) = mpsc::channel();
         let call = || {
             let (link, sender) = (Arc::clone(&link), sender.clone());
@@ -358,7 +358,7 @@ fn a_held_thread_fails_when_the_link_is_useless() {
     }
 }
 
-/// Takes pieces, writes to them and names them in frames until it is over; returns what the bytes add up to.
+/// Takes pieces, writes to them and names them in frames until `over` is set. Returns the sum of the bytes.
 fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
     let staging = connection.link.staging().unwrap();
     let added = AtomicU64::new(0);
@@ -395,19 +395,19 @@ fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
     sum
 }
 
-/// Whether a file is mapped where the program has this piece.
+/// Returns whether a file is mapped at the program's address of this piece.
 fn has_piece(connection: &ConnectedLink, piece: StagingPiece) -> bool {
     mapping_of(connection, piece)[0].contains("katydid-staging")
 }
 
-/// Whether neither forked children nor core dumps get it.
+/// Returns whether neither forked children nor core dumps get the piece.
 fn is_kept_from_others(connection: &ConnectedLink, piece: StagingPiece) -> bool {
     let lines = mapping_of(connection, piece);
     let flags = lines.iter().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
     ["dc", "dd"].iter().all(|flag| flags.split_whitespace().any(|found| found == *flag))
 }
 
-/// What the system says of the mapping where the program has this piece; its range is on the first line.
+/// Returns the system's description of the mapping at the program's address of this piece. Its first line has the range.
 fn mapping_of(connection: &ConnectedLink, piece: StagingPiece) -> Vec<String> {
     let at = connection.link.staging().unwrap().pointer(piece).addr();
     let holds = |line: &&str| {

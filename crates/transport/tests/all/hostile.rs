@@ -1,4 +1,4 @@
-//! Peers that write whatever they like: each ends in an error, none in a panic, a fault or a hang.
+//! Peers that write arbitrary data: each causes an error, none a panic, a fault or a hang.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,7 +51,7 @@ fn worker_of(link: LinkKind) -> (Box<dyn WorkerLink>, UnixStream, Option<OwnedFd
     (pending.open(&build(), &ready(), 0).unwrap(), socket, channel)
 }
 
-/// Memory of a length that can be changed.
+/// Memory whose length can be changed.
 fn loose(length: u64) -> OwnedFd {
     let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&memory, length).unwrap();
@@ -72,7 +72,7 @@ fn send_with(socket: &UnixStream, message: &[u8], fds: &[OwnedFd]) {
     sendmsg(socket, &[std::io::IoSlice::new(message)], &mut control, SendFlags::empty()).unwrap();
 }
 
-/// Reads until the worker has had enough.
+/// Reads until the worker refuses more.
 fn drain(worker: &mut dyn WorkerLink) -> Result<usize, LinkError> {
     let mut frames = 0;
     while worker.next()?.frame().is_some() {
@@ -156,7 +156,7 @@ fn program_of(link: LinkKind) -> (ConnectedLink, UnixStream, Option<OwnedFd>) {
     (connection.unwrap(), socket, channel)
 }
 
-/// What becomes of a program whose worker answers with these descriptors.
+/// Returns how a program ends whose worker answers with these descriptors.
 fn answered_with(
     link: LinkKind,
     fds: &[OwnedFd],
@@ -204,7 +204,7 @@ fn a_program_survives_random_replies_in_shared_memory() {
         let channel = channel.unwrap();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| connection.link.call(ECHO, 0, &[b"x"], &mut Vec::new()));
-            // The place is written again until the call has seen it: it clears the word when it begins.
+            // The word is written again until the call has seen it: the call clears it when it begins.
             while !call.is_finished() {
                 rustix::io::pwrite(&channel, &random.bytes(40), REPLIES + 8).unwrap();
                 rustix::io::pwrite(&channel, &1_u32.to_le_bytes(), REPLIES).unwrap();

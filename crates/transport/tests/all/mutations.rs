@@ -1,4 +1,4 @@
-//! Made-up peers: the short runs of the fuzz targets `ring` and `records` that need no fuzzer.
+//! Generated peers: short runs of the fuzz targets `ring` and `records`, without a fuzzer.
 //!
 //! Scripts come from a fixed seed, so that a failure repeats; `KATYDID_MUTATIONS` sets how many are made.
 
@@ -13,7 +13,7 @@ use katydid_transport::fuzz_entry;
 /// Scripts that are made unless the environment says otherwise: a second's work.
 const MUTATION_COUNT: usize = 4000;
 
-/// Examines what `make` makes, again and again; gives the sum of what came of it.
+/// Runs `execute` on many results of `make`. Returns the sum of its results.
 fn run_all(mut make: impl FnMut(&mut Random) -> Vec<u8>, execute: impl Fn(&[u8]) -> usize + RefUnwindSafe) -> usize {
     let script_count =
         env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);

@@ -1,4 +1,4 @@
-//! Who is let in by TLS, and what those hear who are not: each reason by its name, on both sides.
+//! Which peers TLS admits, and what refused ones get: each reason by its name, on both sides.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-/// What program and server say when the program is not served.
+/// The errors of program and server when the program is not served.
 fn refusal(server: &Server, address: &Address) -> (String, String) {
     thread::scope(|scope| {
         let accepted = scope.spawn(|| server.greet().map(drop));
@@ -30,7 +30,7 @@ fn refusal(server: &Server, address: &Address) -> (String, String) {
     })
 }
 
-/// Servers and programs of one authority, and who is refused with which words.
+/// Servers and programs of one authority, and the errors of refused ones.
 fn refused(server: PathBuf, client: PathBuf) -> (String, String) {
     let server = Server::tls(server, client);
     let refusals = refusal(&server, &server.address);
@@ -85,14 +85,14 @@ fn a_server_of_another_authority_is_refused() {
     let (own_authority, other_authority) = (Authority::new("ours"), Authority::new("theirs"));
     let (server, client) =
         (other_authority.issue("127.0.0.1", SERVER, VALID), own_authority.issue("alice", CLIENT, VALID));
-    // The server knows ours, so that it is the program who refuses.
+    // The server knows this test's authority, so the program refuses.
     own_authority.give_to(&server);
     let (program, server) = refused(server, client);
     assert!(program.contains("of another authority"), "{program}");
     assert!(server.contains("of another authority"), "{server}");
 }
 
-/// The program's own look at its certificate is passed over: what counts here is the server's.
+/// Skips the program's own check of its certificate: only the server's matters here.
 #[test]
 fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
     let (good, other) = (Authority::new("good"), Authority::new("other"));
@@ -106,7 +106,7 @@ fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
     assert!(at_server.contains("for another purpose"), "{at_server}");
 }
 
-/// No program gets as far as the network with a certificate that no server would believe.
+/// No program connects with a certificate that no server would accept.
 #[test]
 fn a_program_looks_at_its_own_certificate_first() {
     let authority = Authority::new("good");
@@ -145,7 +145,7 @@ fn plaintext_client_of_a_tls_port_is_refused_and_tls_client_of_a_plaintext_port(
     assert!(program.contains("does not speak TLS") && server.contains("does not speak TLS"), "{program}; {server}");
 }
 
-/// An attacker between program and server, without any certificate, says in the plain that all is well.
+/// An attacker between program and server, without a certificate, answers in plaintext that all is well.
 #[test]
 fn plaintext_consent_is_rejected_and_the_program_sends_no_plaintext() {
     let authority = Authority::new("good");
@@ -158,7 +158,7 @@ fn plaintext_consent_is_rejected_and_the_program_sends_no_plaintext() {
             let mut socket = TcpStream::from(server.accept());
             socket.write_all(&ready.encode(&build()).unwrap()).unwrap();
             let mut received = Vec::new();
-            // However the program ends it.
+            // The program may end the connection in any way.
             let _ = socket.read_to_end(&mut received);
             received
         });
@@ -170,7 +170,7 @@ fn plaintext_consent_is_rejected_and_the_program_sends_no_plaintext() {
     assert!(!received.windows(7).any(|bytes| bytes == b"KATYDID"), "a hello in the plain");
 }
 
-/// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.
+/// A peer of another implementation, which trusts the authority and shows a folder's certificate, or none.
 fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientConnection {
     let folder = authority.issue("other-make", CLIENT, VALID);
     let mut roots = RootCertStore::empty();
@@ -187,7 +187,7 @@ fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientCo
     rustls::ClientConnection::new(config.into(), ServerName::try_from("127.0.0.1").unwrap()).unwrap()
 }
 
-/// It hears TLS's own word for what is wrong, and the server says it in its own words.
+/// The peer gets TLS's own alert for the fault, and the server reports it in its own words.
 #[test]
 fn a_program_of_another_make_is_refused_by_the_same_rules() {
     let (authority, other) = (Authority::new("good"), Authority::new("other"));
@@ -212,7 +212,7 @@ fn a_program_of_another_make_is_refused_by_the_same_rules() {
     }
 }
 
-/// Nothing older than TLS 1.3 is spoken, and bytes that are no handshake end it.
+/// Versions before TLS 1.3 are refused, and bytes that are no handshake end the connection.
 #[test]
 fn bytes_that_are_not_a_handshake_are_refused() {
     let server = Server::new(Path::Tls);
@@ -223,14 +223,14 @@ fn bytes_that_are_not_a_handshake_are_refused() {
             let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
             socket.write_all(bytes).unwrap();
             socket.shutdown(std::net::Shutdown::Write).unwrap();
-            // Whatever comes back, it ends.
+            // Whatever comes back, the connection ends.
             let _ = socket.read_to_end(&mut Vec::new());
             assert!(accepted.join().unwrap().is_err());
         });
     }
 }
 
-/// What passes over the network is not what was said.
+/// Bytes on the network do not show the plaintext.
 #[test]
 fn a_network_observer_sees_only_ciphertext() {
     for (path, is_seen) in [(Path::Tcp, true), (Path::Tls, false)] {

@@ -1,4 +1,4 @@
-//! Authorities and certificates, good ones and others.
+//! Authorities and certificates, valid and invalid ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use rcgen::{
 use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
-/// An authority, and the folders of what it has issued.
+/// An authority, and the folders of its certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
     folder: TempDir,
 }
 
-/// From when to when a certificate is valid, in hours from now.
+/// Validity of a certificate, from and to, in hours from now.
 pub(crate) const VALID: (i64, i64) = (-1, 1);
 pub(crate) const EXPIRED: (i64, i64) = (-50, -49);
 pub(crate) const NOT_YET: (i64, i64) = (48, 50);
@@ -37,7 +37,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate, folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A folder of certificates, whose own one is issued here.
+    /// Creates a folder of certificates with one that this authority issued.
     pub(crate) fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose, valid: (i64, i64)) -> PathBuf {
         let now = OffsetDateTime::now_utc();
         let key = KeyPair::generate().unwrap();
@@ -55,7 +55,7 @@ impl Authority {
         folder
     }
 
-    /// From now on users of the folder trust this authority.
+    /// Makes users of the folder trust this authority.
     pub(crate) fn give_to(&self, folder: &Path) {
         fs::write(folder.join(AUTHORITY_FILE), &self.certificate).unwrap();
     }

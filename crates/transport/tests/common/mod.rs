@@ -55,7 +55,7 @@ pub(crate) fn hello(link: LinkKind) -> Hello {
     }
 }
 
-/// A way from program to worker.
+/// A path from program to worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path {
     Shm,
@@ -110,7 +110,7 @@ impl Server {
         Self { address: Address::Tls { host, port, certs: Some(client) }, certs: Some(server), ..plain }
     }
 
-    /// The next program that says hello.
+    /// Waits for the next program that says hello.
     pub(crate) fn greet(&self) -> Result<Pending, AcceptError> {
         match &self.certs {
             None => Pending::accept(self.accept(), &build(), hang_limit()),
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// The whole way: server, hand-over, worker.
+    /// Runs all steps: server, hand-over, worker.
     pub(crate) fn serve(&self) -> Box<dyn WorkerLink> {
         let pending = self.greet().unwrap();
         let (server, worker) =

@@ -1,6 +1,6 @@
-//! A network of our own between a program and its server: TCP that can be held back, or cut off at a counted byte.
+//! A test network between a program and its server: TCP that can be held back, or cut off at a counted byte.
 //!
-//! Nothing here goes by the clock: bytes are counted, and what is held back stays so until a test lets it go.
+//! Nothing here depends on the clock: bytes are counted, and data held back stays so until a test releases it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use katydid_transport::Address;
 
-/// What may happen to one direction of the connection.
+/// The possible faults of one direction of the connection.
 #[derive(Debug)]
 pub(crate) struct Direction {
     state: Mutex<State>,
@@ -21,10 +21,10 @@ struct State {
     allowance: u64,
     /// The whole connection ends when this many bytes have passed.
     cut_after: u64,
-    /// Bytes at this place, counted from the start, are lost.
+    /// Bytes at these offsets, counted from the start, are lost.
     lost: std::ops::Range<u64>,
     passed: u64,
-    /// What has passed, if the test wants to know.
+    /// The bytes that have passed, if the test records them.
     record: Option<Vec<u8>>,
 }
 
@@ -34,46 +34,46 @@ impl Direction {
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Only `bytes` more bytes pass until [`Direction::release`].
+    /// Lets only `bytes` more bytes pass until [`Direction::release`].
     pub(crate) fn hold_after(&self, bytes: u64) {
         self.state.lock().unwrap().allowance = bytes;
     }
 
-    /// Everything passes again.
+    /// Lets everything pass again.
     pub(crate) fn release(&self) {
         self.state.lock().unwrap().allowance = u64::MAX;
         self.changed.notify_all();
     }
 
-    /// The connection dies after `bytes` more bytes.
+    /// Cuts the connection after `bytes` more bytes.
     pub(crate) fn cut_after(&self, bytes: u64) {
         let mut state = self.state.lock().unwrap();
         state.cut_after = state.passed + bytes;
     }
 
-    /// After `bytes` more bytes, the next `length` are lost, and the rest passes.
+    /// Loses `length` bytes after `bytes` more bytes; the rest passes.
     pub(crate) fn lose_after(&self, bytes: u64, length: u64) {
         let mut state = self.state.lock().unwrap();
         let start = state.passed + bytes;
         state.lost = start..start + length;
     }
 
-    /// Bytes that have passed.
+    /// Returns the number of bytes that have passed.
     pub(crate) fn passed(&self) -> u64 {
         self.state.lock().unwrap().passed
     }
 
-    /// From now on what passes is kept.
+    /// Starts to record the bytes that pass.
     pub(crate) fn record(&self) {
         self.state.lock().unwrap().record = Some(Vec::new());
     }
 
-    /// What has passed since [`Direction::record`].
+    /// Returns the bytes that have passed since [`Direction::record`].
     pub(crate) fn recorded(&self) -> Vec<u8> {
         self.state.lock().unwrap().record.clone().unwrap_or_default()
     }
 
-    /// How many bytes of `length` pass now, and whether they arrive; none when the connection is to end.
+    /// Returns how many bytes of `length` pass now, and whether they arrive; none when the connection must end.
     fn admit(&self, length: u64) -> Option<(u64, bool)> {
         let mut state = self.state.lock().unwrap();
         while state.allowance == 0 {
@@ -91,7 +91,7 @@ impl Direction {
         (admitted > 0).then_some((admitted, !is_lost))
     }
 
-    /// Passes bytes on until an end closes, or the cut.
+    /// Forwards bytes until an end closes, or the cut.
     fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(length @ 1..) = from.read(&mut bytes) {

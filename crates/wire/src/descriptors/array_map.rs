@@ -1,9 +1,9 @@
-//! Changes of what arrays are mapped to, in `kdArrayMap`: one record behind the other.
+//! Changes of the memory mapped to arrays, in `kdArrayMap`: consecutive records.
 //!
-//! Layout of a record, [`Change::BYTES`] long, little-endian: the fields of [`Change`] in their order. They are those of
-//! the header's `CUarrayMapInfo`, with ids in the place of handles.
+//! Layout of a record, [`Change::BYTES`] long, little-endian: the fields of [`Change`] in order. They are those of the header's
+//! `CUarrayMapInfo`, with ids in place of handles.
 
-/// One change. Names are the header's where they are not ids.
+/// One change. Fields have the header's names unless they are ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
     /// `resourceType`, a `CUresourcetype`: array or mipmapped array.
@@ -20,7 +20,7 @@ pub struct Change {
     pub memory: u32,
     /// `deviceBitMask`, in the worker's order.
     pub devices: u32,
-    /// `flags` and `reserved`, which the driver wants to be 0.
+    /// `flags` and `reserved`, which the driver requires to be 0.
     pub unused: [u32; 3],
     /// `subresource`, word by word.
     pub subresource: [u64; 4],
@@ -41,7 +41,7 @@ impl Change {
         bytes
     }
 
-    /// All records; `None` for bytes that are no whole records, or none at all.
+    /// Decodes all records. Returns `None` if the bytes are not whole records, or empty.
     pub fn decode_all(bytes: &[u8]) -> Option<Vec<Self>> {
         let (records, rest) = bytes.as_chunks::<{ Self::BYTES }>();
         (rest.is_empty() && !records.is_empty()).then(|| records.iter().map(Self::decode).collect())

@@ -1,11 +1,10 @@
-//! Texture references: what one is set to, in `kdTextureReferenceSet`, and what the driver says of it afterwards.
+//! Texture references: the program's settings, in `kdTextureReferenceSet`, and the driver's facts afterwards.
 //!
-//! A reference has state: a program sets one property a call. The shim keeps all of it and sends all of it, so that the
-//! last message says everything; `given` tells which properties the program ever set, because the others are the
-//! module's own.
+//! A reference has state: a program sets one property a call. The shim keeps and sends all of it, so the last message is
+//! complete. `set` tells which properties the program has ever set, because the others are the module's own.
 //!
-//! Layout of the arguments: those of a texture object ([`TextureArguments`]) without a view, then `given` as 64
-//! little-endian bits. Layout of the facts: 16 numbers of 32 bits, the sampler, then format and channels.
+//! Layout of the arguments: those of a texture object ([`TextureArguments`]) without a view, then `set` as 64 little-endian bits.
+//! Layout of the facts: 16 numbers of 32 bits: the sampler, then format and channels.
 
 use crate::descriptors::texture::{TEXTURE_BYTES, TextureArguments};
 
@@ -25,17 +24,17 @@ pub mod property {
     pub const LEVEL_CLAMP: u32 = 0x80;
     /// Most samples along the longer side of a footprint.
     pub const ANISOTROPY: u32 = 0x100;
-    /// Colour outside of the image.
+    /// Color outside of the image.
     pub const BORDER: u32 = 0x200;
     /// How texels and coordinates are read.
     pub const FLAGS: u32 = 0x400;
-    /// An array, a mipmap or memory.
+    /// The resource: an array, a mipmap or memory.
     pub const RESOURCE: u32 = 0x800;
-    /// No other bit means anything.
+    /// All properties.
     pub const ALL: u32 = 0xfff;
 }
 
-/// Where numbers lie in a sampler, see [`TextureArguments::sampler`].
+/// Positions of numbers in a sampler, see [`TextureArguments::sampler`].
 pub mod sampler_word {
     /// Address modes of three dimensions, each a `CUaddress_mode`.
     pub const ADDRESS_MODE: usize = 0;
@@ -51,7 +50,7 @@ pub mod sampler_word {
     pub const LEVEL_BIAS: usize = 7;
     /// First and last level, floats.
     pub const LEVEL_CLAMP: usize = 8;
-    /// Border colour: four floats.
+    /// Border color: four floats.
     pub const BORDER: usize = 10;
 }
 
@@ -72,7 +71,7 @@ impl ReferenceArguments {
         bytes
     }
 
-    /// From bytes; `None` for any that `encode` does not make.
+    /// Decodes the arguments; `None` for bytes that `encode` does not produce.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (texture, mask_bytes) = bytes.split_at_checked(TEXTURE_BYTES)?;
         let set = u32::try_from(u64::from_le_bytes(mask_bytes.try_into().ok()?)).ok()?;
@@ -81,10 +80,10 @@ impl ReferenceArguments {
     }
 }
 
-/// Numbers of the facts.
+/// Number of fields in the facts.
 const FACT_WORDS: usize = 16;
 
-/// What the driver says of a reference.
+/// The driver's facts about a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReferenceFacts {
     /// Sampler as the driver reports it, in the layout of [`TextureArguments::sampler`].
@@ -102,7 +101,7 @@ impl ReferenceFacts {
         fields.flat_map(u32::to_le_bytes).collect()
     }
 
-    /// From bytes; `None` for any that `encode` does not make.
+    /// Decodes the facts; `None` for bytes that `encode` does not produce.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let fields: [[u8; 4]; FACT_WORDS] = bytes.as_chunks::<4>().0.try_into().ok()?;
         let fields = fields.map(u32::from_le_bytes);

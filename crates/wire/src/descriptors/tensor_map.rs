@@ -1,13 +1,13 @@
-//! What a tensor map is made from: the arguments of `cuTensorMapEncode*`, in `kdTensorMap`.
+//! The arguments of `cuTensorMapEncode*`, in `kdTensorMap`.
 //!
-//! Layout: every number below in this order as 64 little-endian bits, arrays with all their places; places beyond the
-//! rank are 0. Signed numbers are sign-extended. The reader takes exactly that many bytes.
+//! Layout: every number below in this order as 64 little-endian bits, arrays with all their elements; elements beyond the rank
+//! are 0. Signed numbers are sign-extended. The reader takes exactly that many bytes.
 
 /// Most dimensions of a tensor.
 pub const MAX_RANK: usize = 5;
-/// Most dimensions of a box of pixels: those of a tensor but channels and batch.
+/// Most dimensions of a box of pixels: those of a tensor without channels and batch.
 pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
-/// Numbers of the layout.
+/// Number of 64-bit words in the layout.
 const TENSOR_MAP_WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
 /// Bytes of the layout.
 pub const TENSOR_MAP_BYTES: usize = 8 * TENSOR_MAP_WORDS;
@@ -19,11 +19,11 @@ pub enum TensorMapKind {
     Tiled,
     /// `cuTensorMapEncodeIm2col`: boxes of pixels, for convolutions.
     Im2col,
-    /// `cuTensorMapEncodeIm2colWide`; its box is in the first place of the corners.
+    /// `cuTensorMapEncodeIm2colWide`; its box is in the first element of the corners.
     Im2colWide,
 }
 
-/// The arguments, but for the address. Names are the header's.
+/// The arguments without the address. Fields have the header's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorMap {
     /// Driver function that the program called.
@@ -61,7 +61,7 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    /// The bytes of the layout.
+    /// Encodes the arguments in the layout.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let signed = |value: i32| i64::from(value).cast_unsigned();
@@ -77,7 +77,7 @@ impl TensorMap {
         fields.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Reads the layout; `None` for another number of bytes, an unknown function or an impossible rank.
+    /// Decodes the layout; `None` for another number of bytes, an unknown function or an impossible rank.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; TENSOR_MAP_BYTES] = bytes.try_into().ok()?;

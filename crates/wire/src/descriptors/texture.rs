@@ -1,14 +1,14 @@
-//! What a texture object is made from: the three descriptors of `cuTexObjectCreate`, in `kdTextureCreate`.
+//! The three descriptors of `cuTexObjectCreate`, in `kdTextureCreate`.
 //!
-//! Layout: every number below in this order as 64 little-endian bits; floats by their bits; a view that is left out is
-//! zeroes. The reader takes exactly that many bytes.
+//! Layout: every number below in this order as 64 little-endian bits; floats by their bits; an omitted view is zeros. The reader
+//! takes exactly that many bytes.
 
-/// Numbers of the layout.
+/// Number of 64-bit words in the layout.
 const TEXTURE_WORDS: usize = 8 + 14 + 9;
 /// Bytes of the layout.
 pub const TEXTURE_BYTES: usize = 8 * TEXTURE_WORDS;
 
-/// The descriptors. Names are the header's.
+/// The descriptors. Fields have the header's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextureArguments {
     /// `resType`, a `CUresourcetype`: array, mipmapped array, linear or pitched memory.
@@ -27,7 +27,7 @@ pub struct TextureArguments {
     pub height: u64,
     /// `pitchInBytes` of pitched memory.
     pub pitch: u64,
-    /// `CUDA_TEXTURE_DESC` up to its border colour, field by field.
+    /// `CUDA_TEXTURE_DESC` up to its border color, field by field.
     pub sampler: [u32; 14],
     /// `CUDA_RESOURCE_VIEW_DESC` up to its last layer, field by field, if one was given.
     pub view: Option<[u64; 8]>,
@@ -44,7 +44,7 @@ impl TextureArguments {
         fields.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// From bytes; `None` for any that `encode` does not make.
+    /// Decodes the descriptors; `None` for bytes that `encode` does not produce.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != TEXTURE_BYTES {
             return None;

@@ -1,14 +1,14 @@
-//! The fields that facts are made of, written and read one after the other.
+//! Reads and writes the fields of facts, in order.
 //!
-//! A length is compared with its bound before it sizes anything, and every item costs input, so a false count ends as
-//! an error.
+//! A length is compared with its bound before it sizes anything, and every item takes input bytes, so a false count ends as an
+//! error.
 
 use super::{DriverAnswer, FactsError};
 
-/// Bytes of a text: C++ kernels of templates have names of kilobytes.
+/// Most bytes of a text: template kernels in C++ have names of kilobytes.
 const MAX_FACT_TEXT_BYTES: u32 = 64 * 1024;
 
-/// Reads `count` items; each costs input, so a false count ends as [`FactsError::Truncated`].
+/// Reads `count` items. Each takes input bytes, so a false count ends as [`FactsError::Truncated`].
 pub(super) fn repeat<T>(count: usize, mut item: impl FnMut() -> Result<T, FactsError>) -> Result<Vec<T>, FactsError> {
     (0..count).map(|_| item()).collect()
 }
@@ -32,12 +32,12 @@ impl Writer {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A length; one that does not fit is written as the largest, which every reader refuses.
+    /// Appends a length. One that does not fit is written as the largest, which every reader refuses.
     pub(super) fn count(&mut self, length: usize) {
         self.u32(u32::try_from(length).unwrap_or(u32::MAX));
     }
 
-    /// A text; its length is bounded by the process that reads it.
+    /// Appends a text. The reader bounds its length.
     pub(super) fn text(&mut self, text: &str) {
         self.count(text.len());
         self.bytes.extend_from_slice(text.as_bytes());
@@ -49,13 +49,13 @@ impl Writer {
     }
 }
 
-/// Takes fields off the front.
+/// Takes fields from the front.
 pub(super) struct Reader<'a> {
     unread: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// From the first byte of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { unread: bytes }
     }
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         if count > most { Err(FactsError::TooMany { what, count, limit: most }) } else { Ok(count as usize) }
     }
 
-    /// Names come from drivers and are ASCII; other bytes are shown as replacement characters.
+    /// Reads a text. Names come from drivers and are ASCII; other bytes become replacement characters.
     pub(super) fn text(&mut self) -> Result<String, FactsError> {
         let length = self.count("bytes of text", MAX_FACT_TEXT_BYTES)?;
         Ok(String::from_utf8_lossy(self.take(length)?).into_owned())

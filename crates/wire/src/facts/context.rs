@@ -1,4 +1,4 @@
-//! What a context answers when it becomes active: the reply of `kdContextRetain` and `kdContextCreate`.
+//! The facts about a context when it becomes active: the reply of `kdContextRetain` and `kdContextCreate`.
 //!
 //! ```text
 //! id u64, api_version u32, flags u32, least_priority i32, greatest_priority i32,
@@ -8,10 +8,10 @@
 use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
-/// Limits of one context.
+/// Most limits of one context.
 const MAX_LIMITS: u32 = 64;
 
-/// What a context answered when it became active.
+/// The facts about a context when it becomes active.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContextFacts {
     /// Unique id of the context, from `cuCtxGetId`.
@@ -33,7 +33,7 @@ pub struct ContextFacts {
 }
 
 impl ContextFacts {
-    /// The bytes described at the top of this file.
+    /// Encodes the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.u64(self.id);
@@ -51,11 +51,11 @@ impl ContextFacts {
         out.bytes
     }
 
-    /// Reads what [`ContextFacts::encode`] wrote.
+    /// Decodes the result of [`ContextFacts::encode`].
     ///
     /// # Errors
     ///
-    /// When the bytes are too few, too many, or name a count beyond its bound.
+    /// The bytes are too few, too many, or a count is beyond its bound.
     pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
         let mut input = Reader::new(bytes);
         let facts = Self {

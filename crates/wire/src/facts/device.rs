@@ -1,4 +1,4 @@
-//! What never changes about the worker's devices: the reply of `kdFacts`.
+//! The worker's devices, as far as they never change: the reply of `kdFacts`.
 //!
 //! ```text
 //! driver_version i32, devices u32 (<= 64), then each device,
@@ -12,14 +12,14 @@
 use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
-/// More devices than a driver ever shows.
+/// Most devices: more than a driver ever shows.
 const MAX_DEVICE_FACTS: u32 = 64;
-/// Attributes of one device.
+/// Most attributes of one device.
 const MAX_DEVICE_ATTRIBUTES: u32 = 1024;
 /// P2P attributes of a pair, ids 1 to this one.
 pub const P2P_ATTRIBUTE_COUNT: usize = 5;
 
-/// Everything about the worker's devices that cannot change in a session.
+/// The facts about the worker's devices that cannot change in a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
     /// `cuDriverGetVersion` of the worker's library.
@@ -39,7 +39,7 @@ pub struct DeviceFacts {
     pub pci_bus_id: String,
     /// UUID from `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
-    /// `cuDeviceTotalMem`, in bytes; not above the session's limit.
+    /// `cuDeviceTotalMem`, in bytes; at most the session's limit.
     pub total_memory: u64,
     /// Granularity of `cuMemCreate`, in bytes.
     pub granularity: u64,
@@ -48,7 +48,7 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    /// The driver's answer about attribute `id`, `None` when the worker did not ask that far.
+    /// Returns the driver's answer about attribute `id`; `None` if the worker did not query it.
     pub fn attribute(&self, id: i32) -> Option<DriverAnswer<i32>> {
         let index = usize::try_from(id).ok()?.checked_sub(1)?;
         self.attributes.get(index).copied()
@@ -65,13 +65,13 @@ pub struct PeerFacts {
 }
 
 impl Facts {
-    /// What device `from` may do with device `to`, `None` when either is unknown.
+    /// Returns the access of device `from` to device `to`; `None` if either is unknown.
     pub fn peer(&self, from: usize, to: usize) -> Option<&PeerFacts> {
         let count = self.devices.len();
         if from >= count || to >= count { None } else { self.peers.get(from * count + to) }
     }
 
-    /// The bytes described at the top of this file.
+    /// Encodes the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.i32(self.driver_version);
@@ -81,11 +81,11 @@ impl Facts {
         out.bytes
     }
 
-    /// Reads what [`Facts::encode`] wrote.
+    /// Decodes the result of [`Facts::encode`].
     ///
     /// # Errors
     ///
-    /// When the bytes are too few, too many, or name a count beyond its bound.
+    /// The bytes are too few, too many, or a count is beyond its bound.
     pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
         let mut input = Reader::new(bytes);
         let driver_version = input.i32()?;

@@ -1,4 +1,4 @@
-//! What a kernel or function answers when its handle is made, and the names a module knows.
+//! The facts about a kernel or function when its handle is made, and the names in a module.
 //!
 //! ```text
 //! function   attributes u32 (<= 64), then each: code u32, value i32 (ids from 0),
@@ -9,23 +9,23 @@
 use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
-/// Attributes of one function.
+/// Most attributes of one function.
 const MAX_FUNCTION_ATTRIBUTES: u32 = 64;
-/// Parameters of one function: CUDA allows 32764 bytes of them.
+/// Most parameters of one function: CUDA allows 32764 bytes of them.
 const MAX_PARAMETERS: u32 = 32 * 1024;
-/// Functions of one module.
+/// Most functions of one module.
 const MAX_FUNCTION_NAMES: u32 = 64 * 1024;
 
-/// Where a parameter lies in the packed block, in bytes.
+/// The location of a parameter in the packed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ParameterFacts {
-    /// From the start of the block.
+    /// Offset from the start of the block, in bytes.
     pub offset: u32,
     /// Bytes of the parameter.
     pub size: u32,
 }
 
-/// What `cuFuncGetAttribute` and `cuFuncGetParamInfo` say.
+/// The results of `cuFuncGetAttribute` and `cuFuncGetParamInfo`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FunctionFacts {
     /// Attributes of ids 0, 1, 2 and so on.
@@ -35,13 +35,13 @@ pub struct FunctionFacts {
 }
 
 impl FunctionFacts {
-    /// The driver's answer about attribute `id`, `None` when the worker did not ask that far.
+    /// Returns the driver's answer about attribute `id`; `None` if the worker did not query it.
     #[must_use]
     pub fn attribute(&self, id: i32) -> Option<DriverAnswer<i32>> {
         self.attributes.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// The bytes described at the top of this file.
+    /// Encodes the layout at the top of this file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -55,11 +55,11 @@ impl FunctionFacts {
         out.bytes
     }
 
-    /// Reads what [`FunctionFacts::encode`] wrote.
+    /// Decodes the result of [`FunctionFacts::encode`].
     ///
     /// # Errors
     ///
-    /// When the bytes are too few, too many, or name a count beyond its bound.
+    /// The bytes are too few, too many, or a count is beyond its bound.
     pub fn decode(bytes: &[u8]) -> Result<Self, FactsError> {
         let mut input = Reader::new(bytes);
         let count = input.count("attributes", MAX_FUNCTION_ATTRIBUTES)?;
@@ -71,7 +71,7 @@ impl FunctionFacts {
     }
 }
 
-/// The bytes of a list of names.
+/// Encodes a list of names.
 #[must_use]
 pub fn encode_names(names: &[String]) -> Vec<u8> {
     let mut out = Writer::default();
@@ -80,11 +80,11 @@ pub fn encode_names(names: &[String]) -> Vec<u8> {
     out.bytes
 }
 
-/// Reads what [`encode_names`] wrote.
+/// Decodes the result of [`encode_names`].
 ///
 /// # Errors
 ///
-/// When the bytes are too few, too many, or name a count beyond its bound.
+/// The bytes are too few, too many, or a count is beyond its bound.
 pub fn decode_names(bytes: &[u8]) -> Result<Vec<String>, FactsError> {
     let mut input = Reader::new(bytes);
     let count = input.count("names", MAX_FUNCTION_NAMES)?;

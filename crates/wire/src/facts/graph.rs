@@ -10,18 +10,18 @@
 use super::FactsError;
 use super::bytes::{Reader, Writer, repeat};
 
-/// Steps of one graph, and edges to one step.
+/// Most steps of one graph, and most edges to one step.
 const MAX_STEPS: u32 = 1 << 20;
-/// Body graphs of one step.
+/// Most body graphs of one step.
 const MAX_BODY_GRAPHS: u32 = 1 << 16;
-/// Levels of nested graphs.
+/// Most levels of nested graphs.
 const MAX_GRAPH_DEPTH: u32 = 64;
-/// Bytes of a kernel's parameters, or of a descriptor.
+/// Most bytes of a kernel's parameters, or of a descriptor.
 const MAX_BYTES: u32 = 64 * 1024;
-/// Attributes of a kernel, and words of a batch.
+/// Most attributes of a kernel, and most words of a batch.
 const MAX_LIST_ENTRIES: u32 = 4096;
 
-/// An edge that leads to a step: the position of the step it leaves, and what it carries.
+/// An edge to a step: the position of the step where it begins, and its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EdgeFacts {
     /// Position in the same graph.
@@ -32,12 +32,12 @@ pub struct EdgeFacts {
     pub kind: u8,
 }
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepWork {
-    /// Nothing in the worker, such as a node that the program's side alone keeps track of.
+    /// Nothing in the worker, such as a node that only the program's side handles.
     Empty,
-    /// A launch; one of function and kernel is 0.
+    /// A launch; either the function or the kernel is 0.
     Kernel {
         /// Wire id of the `CUfunction`; 0 if the node names a `CUkernel`.
         function: u32,
@@ -45,11 +45,11 @@ pub enum StepWork {
         kernel: u32,
         /// Wire id of the context that the kernel runs in.
         context: u32,
-        /// Blocks, then threads of a block.
+        /// Blocks of the grid, then threads of a block.
         shape: [u32; 6],
         /// Dynamic shared memory of a block, in bytes.
         shared: u32,
-        /// Parameters at the offsets that [`ParameterFacts`](super::ParameterFacts) names.
+        /// Parameters at the offsets given by [`ParameterFacts`](super::ParameterFacts).
         params: Vec<u8>,
         /// Launch attributes: `CUlaunchAttributeID` and the 64 bytes of its value.
         attributes: Vec<(u32, [u64; 8])>,
@@ -61,15 +61,15 @@ pub enum StepWork {
         /// Encoded `CUDA_MEMCPY3D` of the copy.
         copy: Vec<u8>,
     },
-    /// A copy whose source, or target, the program fills or takes: the rows lie without gap in memory of the worker's.
+    /// A copy whose source or target is on the program's side: its rows are contiguous in the worker's memory.
     Staged {
         /// Wire id of the context that copies.
         context: u32,
-        /// What the program's side knows it by.
+        /// Token by which the program's side knows it.
         token: u64,
-        /// The program's side is the source.
+        /// Whether the program's side is the source.
         is_source: bool,
-        /// The descriptor; its other side is of no account.
+        /// The descriptor; its other side is ignored.
         copy: Vec<u8>,
     },
     /// A memset of rows of elements.
@@ -91,7 +91,7 @@ pub enum StepWork {
     },
     /// A function of the program.
     Host {
-        /// What the program's side knows it by.
+        /// Token by which the program's side knows it.
         token: u64,
     },
     /// The inner graph, as a whole (a child graph node).
@@ -107,7 +107,7 @@ pub enum StepWork {
         /// Operations of `cuStreamBatchMemOp` in their order: operation, address, value, flags.
         words: Vec<(u32, u64, u64, u32)>,
     },
-    /// The inner graphs, as the value behind the handle says.
+    /// Runs its inner graphs, as the handle's value says.
     Conditional {
         /// Wire id of the context that the bodies run in.
         context: u32,
@@ -118,16 +118,16 @@ pub enum StepWork {
     },
 }
 
-/// One node of a graph: what it does, and what it waits for.
+/// One node of a graph: its operation, and its dependencies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepFacts {
     /// Edges from the nodes that this one waits for.
     pub dependencies: Vec<EdgeFacts>,
-    /// Whether it does anything.
+    /// Whether the node is enabled.
     pub is_enabled: bool,
     /// Operation of the node, and its parameters.
     pub work: StepWork,
-    /// Child graph, or bodies of a conditional node, in their order.
+    /// The child graph, or the bodies of a conditional node, in order.
     pub inner: Vec<GraphFacts>,
 }
 
@@ -295,7 +295,7 @@ impl StepFacts {
         Ok(Self { dependencies, is_enabled, work, inner })
     }
 
-    /// One step without a graph around it: its new parameters.
+    /// Encodes one step without a graph around it: its new parameters.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -303,7 +303,7 @@ impl StepFacts {
         out.bytes
     }
 
-    /// Reads what [`StepFacts::encode`] wrote.
+    /// Decodes the result of [`StepFacts::encode`].
     ///
     /// # Errors
     ///
@@ -329,7 +329,7 @@ impl GraphFacts {
         Ok(Self { steps: repeat(count, || StepFacts::read(reader, depth))? })
     }
 
-    /// The bytes described at the top of this file.
+    /// Encodes the layout at the top of this file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -337,7 +337,7 @@ impl GraphFacts {
         out.bytes
     }
 
-    /// Reads what [`GraphFacts::encode`] wrote.
+    /// Decodes the result of [`GraphFacts::encode`].
     ///
     /// # Errors
     ///

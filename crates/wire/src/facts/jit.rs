@@ -7,7 +7,7 @@
 use super::FactsError;
 use super::bytes::{Reader, Writer, repeat};
 
-/// Options of one load; CUDA 13 knows 35.
+/// Most options of one load; CUDA 13 has 35.
 const MAX_JIT_OPTIONS: u32 = 64;
 
 /// An option of the JIT compiler, and its value.
@@ -19,7 +19,7 @@ pub struct JitOption {
     pub value: u64,
 }
 
-/// The bytes of a list of options.
+/// Encodes a list of options.
 #[must_use]
 pub fn encode_options(options: &[JitOption]) -> Vec<u8> {
     let mut out = Writer::default();
@@ -31,11 +31,11 @@ pub fn encode_options(options: &[JitOption]) -> Vec<u8> {
     out.bytes
 }
 
-/// Reads what [`encode_options`] wrote; no bytes at all are no options.
+/// Decodes the result of [`encode_options`]. No bytes are no options.
 ///
 /// # Errors
 ///
-/// When the bytes are too few, too many, or name a count beyond its bound.
+/// The bytes are too few, too many, or a count is beyond its bound.
 pub fn decode_options(bytes: &[u8]) -> Result<Vec<JitOption>, FactsError> {
     if bytes.is_empty() {
         return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! Lists inside the bytes of messages: a count (`u32`) and as many elements. A count never sizes anything before the
-//! bytes were seen to hold that many.
+//! Lists inside the bytes of messages: a count (`u32`) and as many elements. A count sizes nothing before the bytes are known to
+//! hold that many.
 
 use crate::codec::Field;
 
@@ -10,7 +10,7 @@ pub fn put<T: Field>(out: &mut Vec<u8>, list: &[T]) {
     list.iter().for_each(|element| element.put(out));
 }
 
-/// Takes a list from the front of `bytes`; none when they do not hold it.
+/// Takes a list from the front of `bytes`; none if they do not hold it.
 pub fn take<T: Field>(bytes: &mut &[u8]) -> Option<Vec<T>> {
     let count = u32::take(bytes)?;
     // Every element takes at least a byte.
@@ -20,7 +20,7 @@ pub fn take<T: Field>(bytes: &mut &[u8]) -> Option<Vec<T>> {
     (0..count).map(|_| T::take(bytes)).collect()
 }
 
-/// Takes `count` elements, with no count before them.
+/// Takes `count` elements, without a count in front.
 pub fn take_exact<T: Field>(bytes: &mut &[u8], count: usize) -> Option<Vec<T>> {
     if count > bytes.len() {
         return None;

@@ -20,7 +20,7 @@ mod tests {
         assert_eq!(message_name(kdclWrite::OPCODE), Some("kdclWrite"));
     }
 
-    /// Cuts and changed bytes of every short message: decoded or refused, never a panic.
+    /// Every short message, cut and with changed bytes: it is decoded or refused, and never causes a panic.
     #[test]
     fn no_payload_makes_a_decoder_panic() {
         for length in 0..96 {

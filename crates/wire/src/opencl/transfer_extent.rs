@@ -1,5 +1,5 @@
-//! The part of a memory object that a command moves. The program's side of it always travels without gaps: rows and
-//! slices that have some are gathered and scattered where the program's memory is.
+//! The part of a memory object that a command transfers. The program's side is always sent without gaps: rows and slices with
+//! gaps are gathered and scattered in the program's process.
 
 use crate::codec::Field;
 
@@ -10,28 +10,28 @@ pub const BUFFER_BOX: u32 = 1;
 /// A box of an image: elements, rows, slices.
 pub const IMAGE_BOX: u32 = 2;
 
-/// Where in the object, and how much.
+/// The location in the object, and the size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransferExtent {
     /// First byte or element.
     pub origin: [u64; 3],
     /// Bytes or elements, rows, slices.
     pub region: [u64; 3],
-    /// Bytes from row to row of a buffer; 0: no gaps. Of an image the fourth number of its origin: the level, where three are
-    /// taken by the place in it.
+    /// Bytes from row to row of a buffer; 0 is without gaps. For an image, the fourth number of its origin: the level, where the
+    /// location takes the other three.
     pub row: u64,
-    /// Bytes from slice to slice of a buffer; 0: no gaps.
+    /// Bytes from slice to slice of a buffer; 0 is without gaps.
     pub slice: u64,
 }
 
 impl TransferExtent {
-    /// A run of a buffer.
+    /// Describes a run of a buffer.
     #[must_use]
     pub fn run(offset: u64, size: u64) -> Self {
         Self { origin: [offset, 0, 0], region: [size, 1, 1], row: 0, slice: 0 }
     }
 
-    /// Bytes that it moves, of elements of `element` bytes; none when that is beyond any memory.
+    /// Returns the bytes that it transfers, given `element` bytes of an element; none if that exceeds any memory.
     #[must_use]
     pub fn bytes(&self, element: u64) -> Option<u64> {
         let [width, height, depth] = self.region;

@@ -1,5 +1,5 @@
-//! What is done for a snapshot while the program runs: by a thread of its own, as the one that listens to the companion
-//! hands out the answers that an image over the connection needs.
+//! Preparation of a snapshot while the program runs. It has a thread of its own, since the thread that listens to the companion
+//! delivers the answers that an image over the connection needs.
 
 use std::io;
 use std::result;
@@ -18,12 +18,12 @@ use crate::companion::writer::{CompanionWriter, failed};
 /// An image that is being opened.
 pub(crate) struct Preparation {
     thread: JoinHandle<Option<RemoteOutput>>,
-    /// The companion has been told, or is: the thread waits for no process any more.
+    /// The companion was told, or is being told: the thread waits for no process any more.
     is_done: Arc<AtomicBool>,
 }
 
 impl Preparation {
-    /// Opens an image once the precopy is done; the companion receives `Prepared` or `Failed`.
+    /// Opens an image once the precopy is done. The companion receives `Prepared` or `Failed`.
     pub(crate) fn begin(
         writer: &Arc<CompanionWriter>,
         job: Option<Box<dyn Precopy>>,
@@ -38,19 +38,19 @@ impl Preparation {
                 Err(error) => (None, failed(error)),
             };
             done.store(true, SeqCst);
-            // A companion that is gone is noticed by the thread that listens.
+            // The listening thread notices a companion that is gone.
             let _ = writer.send(&word);
             output
         });
         thread.map(|thread| Self { thread, is_done })
     }
 
-    /// Whether it can be ended without waiting for answers.
+    /// Returns whether it can be ended without waiting for answers.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done.load(SeqCst)
     }
 
-    /// Waits for its end; returns the image if it is open.
+    /// Waits for the end. Returns the image if it is open.
     pub(crate) fn end(self) -> Option<RemoteOutput> {
         self.thread.join().ok().flatten()
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::companion::store::ImageClient;
 
-    /// Asks for what the image has.
+    /// A precopy that asks for the contents of the image.
     struct ReadingPrecopy;
 
     impl Precopy for ReadingPrecopy {

@@ -1,6 +1,6 @@
-//! A snapshot for a companion: taken by the main loop, written by a thread of its own, with words on how far it is.
+//! A snapshot for a companion. The main loop takes it, and a thread of its own writes it and reports progress.
 //!
-//! Writing takes all processors, so it begins only when the companion orders it: when the program runs again.
+//! Writing uses all processors, so it begins only on the companion's order: when the program runs again.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use katydid_wire::companion::FromWorker;
 use crate::companion::store::RemoteOutput;
 use crate::companion::writer::CompanionWriter;
 
-/// How often the companion hears how far it is.
+/// How often the companion gets progress.
 const SNAPSHOT_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The current snapshot.
@@ -23,7 +23,7 @@ pub(crate) struct CurrentSnapshot(Arc<Mutex<Option<SnapshotInProgress>>>);
 
 struct SnapshotInProgress {
     progress: Arc<Progress>,
-    /// Orders it written; none once that has been done, or the snapshot was given up.
+    /// Sends the order to write. None once that was sent, or the snapshot was canceled.
     write: Option<Sender<()>>,
 }
 
@@ -32,7 +32,7 @@ impl CurrentSnapshot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a snapshot in hand; what comes back hears when it is to be written, or that it never will be.
+    /// Registers a snapshot, unless there is one. The receiver gets the order to write, or learns that it never comes.
     fn take(&self, progress: &Arc<Progress>) -> Option<Receiver<()>> {
         let mut current = self.lock();
         let (write, ordered) = channel();
@@ -45,7 +45,7 @@ impl CurrentSnapshot {
         *self.lock() = None;
     }
 
-    /// Gives it up; false when there is none.
+    /// Cancels the snapshot. Returns false when there is none.
     pub(crate) fn cancel(&self) -> bool {
         let mut current = self.lock();
         let Some(hand) = current.as_mut() else { return false };
@@ -54,19 +54,19 @@ impl CurrentSnapshot {
         true
     }
 
-    /// Has it written; false when there is none that waits for that.
+    /// Orders the snapshot written. Returns false when none waits for that.
     pub(crate) fn write(&self) -> bool {
         let order = self.lock().as_mut().and_then(|hand| hand.write.take());
         order.is_some_and(|order| order.send(()).is_ok())
     }
 }
 
-/// The snapshots of a session that are being taken or written. The worker does not leave before them: they are whole
+/// The snapshots of a session that are being taken or written. The worker does not exit before they are done: they are complete
 /// without the program, which may have ended meanwhile.
 #[derive(Clone, Default)]
 pub(crate) struct PendingSnapshots(Arc<(Mutex<usize>, Condvar)>);
 
-/// One of them, as long as it lasts.
+/// Counts one of them while it lasts.
 struct PendingGuard(PendingSnapshots);
 
 impl PendingSnapshots {
@@ -75,7 +75,7 @@ impl PendingSnapshots {
         PendingGuard(self.clone())
     }
 
-    /// Waits until there is none.
+    /// Waits until there are none.
     pub(crate) fn wait_until_released(&self) {
         drop(self.0.1.wait_while(self.count(), |count| *count > 0).unwrap_or_else(PoisonError::into_inner));
     }
@@ -92,16 +92,16 @@ impl Drop for PendingGuard {
     }
 }
 
-/// What is to be kept, and where.
+/// The snapshot to take, and its destination.
 pub(crate) struct SnapshotOrder {
     pub(crate) session: String,
     pub(crate) options: CaptureOptions,
     pub(crate) output: RemoteOutput,
-    /// What the driver calls itself.
+    /// The name that the driver reports.
     pub(crate) driver: String,
 }
 
-/// Takes a snapshot and tells the companion everything: `Captured` or `Failed`, then, once that is ordered, `Written` or
+/// Takes a snapshot and reports to the companion: `Captured` or `Failed`, then, once writing is ordered, `Written` or
 /// `Unwritten`.
 pub(crate) fn begin(
     writer: &Arc<CompanionWriter>,
@@ -139,7 +139,7 @@ impl SnapshotWork {
         let mut snapshot = match self.take(session, options, &output) {
             Ok(snapshot) => snapshot,
             Err(text) => {
-                // The process that hears of it may begin the next checkpoint of the same image.
+                // The companion may begin the next checkpoint of the same image as soon as it hears of this.
                 drop(output);
                 self.at_hand.free();
                 let _ = self.writer.send(&FromWorker::Failed { text });
@@ -147,7 +147,7 @@ impl SnapshotWork {
             }
         };
         let (bytes, changed, sharing) = (snapshot.bytes(), snapshot.changed(), snapshot.sharing().encode());
-        // A companion that is gone has given the snapshot up.
+        // A companion that is gone has canceled the snapshot.
         if self.writer.send(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
             self.at_hand.free();
             return;
@@ -163,11 +163,11 @@ impl SnapshotWork {
             Ok(part) => FromWorker::Written { part },
             Err(text) => FromWorker::Unwritten { text },
         });
-        // Only now, as it may have to wait for the program.
+        // Dropped only now, as that may have to wait for the program.
         drop(snapshot);
     }
 
-    /// Has the main loop take it.
+    /// Lets the main loop take the snapshot.
     fn take(
         &self,
         session: String,
@@ -180,12 +180,12 @@ impl SnapshotWork {
         snapshot.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 
-    /// Writes it in another thread, and says from time to time how far that is.
+    /// Writes the snapshot in another thread, and reports progress meanwhile.
     fn write(&self, snapshot: &mut dyn PendingSnapshot, output: &Arc<RemoteOutput>) -> Result<SessionPart, String> {
         thread::scope(|scope| {
             let (answer, answered) = sync_channel::<Result<SessionPart, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
-                // The other end waits.
+                // The receiver waits until this is sent.
                 let _ = answer.send(snapshot.write(output.sink()));
             });
             writer.map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -202,7 +202,7 @@ impl SnapshotWork {
     fn tell(&self, output: &RemoteOutput) {
         let (done, total) = (self.progress.bytes_done(), self.progress.total());
         if self.writer.send(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
-            // No process will commit it.
+            // No process will commit the snapshot.
             self.progress.cancel();
         }
     }

@@ -1,8 +1,8 @@
-//! Where chunks and states of a session go, or come from: the image's folder, or the supervisor at the other end of the
-//! companion's connection.
+//! Storage of a session's chunks and states: the image's folder, or the supervisor at the other end of the companion's
+//! connection.
 //!
-//! Questions over the connection may be asked by many threads at once. Answers come in the order of the questions, so
-//! that each asker waits in a queue; when the connection ends, each of them gets an error.
+//! Many threads may send requests over the connection at once. Answers come in the order of the requests, so requests wait in a
+//! queue. When the connection ends, each of them gets an error.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -20,13 +20,13 @@ use rustix::io::Errno;
 use crate::companion::writer::CompanionWriter;
 use crate::os::sandbox::has_own_user;
 
-/// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
+/// Name of the state with the session's part of the manifest, for an image behind a connection.
 const SESSION_PART_KEY: &str = "part";
 
 /// Reads and writes an image through the supervisor's connection.
 pub(crate) struct ImageClient {
     writer: Arc<CompanionWriter>,
-    /// Who waits for an answer, the first one first; none once the connection is gone.
+    /// Requests that wait for an answer, oldest first; none once the connection is gone.
     waiting: Mutex<Option<VecDeque<SyncSender<ToWorker>>>>,
 }
 
@@ -35,7 +35,7 @@ impl ImageClient {
         Self { writer, waiting: Mutex::new(Some(VecDeque::new())) }
     }
 
-    /// Whether a word is an answer, which goes to the process that waits for it.
+    /// Delivers an answer to the thread that waits for it. Returns any other message.
     pub(crate) fn take(&self, word: ToWorker) -> Option<ToWorker> {
         let is_answer = matches!(
             word,
@@ -50,13 +50,13 @@ impl ImageClient {
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(asker) = waiting.as_mut().and_then(VecDeque::pop_front) {
-            // Who asked waits.
+            // The requesting thread waits.
             let _ = asker.send(word);
         }
         None
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is gone.
     pub(crate) fn end(&self) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -65,7 +65,7 @@ impl ImageClient {
         let closed = |_| unfit("the connection to the supervisor is gone");
         let (answer, answered) = sync_channel(1);
         {
-            // Asked under the lock, so that the queue has the order of the questions.
+            // Sent under the lock, so that the queue has the order of the requests.
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let queue = waiting.as_mut().ok_or_else(|| closed(()))?;
             self.writer.send(question).map_err(|error| unfit(error.to_string()))?;
@@ -94,12 +94,12 @@ impl ImageClient {
 #[derive(Default)]
 struct Pieces {
     bytes: Vec<u8>,
-    /// Its length, as the first piece says.
+    /// The state's length, as the first piece gives it.
     total: Option<u64>,
 }
 
 impl Pieces {
-    /// Takes the next piece; true when that was the last one.
+    /// Takes the next piece. Returns true after the last one.
     fn add(&mut self, name: &str, total: u64, data: &[u8]) -> Result<bool> {
         if *self.total.get_or_insert(total) != total {
             return Err(unfit(format!("{name} changes its length")));
@@ -141,7 +141,7 @@ impl Sink for ImageClient {
 
     fn has(&self, id: &ChunkId) -> bool {
         let answer = self.ask(&FromWorker::Has { hashes: id.as_bytes().to_vec() });
-        // A failure is met again by what is put.
+        // Storing the chunk will report the failure again.
         matches!(answer, Ok(ToWorker::HeldChunks { held }) if held == [1])
     }
 
@@ -159,7 +159,7 @@ impl Sink for ImageClient {
     }
 }
 
-/// What the image calls the file of a state.
+/// Returns the image's file name of a state.
 fn state_file(name: &str) -> String {
     format!("state-{name}.bin")
 }
@@ -182,8 +182,8 @@ impl ImageSource for ImageClient {
     }
 }
 
-/// Whether the system lets no process here open something so in a folder, or what it makes there would be its own alone. What else is
-/// wrong with it shows when it is used.
+/// Returns whether the system refuses to open such a file in the folder, or the file would belong to the worker's own user alone.
+/// Other faults of the folder show when it is used.
 fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
     if has_own_user() {
         return true;
@@ -201,7 +201,7 @@ pub(crate) enum RemoteOutput {
 }
 
 impl RemoteOutput {
-    /// The place that an order names.
+    /// Opens the storage that an order names.
     pub(crate) fn open(
         store: Store,
         folder: Option<OwnedFd>,
@@ -237,7 +237,7 @@ impl RemoteOutput {
         }
     }
 
-    /// Bytes that the image took so far.
+    /// Returns the bytes that the image has taken so far.
     pub(crate) fn written(&self) -> u64 {
         match self {
             Self::Folder(part) => part.written().stored,
@@ -245,7 +245,7 @@ impl RemoteOutput {
         }
     }
 
-    /// Leaves the description of the session, or gives it, for who commits.
+    /// Stores the session's description, or returns it, for the process that commits.
     pub(crate) fn finish(self, mut session: Session) -> Result<Vec<u8>> {
         let json = |session: &Session| serde_json::to_vec(session).map_err(|error| unfit(error.to_string()));
         match self {
@@ -289,7 +289,7 @@ impl RemoteInput {
         }
     }
 
-    /// What the image says of a session.
+    /// Returns the image's description of a session.
     pub(crate) fn part(&self, name: &str) -> Result<Session> {
         match self {
             Self::Folder(reader) => {

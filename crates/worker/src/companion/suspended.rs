@@ -1,4 +1,4 @@
-//! A session whose worker is saved as a process, or was restored as one: it is paused, and has no companion for a while.
+//! A session whose worker is saved as a process, or was restored as one. It is paused, and has no companion for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -17,32 +17,32 @@ use crate::companion::store::RemoteInput;
 use crate::companion::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
 
-/// How long a worker that goes on waits for its next companion, counted in pauses: in an image of the process no time passes.
+/// How long a resumed worker waits for its next companion, counted in pauses: no time passes for a process inside an image.
 const COMPANION_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_COMPANION_POLLS: u32 = 1200;
-/// How often the companion hears how far a refill is.
+/// How often the companion gets progress of a refill.
 const SUSPEND_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether the session is suspended, and what has changed with that.
+/// Whether the session is suspended, and the state that changes with that.
 #[derive(Clone, Default)]
 pub(crate) struct Suspension(Arc<SuspensionState>);
 
 #[derive(Default)]
 struct SuspensionState {
     is_on: AtomicBool,
-    /// A refill is under way.
+    /// Whether a refill is under way.
     is_refilled: AtomicBool,
-    /// The key of the session in the server that it has come to.
+    /// The session's key in the server that it has moved to.
     key: Mutex<Option<SessionKey>>,
 }
 
 impl Suspension {
-    /// Whether it is suspended now.
+    /// Returns whether the session is suspended.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_on.load(SeqCst)
     }
 
-    /// The facts that connections receive, derived from those of the session's beginning.
+    /// Returns the facts that connections receive, derived from those of the session's beginning.
     pub(crate) fn ready(&self, ready: &Ready) -> Ready {
         let key = *self.0.key.lock().unwrap_or_else(PoisonError::into_inner);
         Ready { key: key.unwrap_or(ready.key), ..ready.clone() }
@@ -53,13 +53,13 @@ impl Suspension {
         if self.0.is_on.swap(true, SeqCst) {
             return Err("the session is suspended already".to_owned());
         }
-        // Whatever becomes of it: the program brings its memory when it comes next.
+        // Whatever happens to it, the program brings its memory with its next connection.
         control.link_control().forget_memory();
         let suspended = control.with(|session: &mut dyn Checkpointable| session.suspend());
         suspended.ok_or("the session has ended")?.map_err(|error| error.to_string())
     }
 
-    /// The companion has left: the session waits for the next one, and for that one only so long.
+    /// Waits for the next companion after one has left, for a limited time. Then the process ends.
     pub(crate) fn wait_for_companion(&self, is_there: impl Fn() -> bool + Send + 'static) {
         let suspension = self.clone();
         let wait = move || {
@@ -71,11 +71,11 @@ impl Suspension {
             }
             leave(0);
         };
-        // Without a thread it ends with its server.
+        // Without a thread the session ends with its server.
         let _ = thread::Builder::new().name("suspended".into()).spawn(wait);
     }
 
-    /// Has the session take up again what it gave up, in a thread of its own: the companion hears `Refilled` or `Failed`.
+    /// Refills the session with what it gave up, in a thread of its own. The companion receives `Refilled` or `Failed`.
     pub(crate) fn end(
         &self,
         control: &Control,
@@ -99,7 +99,7 @@ impl Suspension {
                 }
                 Err(error) => failed(error),
             };
-            // A companion that is gone is noticed by the thread that listens.
+            // The listening thread notices a companion that is gone.
             let _ = writer.send(&word);
         };
         let thread = thread::Builder::new().name("refill".into()).spawn(work);
@@ -107,7 +107,7 @@ impl Suspension {
     }
 }
 
-/// Has the main loop do it, with words on how far that is.
+/// Lets the main loop refill the session, and reports progress.
 fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name: &str) -> Result<(), Failure> {
     let part = input.part(name)?;
     let progress = Arc::new(Progress::default());
@@ -136,11 +136,11 @@ fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name:
     }
 }
 
-/// The program of a session that was suspended has come: has the session take its memory.
+/// Gives the session the memory of its program, which has come back after a suspension.
 ///
 /// # Errors
 ///
-/// Why it cannot.
+/// Why the session cannot take the memory.
 pub(crate) fn rejoin(control: &Control, program: &Pending) -> Result<(), String> {
     let pinned = program.pinned().map(|fd| fd.try_clone_to_owned()).transpose().map_err(|error| error.to_string())?;
     let rejoin = move |session: &mut dyn Checkpointable| {

@@ -1,4 +1,4 @@
-//! The words of a companion connection: said by several threads, heard by one.
+//! The messages of a companion connection: several threads send, one receives.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use katydid_transport::{Connection, ControlChannel, ControlError, ControlMessage};
 use katydid_wire::companion::{FromWorker, MAX_COMPANION_MESSAGE_BYTES, ToWorker};
 
-/// A connection whose words several threads may say; one listens.
+/// A connection on which several threads may send; one receives.
 pub(crate) struct CompanionWriter {
     channel: ControlChannel,
     speaking: Mutex<()>,
 }
 
 impl CompanionWriter {
-    /// Over a connection that was let in.
+    /// Creates a writer over an admitted connection.
     pub(crate) fn new(line: Connection) -> io::Result<Self> {
         Ok(Self { channel: ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
     }
@@ -27,12 +27,12 @@ impl CompanionWriter {
         self.channel.send(&bytes, &[])
     }
 
-    /// The next order, with the descriptor that came with it.
+    /// Waits for the next order, and the descriptor that came with it.
     pub(crate) fn receive(&self) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.channel.listen()?)
     }
 
-    /// The next order, if it comes in time.
+    /// Waits at most `timeout` for the next order.
     pub(crate) fn receive_within(&self, timeout: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.channel.receive(timeout)?)
     }
@@ -47,7 +47,7 @@ fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), Contr
     Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
 }
 
-/// The answer to an order that cannot be carried out.
+/// Returns the answer to an order that cannot be carried out.
 pub(crate) fn failed(why: impl std::fmt::Display) -> FromWorker {
     FromWorker::Failed { text: why.to_string() }
 }

@@ -1,10 +1,10 @@
-//! Arguments of a call as they came, checked; and answers in the form that the program expects.
+//! Decodes and checks the arguments of a call, and encodes answers as the program expects them.
 
 use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_NVML_TEXT_BYTES, code};
 
-/// Largest structure that says its own size, in bytes.
+/// Largest structure that gives its own size, in bytes.
 const MAX_STRUCTURE_BYTES: usize = 1 << 16;
-/// The bits of a structure's first word that say its size; the others are its version.
+/// The bits of a structure's first word that give its size; the others are its version.
 const SIZE_MASK: u32 = 0x00ff_ffff;
 
 /// Value of one argument of a call.
@@ -16,25 +16,25 @@ pub(super) enum Argument {
     Value(u64),
     /// A string, with its NUL.
     Text(Vec<u8>),
-    /// So many bytes are wanted, or none.
+    /// An output of this many bytes, and whether it is wanted.
     Out(usize, bool),
-    /// The caller's buffer for a text, in bytes.
+    /// The caller's text buffer, with its size in bytes.
     TextBuffer(usize),
-    /// A structure to be filled.
+    /// A structure to fill, whose first word has its size.
     Versioned(Vec<u8>),
-    /// Bytes of an element, for how many there is room, whether any are wanted.
+    /// Bytes of an element, the number that fit, and whether they are wanted.
     List(usize, u32, bool),
-    /// As `List`, with the count behind the elements.
+    /// Like `List`, with the count behind the elements.
     ListThenCount(usize, u32, bool),
-    /// For how many devices there is room, whether any are wanted.
+    /// The number of devices that fit, and whether they are wanted.
     Devices(u32, bool),
-    /// Bytes of an element, how many, and what they hold.
+    /// The number of elements, and their bytes.
     SizedList(u32, Vec<u8>),
-    /// A device is wanted.
+    /// An output that is a device.
     DeviceOut,
 }
 
-/// The arguments of a call; none where bytes are missing, left over, or too many.
+/// Decodes the arguments of a call. Returns none where bytes are missing, left over, or too many.
 pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Argument>> {
     let mut parts = ByteReader(payload);
     let arguments =
@@ -57,7 +57,7 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
         ArgumentKind::Versioned => {
             let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
-            // The library fills as many bytes as the structure says of itself: no more than there are.
+            // The library fills as many bytes as the structure's size, so that must be its actual length.
             let declared_size = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE_MASK)?;
             (declared_size as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
         }
@@ -82,14 +82,14 @@ fn read_argument(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argum
     })
 }
 
-/// The room in elements of a size, and whether the caller wants any; none if there are too many.
+/// Reads how many elements of a size fit, and whether the caller wants them. Returns none if they are too many.
 fn requested_elements(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
     let (count, wants_elements) = (parts.word()?, parts.flag()?);
     let fits = !wants_elements || (count as usize).checked_mul(size)? <= MAX_NVML_TEXT_BYTES;
     fits.then_some((count, wants_elements))
 }
 
-/// A text with its NUL in a buffer of `requested_elements` bytes.
+/// Returns a text with its NUL, if that fits in `capacity` bytes.
 pub(super) fn text(capacity: usize, text: &str) -> Result<Vec<u8>, u32> {
     if text.len() >= capacity {
         return Err(code::INSUFFICIENT_SIZE);
@@ -99,7 +99,7 @@ pub(super) fn text(capacity: usize, text: &str) -> Result<Vec<u8>, u32> {
     Ok(bytes)
 }
 
-/// A count and the elements that there is room for.
+/// Returns a count, and the elements if they fit.
 pub(super) fn list(capacity: u32, wants_elements: bool, elements: &[Vec<u8>]) -> (u32, Vec<Vec<u8>>) {
     let count = (elements.len() as u32).to_le_bytes().to_vec();
     let fits = elements.len() <= capacity as usize;

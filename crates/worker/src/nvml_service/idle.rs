@@ -1,5 +1,4 @@
-//! Ends a process that answers questions when no process asks any: the server bounds their number. A program with
-//! another question connects again.
+//! Ends an NVML process that is idle: the server bounds their number. A program with another question connects again.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use crate::os::exit::leave;
 
-/// How long nothing may be asked. The library of programs hangs up much earlier.
+/// How long the process may be idle. The programs' library hangs up much earlier.
 const NVML_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one program may go on to ask over one connection, and one answer may take.
+/// How long one program may use one connection, and how long one answer may take.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Time between two checks whether the service is idle.
 const NVML_IDLE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the process does.
+/// The state of the process: answering or idle.
 #[derive(Debug)]
 struct IdleState {
     started: Instant,
     is_answering: bool,
-    /// Since when it does so, or does not.
+    /// Start of the current state.
     since: Instant,
 }
 
@@ -35,18 +34,18 @@ impl IdleState {
     }
 }
 
-/// Notes when something is asked.
+/// Notes when an answer begins and ends.
 #[derive(Debug, Clone)]
 pub(super) struct NvmlActivity(Arc<Mutex<IdleState>>);
 
-/// An answer is being made as long as this is there.
+/// Marks an answer in progress until dropped.
 pub(super) struct AnswerGuard(NvmlActivity);
 
-/// Has the process end in time.
+/// Starts the thread that ends the process in time.
 ///
 /// # Errors
 ///
-/// When the system gives no thread.
+/// The system refuses a thread.
 pub(super) fn start() -> io::Result<NvmlActivity> {
     let now = Instant::now();
     let activity = NvmlActivity(Arc::new(Mutex::new(IdleState { started: now, is_answering: false, since: now })));

@@ -1,7 +1,7 @@
 //! The machine's own NVML.
 //!
-//! Functions are found by name and called with at most six words, which is how C passes numbers and pointers here. Their
-//! signatures are those of the table that both sides share.
+//! Functions are found by name and called with at most six words, which is how C passes numbers and pointers here. The table that
+//! both sides share has their signatures.
 
 #![expect(unsafe_code, reason = "calls functions of a library by name")]
 
@@ -11,9 +11,9 @@ use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 use super::arguments::Argument;
 use super::source::NvmlSource;
 
-/// Exported by our own library of that name alone.
+/// A symbol that only Katydid's own library of that name exports.
 const OWN_LIBRARY_MARKER: &[u8] = b"katydid_nvml_marker";
-/// Where it lies when the loader's search is bent.
+/// Paths to try, since the loader's search path may lead to Katydid's own library.
 const LIBRARY_PATHS: [&str; 5] = [
     "libnvidia-ml.so.1",
     "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -22,10 +22,10 @@ const LIBRARY_PATHS: [&str; 5] = [
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
 ];
 
-/// Any function, as its six words.
+/// Any function, with up to six words.
 type NvmlFunction = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
 
-/// An NVML that was started.
+/// An NVML library that was initialized.
 pub(super) struct Library {
     library: Opened,
 }
@@ -62,13 +62,13 @@ impl Buffer {
     }
 }
 
-/// What becomes of an argument after the call.
+/// How an argument is used after the call.
 enum ArgumentUse {
     /// Input only: nothing goes into the reply.
     Read { _buffer: Buffer },
     /// Output: all of it goes into the reply.
     CallResult(Buffer),
-    /// A count, and bytes of an element and the elements.
+    /// A count, the bytes of an element, and the elements.
     List(Buffer, usize, Option<Buffer>),
     /// A count, and handles, told by their numbers.
     Devices(Buffer, Option<Buffer>),
@@ -77,13 +77,13 @@ enum ArgumentUse {
 }
 
 impl Library {
-    /// Opens and starts it.
+    /// Opens and initializes the library.
     pub(super) fn open() -> Result<Self, String> {
         let mut last = String::new();
         for path in LIBRARY_PATHS {
             // SAFETY: the system's library of management; its constructors run as in any program that uses it.
             match unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) } {
-                // SAFETY: only looked for.
+                // SAFETY: the symbol is only looked up.
                 Ok(library) if unsafe { library.get::<NvmlFunction>(OWN_LIBRARY_MARKER) }.is_ok() => {
                     last = format!("{path} is Katydid's own")
                 }
@@ -96,7 +96,7 @@ impl Library {
 
     fn start(self) -> Result<Self, String> {
         match self.entry("nvmlInit_v2").map(|entry| {
-            // SAFETY: takes nothing.
+            // SAFETY: the function takes no arguments.
             unsafe { entry(0, 0, 0, 0, 0, 0) }
         }) {
             Some(code::SUCCESS) => Ok(self),
@@ -106,33 +106,33 @@ impl Library {
     }
 
     fn entry(&self, name: &str) -> Option<NvmlFunction> {
-        // SAFETY: functions of NVML take numbers and pointers only, six at most, and return a number.
+        // SAFETY: functions of NVML take only numbers and pointers, six at most, and return a number.
         unsafe { self.library.get::<NvmlFunction>(name.as_bytes()) }.ok().map(|found| *found)
     }
 
-    /// The library's handle of a device.
+    /// Returns the library's handle of a device.
     fn device(&self, number: u32) -> Result<usize, u32> {
         let entry = self.entry("nvmlDeviceGetHandleByIndex_v2").ok_or(code::FUNCTION_NOT_FOUND)?;
         let mut handle = Buffer::new(8, &[]);
-        // SAFETY: the output is as wide as a handle.
+        // SAFETY: the output has the size of a handle.
         match unsafe { entry(number as usize, handle.address(), 0, 0, 0, 0) } {
             code::SUCCESS => Ok(handle.storage.first().map_or(0, |word| *word as usize)),
             other => Err(other),
         }
     }
 
-    /// The number of a device.
+    /// Returns the number of a device.
     fn number(&self, handle: usize) -> Result<u32, u32> {
         let entry = self.entry("nvmlDeviceGetIndex").ok_or(code::FUNCTION_NOT_FOUND)?;
         let mut number = Buffer::new(4, &[]);
-        // SAFETY: the output is as wide as a number; the handle came from the library.
+        // SAFETY: the output has the size of a number; the handle came from the library.
         match unsafe { entry(handle, number.address(), 0, 0, 0, 0) } {
             code::SUCCESS => Ok(number.word()),
             other => Err(other),
         }
     }
 
-    /// The arguments of a call, and what goes into its reply.
+    /// Prepares the words of a call, and the outputs for its reply.
     fn prepare(&self, arguments: &[Argument]) -> Result<(Vec<usize>, Vec<ArgumentUse>), u32> {
         let (mut values, mut after) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -232,8 +232,8 @@ impl NvmlSource for Library {
         };
         arguments.resize(6, 0);
         let [a, b, c, d, e, f] = arguments.as_slice() else { return (code::UNKNOWN, Vec::new()) };
-        // SAFETY: the words are what the table says that this function takes; pointers lead to buffers in `after`, of
-        // the sizes that it says, which outlive the call.
+        // SAFETY: the words match the function's signature in the table; pointers lead to buffers in `after`, of the sizes given
+        // there, which outlive the call.
         let status = unsafe { entry(*a, *b, *c, *d, *e, *f) };
         let outputs = after.iter().map(|after| self.encode_outputs(status, after)).collect::<Result<Vec<_>, u32>>();
         match outputs {

@@ -1,5 +1,5 @@
-//! What NVML would say of softcuda's devices: who they are, their memory, who uses them. What a processor does not tell of
-//! itself as a GPU does (temperature, power, links) is not supported, as on a GPU without the sensor.
+//! NVML's answers for softcuda's devices: identity, memory, and users. Figures that a processor does not report as a GPU does
+//! (temperature, power, links) are not supported, as on a GPU without the sensor.
 
 use std::fs;
 use std::ops::Range;
@@ -16,21 +16,21 @@ use katydid_wire::nvml::{Function, code};
 use super::arguments::{Argument, list, text};
 use super::source::{NvmlSource, Processes};
 
-/// Attributes that only NVML's words need.
+/// Attributes that only NVML's answers need.
 const MEMORY_CLOCK_ATTRIBUTE: u32 = 36;
 const MEMORY_BUS_ATTRIBUTE: u32 = 37;
 const COMPUTE_MODE_ATTRIBUTE: u32 = 20;
-/// Between two looks at how busy the processors are.
+/// Interval between two samples of the processors' load.
 const LOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// `NVML_VALUE_NOT_AVAILABLE` as 64 bits.
 const VALUE_NOT_AVAILABLE: u64 = u64::MAX;
-/// `nvmlMemory_v2_t`: its size, and its version above that.
+/// `nvmlMemory_v2_t`: its size, with its version in the upper byte.
 const MEMORY_V2_VERSION: u32 = 40 | 2 << 24;
-/// `NVML_P2P_CAPS_INDEX_READ` and `_WRITE`: the others are of links and atomics.
+/// `NVML_P2P_CAPS_INDEX_READ` and `_WRITE`: the other indices are about links and atomics.
 const READ_AND_WRITE: Range<u64> = 0..2;
 /// `NVML_P2P_STATUS_OK` and `NVML_P2P_STATUS_NOT_SUPPORTED`
 const P2P_STATUS: [u32; 2] = [0, 5];
-/// What an instance's number is where there are no instances.
+/// An instance's number where there are no instances.
 const NO_INSTANCE: u32 = u32::MAX;
 
 /// Answers NVML's functions for the devices of softcuda.
@@ -39,11 +39,11 @@ pub(super) struct Soft {
     processes: Processes,
 }
 
-/// What a function wrote, or why it did not.
+/// The outputs of a function, or its error code.
 type CallResult = Result<Vec<Vec<u8>>, u32>;
 
 impl Soft {
-    /// Opens softcuda, and asks it; fails for any other driver.
+    /// Opens softcuda, and queries it. Fails for any other driver.
     pub(super) fn open(choice: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Result<Self, String> {
         let driver = Driver::new(open(choice, soft).map_err(|error| error.to_string())?);
         if !driver.is_soft() {
@@ -53,7 +53,7 @@ impl Soft {
         Ok(Self::of(facts, processes.clone()))
     }
 
-    /// Devices that are what these facts say.
+    /// Creates devices with these facts.
     pub(super) fn of(facts: Facts, processes: Processes) -> Self {
         Self { facts, processes }
     }
@@ -67,7 +67,7 @@ impl Soft {
         Ok(vec![(number as u32).to_le_bytes().to_vec()])
     }
 
-    /// Bytes that the processes hold; several devices are not told apart.
+    /// Returns the bytes that the processes hold, for a single device only.
     fn used(&self) -> Result<u64, u32> {
         match self.facts.devices.as_slice() {
             [_] => Ok(self.processes.iter().map(|(_, bytes)| bytes).sum()),
@@ -75,7 +75,7 @@ impl Soft {
         }
     }
 
-    /// Questions about the system, and which devices there are.
+    /// Answers questions about the system, and about which devices there are.
     fn system(&self, name: &str, arguments: &[Argument]) -> CallResult {
         let version = env!("CARGO_PKG_VERSION");
         match (name, arguments) {
@@ -109,7 +109,7 @@ impl Soft {
         }
     }
 
-    /// Questions about one device.
+    /// Answers questions about one device.
     fn of_device(&self, name: &str, number: u32, arguments: &[Argument]) -> CallResult {
         let device = self.device(number)?;
         let value = |id: u32| device.attribute(id as i32).map_or(0, |answer| answer.value.cast_unsigned());
@@ -127,7 +127,7 @@ impl Soft {
             ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS_ATTRIBUTE)),
             ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE_ATTRIBUTE)),
             ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Argument::Value(clock), _]) => {
-                // Clocks are in MHz, attributes in kHz. Number 2 is the memory's.
+                // Clocks are in MHz, attributes in kHz. Clock 2 is the memory's.
                 word(value(if *clock == 2 { MEMORY_CLOCK_ATTRIBUTE } else { id::CLOCK_RATE }) / 1000)
             }
             ("nvmlDeviceGetCudaComputeCapability", _) => {
@@ -145,7 +145,7 @@ impl Soft {
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[u64::from(MEMORY_V2_VERSION), total, 0, total.saturating_sub(used), used])])
             }
-            // Without a fabric: state 0, and everything else is zero.
+            // Without a fabric, the state is 0, and everything else is zero.
             ("nvmlDeviceGetGpuFabricInfo", [Argument::Out(length, _)]) => Ok(vec![vec![0; *length]]),
             ("nvmlDeviceGetGpuFabricInfoV", [Argument::Versioned(structure)]) => {
                 let version: &[u8; 4] = structure.first_chunk().ok_or(code::ARGUMENT_VERSION_MISMATCH)?;
@@ -168,7 +168,7 @@ impl Soft {
         }
     }
 
-    /// Who uses a device.
+    /// Returns the processes that use a device.
     fn users(&self, name: &str, number: u32, size: usize) -> Option<Result<Vec<Vec<u8>>, u32>> {
         if name.contains("Graphics") || name.contains("MPS") {
             return Some(self.device(number).map(|_| Vec::new()));
@@ -210,7 +210,7 @@ fn bytes_of(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// `GPU-` and a UUID in groups of 8-4-4-4-12 digits.
+/// Formats a UUID as `GPU-` and groups of 8-4-4-4-12 digits.
 fn spelled(uuid: &[u8; 16]) -> String {
     let mut text = "GPU-".to_owned();
     for (at, byte) in uuid.iter().enumerate() {
@@ -222,7 +222,7 @@ fn spelled(uuid: &[u8; 16]) -> String {
     text
 }
 
-/// Domain, bus and device of `domain:bus:device.function`.
+/// Parses domain, bus and device of `domain:bus:device.function`.
 fn pci_address(text: &str) -> Option<[u32; 3]> {
     let (bus_slot, _) = text.split_once('.').unwrap_or((text, ""));
     let numbers: Option<Vec<u32>> = bus_slot.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
@@ -233,7 +233,7 @@ fn pci_address(text: &str) -> Option<[u32; 3]> {
     }
 }
 
-/// `nvmlPciInfo_t` of a length: an older address, five numbers, and in the newer one the address again.
+/// Encodes an `nvmlPciInfo_t` of a length: a short address, five numbers, and in the newer form the address again.
 fn pci(device: &DeviceFacts, length: usize) -> Vec<u8> {
     let [domain, bus, slot] = pci_address(&device.pci_bus_id).unwrap_or_default();
     let mut bytes = format!("{domain:04X}:{bus:02X}:{slot:02X}.0").into_bytes();
@@ -246,7 +246,7 @@ fn pci(device: &DeviceFacts, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Per cent of the processors' time that is used, over a moment.
+/// Returns how busy the processors are over a moment, in percent.
 fn busy() -> Option<u32> {
     let first = times(&fs::read_to_string("/proc/stat").ok()?)?;
     thread::sleep(LOAD_SAMPLE_INTERVAL);
@@ -254,18 +254,18 @@ fn busy() -> Option<u32> {
     Some(used(first, second))
 }
 
-/// Per cent of the time between two looks that was used. The system may take back what was waiting for a disk (proc_stat(5)),
-/// so a sum can be less than before.
+/// Returns the share of time between two samples that was used, in percent. The kernel may reduce the time of waiting for a disk
+/// (proc_stat(5)), so a sum can be less than before.
 fn used(first: (u64, u64), second: (u64, u64)) -> u32 {
     let (all, idle) = (second.0.saturating_sub(first.0), second.1.saturating_sub(first.1));
     (100 * idle.min(all)).checked_div(all).map_or(0, |idle| 100 - idle as u32)
 }
 
-/// All ticks of the processors, and those in which they did nothing.
+/// Returns all ticks of the processors, and the idle ones.
 fn times(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // The fourth and fifth: doing nothing, and waiting for a disk.
+    // The fourth and fifth columns: idle, and waiting for a disk.
     Some((ticks.iter().take(8).sum(), ticks.get(3)? + ticks.get(4)?))
 }
 

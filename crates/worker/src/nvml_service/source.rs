@@ -1,4 +1,4 @@
-//! What a source of answers is, and what the server tells it.
+//! The trait of sources of answers, and the facts that the server provides.
 
 use katydid_wire::nvml::Function;
 
@@ -6,9 +6,9 @@ use super::arguments::Argument;
 
 /// An implementation of NVML's functions: the machine's library, or softcuda's figures.
 pub(super) trait NvmlSource {
-    /// Calls a function with what was given: NVML's code, and the bytes of each thing that it wrote, in order.
+    /// Calls a function with these arguments. Returns NVML's code, and the bytes of each output, in order.
     fn call(&mut self, function: &'static Function, arguments: &[Argument]) -> (u32, Vec<Vec<u8>>);
 }
 
-/// A process that uses the device as far as the server knows, and the bytes that it holds.
+/// Processes that use the device as far as the server knows, and the bytes that each holds.
 pub(super) type Processes = Vec<(u32, u64)>;

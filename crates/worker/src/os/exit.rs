@@ -5,8 +5,8 @@
 /// Exit status of a session that its program broke.
 pub(crate) const BROKEN_SESSION_STATUS: i32 = 1;
 
-/// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that no process wants any more.
+/// Exits at once, without running exit handlers: the driver's would wait for kernels that no process wants any more.
 pub(crate) fn leave(code: i32) -> ! {
-    // SAFETY: `_exit` ends the process; no code of it runs afterwards.
+    // SAFETY: `_exit` ends the process; none of its code runs afterwards.
     unsafe { libc::_exit(code) }
 }

@@ -1,11 +1,11 @@
-//! Bounds what a session takes of its machine's memory, whatever its program sends.
+//! Bounds the machine's memory that a session takes, whatever its program sends.
 //!
-//! Buffers of a link are bounded one by one; what a program has the driver, its journal and pinned pages hold is not. So the
-//! monitor looks at what the process holds, and ends it beyond the limit: once a second while that is far, and up to a hundred times
-//! a second near it. Where memory runs short earlier than that, the kernel is to end a worker, and not the server or a program beside
-//! it.
+//! Each buffer of a link is bounded; what a program makes the driver, its journal and pinned pages hold is not. So the monitor
+//! measures what the process holds, and ends it beyond the limit. It does so once a second while the limit is far, and up to a
+//! hundred times a second near it. If memory runs short earlier, the kernel should end a worker, and not the server or a program
+//! beside it.
 //!
-//! To look allocates nothing: what is mapped when decides where a driver's memory lies.
+//! Measuring allocates nothing, because the order of mappings decides where a driver's memory lies.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -18,36 +18,36 @@ use crate::control;
 use crate::os::exit::{BROKEN_SESSION_STATUS, leave};
 use crate::os::memory_files::{self, MemoryFiles};
 
-/// How much rather than others the kernel ends a worker; 1000 is the most.
+/// How much the kernel prefers to end a worker; 1000 is the most.
 const OOM_SCORE_ADJ: &str = "500";
-/// What the kernel says of a process is shorter.
+/// Bytes that suffice for `/proc/self/status`.
 const MAX_STATUS_BYTES: usize = 4096;
-/// Bounds of the time between two measurements.
+/// Longest and shortest pause between two measurements.
 const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
 const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes that a process takes in a millisecond at most: some threads that touch new pages.
+/// Most bytes that a process takes in a millisecond: some threads that touch new pages.
 const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
 
-/// What this process may hold.
+/// The memory limit of this process.
 #[derive(Debug)]
 struct ProcessLimit {
     bytes: u64,
-    /// Recognises memory files, where they count.
+    /// Recognizes memory files, where they count.
     files: Option<MemoryFiles>,
 }
 
 static HOST_MEMORY_LIMIT_BYTES: OnceLock<ProcessLimit> = OnceLock::new();
 
-/// Holds this process to `bytes` from now on. `counts_files`: memory files that it has made count even where they are not mapped. Of
-/// a worker for its own user they may be the program's.
+/// Sets this process's limit to `bytes`. With `counts_files`, memory files that it has made count even where they are not mapped.
+/// Files of a worker for its own user may be the program's.
 pub(crate) fn bound(bytes: u64, counts_files: bool) {
-    // Where /proc cannot be written to, the kernel chooses as among all processes.
+    // Where /proc is not writable, the kernel treats a worker like any process.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let files = counts_files.then(MemoryFiles::find).flatten();
     let _ = HOST_MEMORY_LIMIT_BYTES.set(ProcessLimit { bytes, files });
 }
 
-/// Ends the process if it holds too much, and tells the server so. How long it cannot hold too much from here on.
+/// Ends the process if it holds too much, and tells the server. Otherwise returns for how long it cannot exceed the limit.
 pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
     let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_bytes(limit)?)))
     else {
@@ -60,7 +60,7 @@ pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
     pause(limit - held)
 }
 
-/// Until `left` bytes can be taken.
+/// Returns the time in which the process can take `left` bytes, within the bounds.
 fn pause(left: u64) -> Duration {
     Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
 }
@@ -73,17 +73,17 @@ fn held_bytes(limit: &ProcessLimit) -> Option<u64> {
     let Some(files) = &limit.files else { return Some(mapped) };
     let mut open = memory_files::table();
     let all = mapped.saturating_add(files.list(&mut open));
-    // To find what is both open and mapped takes longer, and is needed by those who would be beyond their limit otherwise.
+    // Finding what is both open and mapped takes longer. It matters only if the process would otherwise be beyond its limit.
     Some(if all > limit.bytes { mapped.saturating_add(files.unmapped(&mut open)) } else { all })
 }
 
-/// Bytes that are no file's: memory of its own, swapped out too, and shared memory that it has touched.
+/// Returns the bytes that belong to no file: the process's own memory, also swapped out, and shared memory that it has touched.
 fn anonymous_bytes(status: &[u8]) -> Option<u64> {
     let kibibytes = |name: &str| -> Option<u64> {
         let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
         std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?.trim().parse().ok()
     };
-    // A kernel without swap does not speak of it.
+    // A kernel without swap has no such line.
     let swapped = kibibytes("VmSwap:").unwrap_or(0);
     Some((kibibytes("RssAnon:")? + kibibytes("RssShmem:")? + swapped) << 10)
 }

@@ -1,13 +1,13 @@
 //! Keeps the worker's own memory out of the way of the driver's.
 //!
-//! A driver places a program's code and variables by which addresses of the process are free when it asks the system for
-//! more. A restored worker starts the same way, but reads and starts other things in between, at times of its own. So the
-//! worker's own memory must not take addresses that the system would give to the driver:
+//! The addresses that are free when a driver asks the system for memory decide where it places a program's code and variables. A
+//! restored worker starts the same way, but reads and starts other things in between, at other times. So the worker's own memory
+//! must not take addresses that the system would give to the driver:
 //!
 //! - Large blocks of the heap come from its end.
-//! - Stacks of threads come from a stock that was made before the driver.
+//! - Stacks of threads come from a stock made before the driver opens.
 //! - Threads have no second stack for signals (`server/src/workers/spawn.rs`).
-//! - Mappings lie at places of their own (`transport/src/shm/shared_mapping.rs`, `session/src/memory/pinned_alloc.rs`,
+//! - Mappings request addresses of their own (`transport/src/shm/shared_mapping.rs`, `session/src/memory/pinned_alloc.rs`,
 //!   `session/src/snapshot/scratch.rs`).
 //!
 //! The worker loads the driver's compilers whether the driver will need them or not (`driver/src/open.rs`).
@@ -19,26 +19,26 @@ use std::thread;
 
 use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
 
-/// Stacks that are kept for our threads: what writes an image has 16, and each bulk connection of the program's one.
+/// Stacks kept for the worker's own threads: writing an image takes 16, and each bulk connection of the program one.
 const OWN_STACKS: usize = 36;
-/// Their size, as of all threads of Rust's.
+/// Their size in bytes, the default of Rust's threads.
 const OUR_SIZE: usize = 2 << 20;
-/// Stacks that are kept for the driver's threads: three as it starts, and one for the functions of each context.
+/// Stacks kept for the driver's threads: three at its start, and one for the functions of each context.
 const DRIVER_STACKS: usize = 16;
-/// The largest that are kept for it: with a higher limit of the system it has stacks wherever there is room.
+/// The largest stack kept for the driver. With a higher system limit its stacks lie wherever there is room.
 const MAX_STACK_BYTES: u64 = 64 << 20;
-/// What glibc keeps of stacks that no process has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
+/// Bytes of unused stacks that glibc keeps. Its default is 40 MiB (a tunable since 2.34; only addresses are reserved).
 pub const STACKS_KEPT: &str = "glibc.pthread.stack_cache_size=1207959552";
-/// Blocks that glibc maps by themselves unless told otherwise.
+/// Most blocks that glibc maps separately by default.
 const DEFAULT_MAX_MAPPINGS: i32 = 65_536;
 
-/// Before the driver is opened.
+/// Fixes the layout. Must run before the driver is opened.
 pub(crate) fn fix_layout() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the default, as every process has it that was not started by our server.
+        // SAFETY: sets the default, which every process has that the server did not start.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: two numbers; the heap looks at them when it next grows. One that does not know them stays as it was.
+    // SAFETY: two numbers, which the heap reads when it next grows. A heap that does not know them is unchanged.
     unsafe {
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
@@ -47,30 +47,30 @@ pub(crate) fn fix_layout() {
     stock(&[drivers_size(); DRIVER_STACKS]);
 }
 
-/// The size of the stack of a thread whose maker does not choose: the system's limit, or glibc's choice.
+/// Returns the default stack size of threads: the system's limit, or glibc's choice.
 fn drivers_size() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
     limit.filter(|limit| *limit <= MAX_STACK_BYTES).map_or(OUR_SIZE, |limit| limit as usize)
 }
 
-/// Has glibc keep stacks of these sizes.
+/// Makes glibc keep stacks of these sizes.
 fn stock(sizes: &[usize]) {
-    // The threads end one after the other once the last has been started, so that each has a stack of its own.
+    // The threads end only after the last one has started, so that each has a stack of its own.
     let turn = Mutex::new(());
     let hold = turn.lock();
     thread::scope(|scope| {
         for size in sizes {
             let waiting = thread::Builder::new().name("stack".into()).stack_size(*size);
-            // A system that gives no more threads has given as many stacks as there will be.
+            // A system that refuses more threads has given as many stacks as it can.
             let _ = waiting.spawn_scoped(scope, || drop(turn.lock()));
         }
         drop(hold);
     });
 }
 
-/// The heap as other programs have it, for a driver whose addresses are its own.
+/// Restores the default settings of the heap, for a driver with addresses of its own.
 pub(crate) fn restore_default_heap() {
-    // SAFETY: as above; no bound on arenas is the default.
+    // SAFETY: as above; the default is no bound on arenas.
     unsafe {
         mallopt(M_ARENA_MAX, 0);
         mallopt(M_MMAP_MAX, DEFAULT_MAX_MAPPINGS);

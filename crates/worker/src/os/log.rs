@@ -1,24 +1,24 @@
-//! The worker's own lines, for the operator's eyes: they go to the standard error the worker was started with.
+//! The worker's own lines, for the operator. They go to the standard error that the worker was started with.
 //!
-//! Descriptor 2 itself is given to the driver, whose words belong to the program; so the log keeps the descriptor
-//! that stood there before. A panic of any thread is reported there too.
+//! Descriptor 2 itself is given to the driver, whose output belongs to the program. So the log keeps the earlier descriptor. A
+//! panic of any thread is reported there too.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// What descriptor 2 was when the process began.
+/// Descriptor 2 as the process began with it.
 static FIRST_STDERR: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Keeps what descriptor 2 is now, for what is to be said when it is the program's.
+/// Keeps the current descriptor 2 for lines written after the program has taken it over.
 ///
 /// # Errors
 ///
 /// The system has no descriptor left.
 pub(crate) fn keep_first() -> io::Result<()> {
     let first = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
-    // Of two times the first one counts.
+    // Only the first call counts.
     let _ = FIRST_STDERR.set(first);
     Ok(())
 }
@@ -34,17 +34,17 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Writes to what descriptor 2 was when the process began.
+    /// Creates a log to the process's first descriptor 2.
     pub(crate) fn early() -> Self {
         Self { real: None }
     }
 
-    /// Writes to `real`, which descriptor 2 was before.
+    /// Creates a log to `real`, the earlier descriptor 2.
     pub(crate) fn to_descriptor(real: OwnedFd) -> Self {
         Self { real: Some(real) }
     }
 
-    /// One line. A closed standard error never ends a session.
+    /// Writes one line. A closed standard error never ends a session.
     pub(crate) fn line(&self, text: fmt::Arguments<'_>) {
         let line = format!("katydid worker {}: {text}\n", std::process::id());
         let _ = match &self.real {

@@ -1,4 +1,4 @@
-//! Memory files that this process holds open: the kernel counts of them what is mapped, and nothing while nothing is.
+//! Memory files that this process holds open. The kernel counts only their mapped parts.
 //!
 //! The rule: nothing here allocates or maps memory (`host_memory.rs`).
 
@@ -11,31 +11,31 @@ use rustix::fs::{
 };
 use rustix::process::geteuid;
 
-/// Files that are counted one by one: more than a process may have open unless it raises its limit.
+/// Most files that are counted separately: more than a process may have open unless it raises its limit.
 const MAX_FILES: usize = 4096;
-/// Entries of a folder, and text, that are read at a time.
+/// Bytes of folder entries, or text, that one read takes.
 const PROC_PIECE_BYTES: usize = 4096;
-/// A block, as `stat` counts.
+/// Bytes of a block, as `stat` counts them.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A file, and bytes of it that are not known to be mapped.
+/// A file's inode number, and its bytes that are not known to be mapped.
 type OpenFile = (u64, u64);
 
-/// Memory files that are open.
+/// The open memory files.
 pub(super) struct OpenFiles {
     files: [OpenFile; MAX_FILES],
     count: usize,
-    /// Bytes of those beyond.
+    /// Bytes of further files.
     unlisted_bytes: u64,
 }
 
-/// Recognises memory files by their device.
+/// Recognizes memory files by their device.
 #[derive(Debug)]
 pub(super) struct MemoryFiles {
     device: u64,
 }
 
-/// Where they are listed.
+/// Locks the list of open files.
 pub(super) fn table() -> MutexGuard<'static, OpenFiles> {
     static TABLE: Mutex<OpenFiles> = Mutex::new(OpenFiles { files: [(0, 0); MAX_FILES], count: 0, unlisted_bytes: 0 });
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +59,7 @@ impl OpenFiles {
         }
     }
 
-    /// Bytes of a file are mapped.
+    /// Notes that bytes of a file are mapped.
     fn subtract(&mut self, file: u64, bytes: u64) {
         if let Some((_, left)) = self.files[..self.count].iter_mut().find(|(known, _)| *known == file) {
             *left = left.saturating_sub(bytes);
@@ -72,13 +72,13 @@ impl OpenFiles {
 }
 
 impl MemoryFiles {
-    /// None where there are none on this system.
+    /// Returns none where the system has no memory files.
     pub(super) fn find() -> Option<Self> {
         let file = memfd_create(c"katydid-probe", MemfdFlags::CLOEXEC).ok()?;
         Some(Self { device: fstat(file).ok()?.st_dev })
     }
 
-    /// Lists those that are open, each once; the bytes of all.
+    /// Lists the open memory files, each once. Returns the bytes of all.
     pub(super) fn list(&self, open: &mut OpenFiles) -> u64 {
         open.clear();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -86,7 +86,7 @@ impl MemoryFiles {
         let mut piece = [MaybeUninit::uninit(); PROC_PIECE_BYTES];
         let mut entries = RawDir::new(&folder, &mut piece);
         while let Some(Ok(entry)) = entries.next() {
-            // The link leads to what is open.
+            // The link resolves to the open file.
             if let Some(found) = stat_of(&folder, entry.file_name()).filter(|found| self.is_own(found)) {
                 open.add(found.st_ino, found.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES);
             }
@@ -94,12 +94,12 @@ impl MemoryFiles {
         open.bytes()
     }
 
-    /// A memory file that this user has made, not one that a program of another user has passed.
+    /// Returns whether it is a memory file that this user has made, not one that a program of another user has passed.
     fn is_own(&self, stat: &Stat) -> bool {
         stat.st_dev == self.device && stat.st_uid == geteuid().as_raw()
     }
 
-    /// The bytes of those listed that are not mapped.
+    /// Returns the bytes of the listed files that are not mapped.
     pub(super) fn unmapped(&self, open: &mut OpenFiles) -> u64 {
         let Ok(maps) = openat(CWD, c"/proc/self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return open.bytes();
@@ -114,7 +114,7 @@ impl MemoryFiles {
             }
             piece.copy_within(done..all, 0);
             held = all - done;
-            // A line that is longer than the room is a path, whose beginning was heard before.
+            // A line longer than the buffer is a path, whose beginning was read already.
             if held == PROC_PIECE_BYTES {
                 self.read_line(&piece, &mut file, open);
                 held = 0;
@@ -123,7 +123,7 @@ impl MemoryFiles {
         open.bytes()
     }
 
-    /// A line about a mapping: its first one has the file, and a later one what of it is there.
+    /// Reads a line about a mapping: the first one names the file, and a later one gives its resident bytes.
     fn read_line(&self, line: &[u8], file: &mut Option<u64>, open: &mut OpenFiles) {
         let line = line.get(..line.len().min(200)).and_then(|line| std::str::from_utf8(line).ok()).unwrap_or_default();
         if let Some(rest) = line.strip_prefix("Rss:") {
@@ -171,7 +171,7 @@ mod tests {
         file
     }
 
-    /// Other tests of this process may hold some as well, but none so large.
+    /// Other tests of this process may hold some as well, but none as large.
     #[test]
     #[expect(unsafe_code, reason = "maps a file")]
     fn open_memory_files_count_once_and_mapped_ones_do_not() {
@@ -184,7 +184,7 @@ mod tests {
         assert!((SIZE..SIZE + SIZE / 2).contains(&held), "{held}");
         let unmapped = files.unmapped(&mut open);
         assert!(unmapped >= SIZE, "{unmapped}");
-        // SAFETY: a new mapping, which is read as bytes and taken away behind that.
+        // SAFETY: a new mapping, which is read as bytes and removed afterwards.
         let mapped = unsafe {
             let mapped = mmap(std::ptr::null_mut(), SIZE as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
             (0..SIZE as usize).step_by(4096).for_each(|at| assert_eq!(mapped.cast::<u8>().add(at).read(), 1));

@@ -1,4 +1,4 @@
-//! What a worker asks of the system for itself, before anything else.
+//! Process settings that a worker makes before anything else.
 
 #![expect(unsafe_code, reason = "reads the process's personality")]
 
@@ -9,11 +9,11 @@ use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal,
 use crate::os::exit::leave;
 use crate::os::log::{self, Log};
 
-/// Exit status after a fault in our own code.
+/// Exit status after a fault in Katydid's own code.
 const OWN_FAULT_STATUS: i32 = 70;
 
-/// Dies with its server, leaves no core that would hold a program's memory, and ends as a whole when a thread of it
-/// panics: half a worker would leave its program waiting.
+/// Makes the process die with its server, leave no core that would contain a program's memory, and end as a whole when one of its
+/// threads panics: half a worker would leave its program waiting.
 pub(crate) fn prepare(log: &Log) {
     if let Err(error) = log::keep_first() {
         log.line(format_args!("cannot keep its standard error ({error}); a fault would be told to the program"));
@@ -34,14 +34,14 @@ pub(crate) fn prepare(log: &Log) {
     set_hook(Box::new(|fault| end(fault)));
 }
 
-/// Whether this process was started without address randomisation.
+/// Returns whether this process was started without address-space randomization.
 fn addresses_are_fixed() -> bool {
-    // SAFETY: this argument only asks; nothing is changed.
+    // SAFETY: this argument only queries; nothing changes.
     let now = unsafe { libc::personality(0xffff_ffff) };
     now != -1 && now & libc::ADDR_NO_RANDOMIZE != 0
 }
 
-/// Says where the fault is and leaves.
+/// Reports where the fault is, and exits.
 fn end(fault: &PanicHookInfo<'_>) -> ! {
     Log::early().line(format_args!("fault in Katydid itself: {fault}"));
     leave(OWN_FAULT_STATUS)

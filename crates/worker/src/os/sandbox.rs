@@ -1,8 +1,8 @@
 //! What a worker gives up before it meets a program: most files, most of the kernel, all privileges.
 //!
 //! A worker runs code that others wrote: a driver's, which reads what programs send, and on processors the programs' own.
-//! Whatever that code does, it can do only what is allowed here. Both layers hold for every thread and child of the process
-//! for good, so they are put on before there is any other thread.
+//! Whatever that code does, it can do only what is allowed here. Both layers apply to every thread and child of the process for
+//! good, so they are set up before there is any other thread.
 //!
 //! | layer | what it holds |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | [`user`] | other workers, where root runs the server: each has a user of its own |
 //! | no capabilities | of a server that runs as root |
 //!
-//! A worker that serves its own user alone keeps that user's files, which its programs can use as well.
+//! A worker that serves only its own user keeps access to that user's files, which its programs can use as well.
 //!
-//! The rule: what is refused gives an error to who asks, and ends nothing.
+//! The rule: a refused call returns an error to its caller, and ends nothing.
 
 #![expect(unsafe_code, reason = "gives capabilities up")]
 
@@ -40,34 +40,34 @@ use files::AllowedPaths;
 /// Files that a sandboxed worker may use, and the user that it becomes.
 #[derive(Debug, Clone)]
 pub enum Sandbox {
-    /// All that its user may: it serves that user alone. A layer that the kernel refuses is left out.
+    /// Everything that its user may use: it serves only that user. A layer that the kernel refuses is left out.
     OwnUser,
-    /// What drivers need, and these: it serves others.
+    /// What drivers need, and these: it serves other users.
     Tenants {
         /// Folders to write to.
         writable: Vec<PathBuf>,
-        /// Folders to keep regular files in: nothing else can be made there.
+        /// Folders in which to keep regular files: nothing else can be made there.
         stores: Vec<PathBuf>,
         /// Files and folders to read.
         readable: Vec<PathBuf>,
-        /// Whom it becomes; none: it stays the user that started it.
+        /// The user that it becomes; none if it stays the user that started it.
         user: Option<SandboxUser>,
     },
 }
 
-/// Why a worker cannot give up what it should.
+/// Why a worker cannot enter its sandbox.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
-    /// The worker may have a root folder of its own, and the system refuses a part of it.
+    /// The worker may have its own root folder, and the system refuses a part of it.
     #[error("cannot give a worker a root folder of its own: {0}; --no-sandbox starts workers without restrictions")]
     Root(io::Error),
-    /// The system refuses to make it another user's.
+    /// The system refuses to change the user.
     #[error("cannot run a worker as a user of its own: {0}; --worker-user root runs workers as the server's user")]
     User(io::Error),
-    /// Landlock is there and fails.
+    /// Landlock is available and fails.
     #[error("cannot restrict the files that a worker uses: {0}; --no-sandbox starts workers without restrictions")]
     Files(#[from] landlock::RulesetError),
-    /// Seccomp is not there, or fails.
+    /// Seccomp is not available, or fails.
     #[error("cannot restrict the system calls of a worker: {0}; --no-sandbox starts workers without restrictions")]
     Calls(#[from] calls::CallsError),
     /// The process keeps capabilities of root.
@@ -75,17 +75,17 @@ pub(crate) enum SandboxError {
     Capabilities(io::Error),
 }
 
-/// Whether this process can give workers a root folder of their own, in which they find what they need wherever it lies.
+/// Returns whether this process can give workers their own root folder, in which they find what they need wherever it lies.
 #[must_use]
 pub fn has_own_root() -> bool {
     root::may_mount()
 }
 
 impl Sandbox {
-    /// Gives everything else up, in a process of one thread.
+    /// Enters the sandbox. The process must have one thread.
     pub(crate) fn enter(&self) -> Result<(), SandboxError> {
         let user = self.user();
-        // Folders that are made here have to be open to another user.
+        // Folders made here must be accessible to another user.
         let previous_umask = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
         let serves = self.serves();
@@ -120,7 +120,7 @@ impl Sandbox {
         }
     }
 
-    /// Whom it has to become yet: one that begins anew has become it before.
+    /// Returns the user that it has yet to become. After a re-exec it is that user already.
     fn user(&self) -> Option<&SandboxUser> {
         match self {
             Self::Tenants { user, .. } => user.as_ref().inspect(|user| user.note()).filter(|_| geteuid().is_root()),
@@ -148,13 +148,13 @@ struct CapHeader {
 /// Version 3 of the interface, with 64 capabilities.
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// A process of root's is as any other: what it may do to files, their owner and mode say. With no new privileges a child
-/// gets no capabilities back.
+/// Drops all capabilities, so that a process of root has only the rights that owner and mode of files grant. With no new
+/// privileges, a child gets no capabilities back.
 fn give_up_capabilities() -> io::Result<()> {
     let head = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     // Effective, permitted and inheritable, for two words of capabilities.
     let none = [[0_u32; 3]; 2];
-    // SAFETY: both arguments are as version 3 wants them and outlive the call.
+    // SAFETY: both arguments have version 3's layout and outlive the call.
     match unsafe { libc::syscall(libc::SYS_capset, &raw const head, none.as_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! A program that is held, whose session comes to rest, that leaves its worker and comes back to it: over every link, with
-//! a worker process and softcuda, while its threads do what programs do.
+//! A held program whose session comes to rest leaves its worker and comes back to it. This runs over every link, with a worker
+//! process and softcuda, while its threads are busy.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -59,7 +59,7 @@ impl<'a> Supervisor<'a> {
         FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
-    /// Brings the session to rest; the answer is the number of frames then.
+    /// Brings the session to rest. Returns the number of frames at that point.
     fn pause(&self) -> u64 {
         let frames = self.program.link.quiesce_gate().unwrap().hold();
         match self.order(&ToWorker::Pause { frames, timeout_ms: 30_000 }) {
@@ -72,7 +72,7 @@ impl<'a> Supervisor<'a> {
         assert_eq!(self.order(&ToWorker::Resume {}), FromWorker::Resumed {});
     }
 
-    /// The whole way: hold, rest, leave, come back.
+    /// Runs all steps: hold, rest, leave, come back.
     fn round(&self) {
         let gate = self.program.link.quiesce_gate().unwrap();
         let executed = self.pause();
@@ -89,7 +89,7 @@ impl<'a> Supervisor<'a> {
 /// Copies, fills and reads back until it is over.
 fn copies(caller: Caller<'_>, address: u64, over: &AtomicBool) -> u32 {
     let mut rounds = 0_u32;
-    // Once at least: all rounds of the supervisor may be over before this thread is first let run.
+    // Once at least: all rounds of the supervisor may be over before this thread first runs.
     while rounds == 0 || !over.load(Ordering::Relaxed) {
         let data: Vec<u8> = (0..1000_u32).map(|at| (at + rounds) as u8).collect();
         caller.enqueue(&kdCopyIn { destination: address, stream: 0, data: &data });
@@ -113,7 +113,7 @@ fn copies(caller: Caller<'_>, address: u64, over: &AtomicBool) -> u32 {
 fn functions(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier, over: &AtomicBool) -> u32 {
     caller.enqueue(&cuStreamCreate { phStream: 3, Flags: 1 });
     let mut rounds = 0;
-    // Once at least: who waits for the first function would wait for ever.
+    // Once at least: a thread that waits for the first function would wait for ever.
     while rounds == 0 || !over.load(Ordering::Relaxed) {
         rounds += 1;
         caller.enqueue(&kdHostFunction { stream: 3, token: rounds.into() });
@@ -188,7 +188,7 @@ on_every_way! {
         let caller = Caller(&*program.link);
         caller.enqueue(&cuStreamCreate { phStream: 5, Flags: 1 });
         caller.enqueue(&kdHostFunction { stream: 5, token: 9 });
-        // Both have been executed when this one is answered: what does not end is the stream.
+        // Both have been executed when this one is answered: only the stream does not finish.
         caller.call(&kdFacts {});
         let supervisor = Supervisor::new(&program);
         let frames = program.link.quiesce_gate().unwrap().hold();

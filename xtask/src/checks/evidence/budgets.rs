@@ -1,4 +1,4 @@
-//! The promises of SPECIFICATION that are about speed, held against a run.
+//! The promises of SPECIFICATION about speed, compared with a run.
 //!
 //! A row of `budgets.json` has `work` and `budget` for people. Where a run measures it, `of` says which figure of which report that is, and
 //! `limit` what it may be; the check computes the rest. A row without `of` says all of it itself. Where that was measured in another run,
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::tables::markdown::{Column, markdown, significant, with_unit};
 
-/// The file that holds the promises.
+/// Name of the file with the promises.
 pub(super) const BUDGETS_FILE: &str = "budgets";
 /// The table of promises that the newest run was held against, and that of those taken in other runs.
 const NEWEST_TABLE: &str = "budgets";
@@ -19,7 +19,7 @@ const EARLIER_TABLE: &str = "earlier";
 /// Program that holds memory, in the report of `bench checkpoint`.
 const HOLDER_PROGRAM: &str = "checkpoint-32g-native";
 
-/// A figure and the native one, in nanoseconds; a share of a rate has no unit and no native one.
+/// Katydid's figure and the native one, in nanoseconds; a share of a rate has no unit and no native figure.
 struct Pair {
     native: Option<f64>,
     katydid: f64,
@@ -27,12 +27,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// As the table shows it: a time, or a share in percent.
+    /// Returns the figure as in the table: a time, or a share in percent.
     fn show(&self) -> String {
         if self.unit.is_empty() { format!("{:.0} %", self.katydid * 100.0) } else { with_unit(self.katydid, self.unit) }
     }
 
-    /// Katydid's time over the native one.
+    /// Returns Katydid's time divided by the native one.
     fn ratio(&self) -> Option<f64> {
         Some(self.katydid / self.native?)
     }
@@ -62,7 +62,7 @@ pub(super) fn table(files: &BTreeMap<String, Value>, id: &str, run: &str) -> Res
     Ok(markdown(&columns.into_iter().chain(last_column).collect::<Vec<_>>(), &rows))
 }
 
-/// A row with what the run says.
+/// Returns a row with the figures of the run.
 fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Value> {
     let Some(of) = row.get("of") else { return Ok(row.clone()) };
     let work = row.get("work").and_then(Value::as_str).unwrap_or_default();
@@ -80,7 +80,7 @@ fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Val
     Ok(Value::Object(full))
 }
 
-/// Puts the figures into a row, several with a semicolon between.
+/// Puts the figures into a row, separated by semicolons.
 fn show(row: &mut Map<String, Value>, pairs: &[Pair]) {
     let joined = |texts: Vec<String>| Value::from(texts.join("; "));
     row.insert("katydid".to_owned(), joined(pairs.iter().map(Pair::show).collect()));
@@ -89,7 +89,8 @@ fn show(row: &mut Map<String, Value>, pairs: &[Pair]) {
     row.insert("ratio".to_owned(), joined(pairs.iter().filter_map(Pair::ratio).map(significant).collect()));
 }
 
-/// Whether a figure is within every part of its limit: `ratio` and `ns` at most, `added_ns` at most above native, `share` at least.
+/// Returns whether a figure is within every part of its limit. `ratio` and `ns` are maxima, `added_ns` is a maximum above native,
+/// and `share` is a minimum.
 fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
     let mut is_met = true;
     for (kind, value) in limit {
@@ -105,7 +106,7 @@ fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
     Ok(is_met)
 }
 
-/// The figures that `of` names; none where the run could not measure one of them.
+/// Returns the figures that `of` names; none if the run could not measure one of them.
 fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<Pair>> {
     let keys = of.as_object().context("`of` is not an object")?;
     let mut reports = keys.iter().filter(|(key, _)| *key != "way" && *key != "against");
@@ -131,14 +132,14 @@ fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<P
     Ok(found.into_iter().collect::<Option<Vec<Pair>>>().unwrap_or_default())
 }
 
-/// The ways of a figure of `katydid bench --json`.
+/// Returns the ways of a figure of `katydid bench --json`.
 fn ways<'a>(report: &'a Value, key: &str) -> Result<&'a Value> {
     let figures = report.get("figures").and_then(Value::as_array).context("the report has no figures")?;
     let figure = figures.iter().find(|figure| figure.get("key").and_then(Value::as_str) == Some(key));
     figure.and_then(|figure| figure.get("ways")).with_context(|| format!("the report has no figure {key}"))
 }
 
-/// A figure of `katydid bench --json`; `against` names another figure of the same way that stands for the native one.
+/// Returns a figure of `katydid bench --json`; `against` names another figure of the same way that serves as the native one.
 fn call(report: &Value, key: &str, way: &str, against: Option<&str>) -> Result<Option<Pair>> {
     let median = |key: &str, way: &str| -> Result<Option<f64>> {
         let timing = ways(report, key)?.get(way).with_context(|| format!("the figure {key} has no way {way}"))?;
@@ -148,14 +149,14 @@ fn call(report: &Value, key: &str, way: &str, against: Option<&str>) -> Result<O
     Ok(median(key, way)?.map(|katydid| Pair { native, katydid, unit: "ns" }))
 }
 
-/// What a copy over TCP reaches of the best plain copy.
+/// Returns the rate of a copy over TCP as a share of the best plain copy.
 fn share(report: &Value, key: &str) -> Result<Option<Pair>> {
     ways(report, key)?;
     let shares = report.get("of_path").context("the report has no of_path")?;
     Ok(shares.get(key).and_then(Value::as_f64).map(|katydid| Pair { native: None, katydid, unit: "" }))
 }
 
-/// The time of a step of an item of the frameworks.
+/// Returns the time of a step of an item of the frameworks.
 fn training(lines: &Value, item: &str, way: &str) -> Result<Option<Pair>> {
     let lines = lines.as_array().context("the trainings are not a list")?;
     let is = |line: &Value, key: &str, value: &str| line.get(key).and_then(Value::as_str) == Some(value);
@@ -169,7 +170,7 @@ fn training(lines: &Value, item: &str, way: &str) -> Result<Option<Pair>> {
     Ok(nanoseconds(way).map(|katydid| Pair { native: nanoseconds("native"), katydid, unit: "ns" }))
 }
 
-/// A time of the one row of `bench checkpoint`, such as `first.stopped_us`.
+/// Returns a time of the only row of `bench checkpoint`, such as `first.stopped_us`.
 fn checkpoint(report: &Value, path: &str) -> Result<Option<Pair>> {
     let mut value = report.get("rows").and_then(|rows| rows.get(0)).context("no size was measured")?;
     for key in path.split('.') {

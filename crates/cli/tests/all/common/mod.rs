@@ -14,7 +14,7 @@ use katydid_wire::key::SessionKey;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A home of its own for one test.
+/// A home folder for one test.
 pub(crate) struct Home {
     pub(crate) folder: TempDir,
 }
@@ -46,23 +46,23 @@ impl Home {
         self.katydid(arguments).output().unwrap()
     }
 
-    /// Status and standard error.
+    /// Runs `katydid`, and returns its exit status and standard error.
     pub(crate) fn fails(&self, arguments: &[&str]) -> (i32, String) {
         let output = self.output(arguments);
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
 }
 
-/// `katydid serve` that has said where it listens.
+/// A `katydid serve` that has printed its addresses.
 pub(crate) struct RunningServer {
     pub(crate) child: Child,
     pub(crate) addresses: Vec<String>,
-    /// Kept, since a server must not find its standard error closed by accident.
+    /// Kept open, since a server must not find its standard error closed by accident.
     _stderr: BufReader<ChildStderr>,
 }
 
 impl RunningServer {
-    /// Without workers, which these tests do not need.
+    /// Starts a server without workers, which these tests do not need.
     pub(crate) fn start(home: &Home, listen: &[&str]) -> Self {
         Self::start_with(home, &[], listen, &[])
     }
@@ -92,7 +92,7 @@ impl RunningServer {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it in order; its exit code.
+    /// Ends the server properly, and returns its exit code.
     pub(crate) fn stop(mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.child.wait().unwrap().code()
@@ -106,7 +106,7 @@ impl Drop for RunningServer {
     }
 }
 
-/// The address of a server with this driver that welcomes every process, and does no more.
+/// Returns the address of a stand-in for a server with this driver, which admits every process and does no more.
 pub(crate) fn stand_in(home: &Home, driver: &str) -> String {
     let path = home.path("k.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -114,7 +114,7 @@ pub(crate) fn stand_in(home: &Home, driver: &str) -> String {
     let answer = ready.encode(&Build::current(SPEC_HASH)).unwrap();
     std::thread::spawn(move || {
         for mut peer in listener.incoming().flatten() {
-            // The process that says nothing only looks whether there is a server.
+            // A client that sends nothing only tests whether there is a server.
             if peer.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
                 let _ = peer.write_all(&answer);
             }

@@ -10,7 +10,7 @@ pub(crate) enum Stored {
     Zstd,
 }
 
-/// One entry: header of 64 bytes, then the payload padded to 8.
+/// Builds one entry: header of 64 bytes, then the payload padded to 8.
 pub(crate) fn entry(kind: u16, sm: u32, contents: &[u8], stored: Stored) -> Vec<u8> {
     entry_with_flags(kind, sm, contents, stored, 0x11)
 }
@@ -41,7 +41,7 @@ pub(crate) fn entry_with_flags(kind: u16, sm: u32, contents: &[u8], stored: Stor
     entry
 }
 
-/// A container of these entries.
+/// Builds a container of these entries.
 pub(crate) fn container(entries: &[Vec<u8>]) -> Vec<u8> {
     let body = entries.concat();
     let mut container = vec![0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0];
@@ -50,7 +50,7 @@ pub(crate) fn container(entries: &[Vec<u8>]) -> Vec<u8> {
     container
 }
 
-/// PTX text with its NUL.
+/// Returns PTX text with its NUL.
 pub(crate) fn ptx(name: &str) -> Vec<u8> {
     format!("//\n.version 9.0\n.target sm_90\n.visible .entry {name}() {{ ret; }}\n\0").into_bytes()
 }

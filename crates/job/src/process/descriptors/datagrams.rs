@@ -1,8 +1,8 @@
-//! Unread datagrams of unix sockets, by whom they were sent (`recvfrom`).
+//! Senders of unread datagrams of unix sockets, which `recvfrom` returns.
 //!
-//! CRIU saves what is in datagrams, and not their senders: it sends them anew by a socket that is connected to theirs, or by one
-//! without a name. So the senders' names are noted while the processes are stopped. Of restored processes, which are stopped too,
-//! the datagrams are taken out again and sent once more, in their order.
+//! CRIU saves the contents of datagrams, but not their senders. It sends them anew from a socket that is connected to theirs, or
+//! from one without a name. So the senders' names are noted while the processes are stopped. While the restored processes are
+//! stopped, their datagrams are taken out again and sent once more, in their order.
 //!
 //! | sender | sends once more |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | is gone, with a name that is no file's | a new socket of that name |
 //! | is gone, with the name of a file | a new socket of that name in a root folder of its own, which takes the right to have one |
 //!
-//! The rule: what cannot be sent once more refuses the checkpoint. A sender that the restoring side refuses is said by name, and its
-//! datagram comes without one.
+//! The rule: datagrams that could not be sent once more refuse the checkpoint. If the restoring side refuses a sender, a message
+//! names it, and its datagram comes without a sender.
 
 #![expect(unsafe_code, reason = "the offset of peeks, and names as the kernel has them, have no safe interface")]
 
@@ -44,7 +44,7 @@ use crate::process::descriptors::remote::{SOCKET_NAME_PREFIX, descriptor, named,
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// Bytes that a socket needs beside those of a datagram to send it.
+/// Bytes of send buffer that a datagram needs beside its own.
 const SEND_OVERHEAD_BYTES: usize = 4096;
 
 /// The unread datagrams of a socket.
@@ -54,23 +54,23 @@ pub(crate) struct DatagramQueue {
     pid: u32,
     /// Number of the descriptor in that process.
     number: i32,
-    /// Sender of each datagram, in their order.
+    /// Sender of each datagram, in the order of the datagrams.
     senders: Vec<Name>,
 }
 
-/// What is in the way of a checkpoint, and of which process.
+/// A datagram that refuses a checkpoint, and the process that has not read it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UnsendableDatagram {
     pub(crate) pid: u32,
     pub(crate) why: &'static str,
 }
 
-/// The name of a unix socket, as the kernel has it: a path, or behind a zero one that is no file's; empty for none.
+/// Name of a unix socket, as the kernel has it: a path, or a zero byte and an abstract name; empty for none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Name(Vec<u8>);
 
 impl Name {
-    /// Out of an address as the kernel gives it; that of another family of sockets is none.
+    /// The name in an address that the kernel returned; empty for another family of sockets.
     pub(super) fn of(address: Option<SocketAddrAny>) -> Self {
         let Some(address) = address.filter(|address| address.address_family() == AddressFamily::UNIX) else {
             return Self::default();
@@ -95,7 +95,7 @@ impl Name {
     }
 }
 
-/// A socket for datagrams that a process of a job has.
+/// A datagram socket of a job's process.
 struct DatagramSocket {
     pid: u32,
     number: i32,
@@ -106,7 +106,7 @@ struct DatagramSocket {
     is_connected: bool,
 }
 
-/// Each of those of processes once, in the order of the processes.
+/// Each datagram socket of the processes once, in the order of the processes.
 fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
     let mut visited = BTreeSet::new();
     let all =
@@ -123,12 +123,12 @@ fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
     sockets.collect()
 }
 
-/// Notes who sent what processes, which are stopped, have not read, but for sockets of these inodes. `saved`: how many datagrams CRIU
-/// has saved of a socket, by its inode.
+/// Notes the senders of all unread datagrams of stopped processes, except in sockets with the inodes `but`. `saved`: how many
+/// datagrams CRIU has saved of a socket, by its inode.
 ///
 /// # Errors
 ///
-/// There is one that could not be sent once more.
+/// A datagram could not be sent once more.
 pub(crate) fn note(
     processes: &[Process],
     saved: &BTreeMap<u64, usize>,
@@ -148,7 +148,7 @@ pub(crate) fn note(
     Ok(queues)
 }
 
-/// What is to be noted of a socket's datagrams; nothing where CRIU's way is right.
+/// The queue to note for a socket; `None` if CRIU restores it correctly.
 fn queue_of(
     socket: &DatagramSocket,
     senders: &[Name],
@@ -172,7 +172,7 @@ fn queue_of(
     if namespace(socket.pid) != namespace("self") {
         return Err("it is in a network namespace of its own");
     }
-    // What is sent once more has the credentials of who restores.
+    // A datagram that is sent once more has the credentials of the restoring process.
     if socket_passcred(&socket.fd).unwrap_or(true) {
         return Err("their socket asks for the credentials of senders (SO_PASSCRED)");
     }
@@ -194,7 +194,7 @@ fn queue_of(
     Ok(Some(DatagramQueue { pid, number: socket.number, senders: senders.to_vec() }))
 }
 
-/// Whether datagrams come to a socket by its name, from everywhere.
+/// Whether every process reaches the socket by its name.
 fn is_reached(socket: &DatagramSocket, listed: &str) -> bool {
     let mut inodes = listed_inodes(listed, &socket.name);
     let is_listed = inodes.next() == Some(socket.inode) && inodes.next().is_none();
@@ -207,8 +207,8 @@ fn is_socket(mode: u32) -> bool {
     FileType::from_raw_mode(mode) == FileType::Socket
 }
 
-/// The inodes of sockets of this name in the kernel's list, whose columns are: number, references, protocol, flags, type, state, inode,
-/// and the name, with `@` for each zero.
+/// The inodes of sockets of this name in the kernel's list. Its columns are number, references, protocol, flags, type, state,
+/// inode, and the name, with `@` for each zero byte.
 fn listed_inodes<'a>(listed: &'a str, name: &Name) -> impl Iterator<Item = u64> + 'a {
     let text: Vec<u8> = name.0.iter().map(|byte| if *byte == 0 { b'@' } else { *byte }).collect();
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -226,11 +226,11 @@ fn namespace(pid: impl std::fmt::Display) -> Option<PathBuf> {
 fn is_readable(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // One that was shut down for reading counts as readable for poll.
+    // Poll also reports a socket as readable that was shut down for reading.
     poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0) && polled[0].revents() == PollFlags::IN
 }
 
-/// By whom each unread datagram of a socket was sent; all stay unread.
+/// The sender of each unread datagram of a socket; all datagrams stay unread.
 fn senders(socket: &OwnedFd) -> Vec<Name> {
     let Some(offset_before) = peek_offset(socket) else { return Vec::new() };
     let (mut offset, mut senders) = (0, Vec::new());
@@ -260,7 +260,7 @@ fn set_peek_offset(socket: &OwnedFd, offset: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends the datagrams of restored processes, which are stopped, once more; what was refused, a line each.
+/// Sends the datagrams of restored processes, which are stopped, once more. Returns a line for each that was refused.
 pub(crate) fn send_again(queues: &[DatagramQueue], processes: &[Process]) -> Vec<String> {
     if queues.is_empty() {
         return Vec::new();
@@ -316,7 +316,7 @@ impl DatagramQueue {
     }
 }
 
-/// By which a socket of a process is reached from here, as long as the folder is open.
+/// The address by which this process reaches a socket of another process, as long as the returned folder is open.
 fn address(pid: u32, socket: &OwnedFd) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
     let name = Name::of(Some(getsockname(socket)?));
     if let Some(name) = name.abstract_name() {
@@ -363,7 +363,7 @@ fn unbound() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A socket with the name of a file, which is made in a root folder of a thread's own: what has that name stays as it is.
+/// A socket with the name of a file, which is made in a root folder of a thread's own: a file of that name stays as it is.
 fn bound_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     let root = Scratch::new("root")?;
     let parts = path.parent().into_iter().flat_map(Path::components);
@@ -371,7 +371,7 @@ fn bound_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     private::folders(&root.path().join(parts.collect::<PathBuf>()))?;
     let (above, address) = (root.path().to_owned(), SocketAddrUnix::new(path)?);
     let binder = thread::Builder::new().name("bind".into()).spawn(move || {
-        // SAFETY: the thread shares its descriptors with all others as before; its root folder is what it has alone.
+        // SAFETY: the thread shares its descriptors with all others as before; only its root folder is its own.
         unsafe { unshare_unsafe(UnshareFlags::FS) }?;
         chroot(above)?;
         chdir("/")?;
@@ -396,14 +396,14 @@ mod tests {
         [Process { pid: std::process::id(), parent: 1, state: 'R' }]
     }
 
-    /// Each has a name of its own: a child that another test has just forked may still hold the one before.
+    /// Each socket has a new name: a child that another test has just forked may still hold the one before.
     fn abstract_socket(name: &str) -> UnixDatagram {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("katydid-{}-{name}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
     }
 
-    /// Of one socket of ours.
+    /// The queue of one socket of this process.
     fn queue_of_socket(socket: &UnixDatagram) -> Result<Option<DatagramQueue>, &'static str> {
         let all = sockets(&us());
         let found = all.iter().find(|it| it.number == socket.as_raw_fd()).unwrap();
@@ -486,7 +486,7 @@ mod tests {
             for text in texts {
                 from.send_to_addr(text.as_bytes(), &to.local_addr().unwrap()).unwrap();
             }
-            // As CRIU reads them.
+            // CRIU reads the datagrams this way.
             let own = OwnedFd::from(to.try_clone().unwrap());
             set_peek_offset(&own, 0).unwrap();
             let mut count = 0;

@@ -1,13 +1,14 @@
 //! Leases of files (`F_SETLEASE`): those that other opens are breaking, and files that must not be opened.
 //!
-//! An open breaks a lease to write, and waits until the holder gives it back, which stands still in a checkpoint: 45 seconds, after which
-//! the kernel takes the lease away. So a checkpoint reads such a file by the holder's own descriptor.
+//! An open breaks a lease to write, and waits until the holder gives it back. In a checkpoint the holder stands still: the open
+//! would wait 45 seconds, and then the kernel takes the lease away. So a checkpoint reads such a file by the holder's own
+//! descriptor.
 //!
-//! CRIU takes such a lease and breaks it once more, by which its process hears a second signal, or ends by it. So restored processes, which
-//! are stopped, take it themselves without it, and our own opens break it, while no process gets a signal (`F_SETOWN`). The
-//! holder has the time of `/proc/sys/fs/lease-break-time` once more to give the lease back.
+//! CRIU takes such a lease and breaks it once more, and the process gets a second signal, or ends by it. So CRIU's files for the
+//! restore lack it. The restored processes take it themselves while they are stopped, and Katydid's own opens break it, while no
+//! process gets a signal (`F_SETOWN`). The holder again has the time of `/proc/sys/fs/lease-break-time` to give the lease back.
 //!
-//! The rule: what the restoring side refuses is said by name, and the program goes on without the lease.
+//! The rule: if the restoring side refuses a lease, a message names it, and the program goes on without it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -38,18 +39,18 @@ pub(crate) struct BrokenLease {
     pub(crate) pid: u32,
     /// Number of the descriptor in that process.
     pub(crate) number: i32,
-    /// Whether a lease to read is to be left, not none.
+    /// Whether the break leaves a lease to read, instead of none.
     pub(crate) keeps_reading: bool,
 }
 
 /// A restored process that takes leases.
 struct LeaseHolder {
     tracee: Tracee,
-    /// Where owners of descriptors are put meanwhile.
+    /// Address in the process where owners of descriptors are kept meanwhile.
     owners: u64,
 }
 
-/// Has restored processes, which are stopped, take their leases and breaks these; what was refused, a line each.
+/// Has restored processes, which are stopped, take their leases, and breaks these. Returns a line for each that was refused.
 pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     let mut holders = BTreeMap::new();
@@ -68,7 +69,7 @@ pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> 
         }
     }
     leases.iter().skip(MAX_OWNERS).for_each(|lease| note(lease, &io::Error::other("there are too many")));
-    // None of them can be taken once one of the same file is being broken.
+    // Broken only now: no lease of a file can be taken while another one of it is being broken.
     for (pid, lease, owner) in held_leases {
         let broken = break_lease(pid, lease);
         let result = holders.get(&pid).map_or(Ok(()), |holder| holder.set_owner(lease, owner));
@@ -79,7 +80,7 @@ pub(crate) fn set(leases: &[BrokenLease], processes: &[Process]) -> Vec<String> 
     refused
 }
 
-/// The process of a lease, traced.
+/// The process of a lease, as a tracee.
 fn holder<'a>(
     lease: &BrokenLease,
     processes: &[Process],
@@ -101,7 +102,7 @@ impl LeaseHolder {
         Ok(Self { tracee, owners })
     }
 
-    /// Takes a lease that is to be broken, and has no process told of that.
+    /// Takes a lease that is to be broken, and makes sure that no process gets a signal for that.
     fn take(&self, pid: u32, lease: &BrokenLease, owner: u64) -> io::Result<()> {
         let only_reads = access(pid, lease.number)? == libc::O_RDONLY;
         let kind = if only_reads && !lease.keeps_reading { libc::F_RDLCK } else { libc::F_WRLCK };
@@ -123,7 +124,7 @@ impl LeaseHolder {
 
 /// Whether one of these processes has a lease.
 pub(crate) fn any(processes: &[Process]) -> bool {
-    // It lists those of all processes, and nearly always there are none.
+    // The file lists the locks of all processes, and nearly always has no lease.
     let are_any = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains("LEASE"));
     let has_one = |process: &Process| {
         remote::numbers(process.pid, b"/")
@@ -132,23 +133,23 @@ pub(crate) fn any(processes: &[Process]) -> bool {
     are_any && processes.iter().any(has_one)
 }
 
-/// The process's folder in `/proc`, and the number, of a descriptor (`/proc/PID/fd/N`).
+/// Splits a descriptor's link (`/proc/PID/fd/N`) into the process's folder in `/proc`, and the number.
 fn parts(link: &Path) -> Option<(&Path, &OsStr)> {
     Some((link.parent()?.parent()?, link.file_name()?))
 }
 
-/// Whether a process has a lease, whole or being broken, by a descriptor (`/proc/PID/fd/N`).
+/// Whether a process has a lease by a descriptor (`/proc/PID/fd/N`), whole or being broken.
 pub(crate) fn is_leased(link: &Path) -> bool {
     let Some((process, number)) = parts(link) else { return false };
     let info = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
     info.lines().any(|line| line.starts_with("lock:") && line.contains("LEASE"))
 }
 
-/// The file of a descriptor (`/proc/PID/fd/N`), by that descriptor itself and not by another open.
+/// Copies a descriptor (`/proc/PID/fd/N`), which opens the file no second time.
 ///
 /// # Errors
 ///
-/// The process has ended or closed it, or does not lend it.
+/// The process has ended or closed the descriptor, or does not permit the copy.
 pub(crate) fn copy_descriptor(link: &Path) -> io::Result<File> {
     let number = parts(link).and_then(|(process, number)| {
         Some((process.file_name()?.to_str()?.parse().ok()?, number.to_str()?.parse().ok()?))
@@ -157,8 +158,8 @@ pub(crate) fn copy_descriptor(link: &Path) -> io::Result<File> {
     descriptor.map(File::from).ok_or_else(|| io::Error::other("its process does not lend the descriptor"))
 }
 
-/// The first `length` bytes of a file, held in memory. The position of the descriptor stays, since it is the program's too. None of a
-/// file that the program can only write, unless it is empty.
+/// Copies the first `length` bytes of a file to memory. The position of the descriptor stays, since the program shares it. `None`
+/// for a file that the program can only write, unless it is empty.
 ///
 /// # Errors
 ///
@@ -180,14 +181,14 @@ pub(crate) fn contents(file: &File, length: u64) -> io::Result<Option<File>> {
     Ok(Some(copy))
 }
 
-/// For what a descriptor was opened.
+/// The access mode of a descriptor.
 fn access(pid: u32, number: i32) -> io::Result<i32> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))?;
     let flags = tree::proc_field(&info, "flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
     flags.map(|flags| flags & libc::O_ACCMODE).ok_or_else(|| io::Error::other("the descriptor has no flags"))
 }
 
-/// Opens the file as the open did that breaks the lease.
+/// Breaks the lease with an open like the original one.
 fn break_lease(pid: u32, lease: &BrokenLease) -> io::Result<()> {
     let access = if lease.keeps_reading { OFlags::RDONLY } else { OFlags::WRONLY };
     let file = Path::new("/proc").join(pid.to_string()).join("fd").join(lease.number.to_string());
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's word for the lease that a process has by a descriptor.
+    /// The kernel's line for the lease of a process's descriptor.
     fn lease_of(pid: u32, number: i32) -> Option<String> {
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap();
         let line = info.lines().find(|line| line.contains("LEASE"))?.to_owned();

@@ -1,9 +1,11 @@
-//! Which process is to make a connection of unix sockets at a restore: its id is what the ends tell of their peers (`SO_PEERCRED`).
+//! Chooses the process that makes a connection of unix sockets at a restore: each end reports its id as that of its peer
+//! (`SO_PEERCRED`).
 //!
-//! CRIU has one process make both ends: the lowest id that has the one which stands last in its list of files. So the end is noted that
-//! has to stand last. The two of `socketpair` tell the process that made them, which comes again if it has an end still and has
-//! the lowest id that does. Those of a listener tell the one that listened and the one that connected: the second reports the
-//! accepted end again, which has the listener's name.
+//! CRIU has one process make both ends: the lowest id that has the end which is last in its list of files. So the end that has to
+//! be last is noted. The two ends of `socketpair` report the process that made them. This comes out right again if that process
+//! still has an end, and has the lowest id that does. Of a listener's connection, one end reports the process that listened. The
+//! accepted end, which has the listener's name, reports the one that connected. If that process makes both ends, the accepted end
+//! reports it again.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +20,14 @@ use crate::process::tree::Process;
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ConnectionEnd {
-    /// The lowest id of a process that has it, as that sees itself.
+    /// The lowest id of a process that has this end, as that process sees itself.
     holder: u32,
-    /// The process that it tells, as that sees itself; none that has ended.
+    /// The process that this end reports, as that process sees itself; `None` if it has ended.
     reported_peer: Option<u32>,
     has_name: bool,
 }
 
-/// Inodes of the ends that have to stand last, of processes that are stopped. `pairs`: the other end of each, by inodes.
+/// Inodes of the ends of stopped processes that have to be last. `pairs`: the peer of each end, by inodes.
 pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u64> {
     let mut ends: BTreeMap<u64, ConnectionEnd> = BTreeMap::new();
     for Process { pid, .. } in processes {
@@ -56,7 +58,7 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
     found.collect()
 }
 
-/// Whether the first of two ends has to stand last; none where that changes nothing.
+/// Whether the first of two ends has to be last; `None` if that changes nothing.
 fn is_first_the_maker(first: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool> {
     let right =
         |maker: &ConnectionEnd| [first, other].iter().filter(|end| end.reported_peer == Some(maker.holder)).count();

@@ -1,4 +1,5 @@
-//! Descriptors of other processes, as ours. The rule: what cannot be looked at is left out; CRIU looks at it again.
+//! Descriptors of other processes, copied into this one. The rule: what this process may not inspect is left out; CRIU checks it
+//! again.
 
 use std::fs;
 use std::io;
@@ -11,23 +12,24 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::process::tree;
 
-/// How the kernel begins the name of a socket.
+/// Prefix of the kernel's names of sockets.
 pub(crate) const SOCKET_NAME_PREFIX: &[u8] = b"socket:";
 
-/// A descriptor of another process, as one of ours; none for a process that has ended, or that does not let us.
+/// Copies a descriptor of another process; `None` if that process has ended, or does not permit it.
 pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
     let process = pidfd_open(tree::raw(pid)?, PidfdFlags::empty()).ok()?;
     pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
 }
 
-/// Opens, as a place, what a process sees at an absolute path: links on the way lead to where they lead that process.
+/// Opens, without access (`OFlags::PATH`), the file that a process sees at an absolute path. Links on the way are resolved as the
+/// process sees them.
 pub(super) fn open_in_root(pid: u32, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let root = open(format!("/proc/{pid}/root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?)
 }
 
-/// The numbers of what a process has open whose name in `/proc/PID/fd` begins so.
+/// Numbers of a process's descriptors whose name in `/proc/PID/fd` begins with `begin`.
 pub(crate) fn numbers(pid: u32, begin: &[u8]) -> impl Iterator<Item = i32> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
@@ -46,7 +48,7 @@ pub(crate) fn sockets(pid: u32) -> impl Iterator<Item = (i32, u64)> {
     })
 }
 
-/// As [`numbers`], with each as a descriptor of ours.
+/// As [`numbers`], each with a copy of the descriptor.
 pub(crate) fn named(pid: u32, begin: &[u8]) -> impl Iterator<Item = (i32, OwnedFd)> {
     numbers(pid, begin).filter_map(move |number| Some((number, descriptor(pid, number)?)))
 }

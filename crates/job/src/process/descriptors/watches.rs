@@ -1,11 +1,11 @@
-//! Watches of files, inotify's and fanotify's, as far as CRIU does not keep them.
+//! Watches of files by inotify and fanotify, as far as CRIU does not save them.
 //!
 //! | what | after CRIU's restore | here |
 //! |---|---|---|
 //! | events that were not read | gone | a process with such is found, so that the checkpoint is refused |
 //! | that a watch ends with its first event (`IN_ONESHOT`), or leaves out files without a name (`IN_EXCL_UNLINK`) | forgotten | noted, and set again while restored processes are stopped |
 //!
-//! The rule: what the restoring side refuses is said by name. Linux tells of these two since 5.19.
+//! The rule: if the restoring side refuses a watch, a message names it. Linux shows these two flags since 5.19.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,18 +23,18 @@ use crate::process::file_id::FileId;
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// What the kernel calls them.
+/// The kernel's names of their descriptors.
 const INOTIFY_NAME: &[u8] = b"anon_inode:inotify";
 const WATCH_NAMES: [&[u8]; 2] = [INOTIFY_NAME, b"anon_inode:[fanotify]"];
-/// The bits of a mask that CRIU sets again: `IN_ALL_EVENTS`.
+/// The bits of a mask that CRIU restores: `IN_ALL_EVENTS`.
 const IN_ALL_EVENTS: u32 = 0xfff;
 
-/// A watch with more than events in its mask.
+/// A watch whose mask has more than events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InotifyWatch {
-    /// A process that has it, as it sees itself.
+    /// A process that has the watch, as it sees itself.
     pid: u32,
-    /// The descriptor of inotify there.
+    /// Number of the inotify descriptor in that process.
     number: i32,
     wd: i32,
     mask: u32,
@@ -50,19 +50,19 @@ struct FdinfoLine {
     file: FileId,
 }
 
-/// A process, of those that are stopped, with events that it has not read.
+/// Finds a stopped process with unread events.
 pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
     let has_some =
         |pid: u32, kind: &[u8]| named(pid, kind).any(|(_, watch)| ioctl_fionread(&watch).is_ok_and(|bytes| bytes > 0));
     tree.iter().map(|process| process.pid).find(|pid| WATCH_NAMES.iter().any(|kind| has_some(*pid, kind)))
 }
 
-/// Notes the watches of processes, which are stopped, that CRIU would restore without a part of their masks. `paths`: where CRIU found
+/// Notes the watches of stopped processes that CRIU would restore without a part of their masks. `paths`: where CRIU found
 /// watched files.
 ///
 /// # Errors
 ///
-/// The process with one of a file that CRIU found nowhere.
+/// The process with such a watch of a file that CRIU did not find.
 pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<InotifyWatch>, u32> {
     let mut watches = Vec::new();
     for process in processes {
@@ -77,7 +77,7 @@ pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> 
     Ok(watches)
 }
 
-/// Sets what CRIU left out of watches of restored processes, which are stopped; what was refused, a line each.
+/// Completes the masks of watches of restored processes, which are stopped. Returns a line for each that was refused.
 pub(crate) fn set(watches: &[InotifyWatch], processes: &[Process]) -> Vec<String> {
     let Some(first) = processes.first().map(|process| process.pid) else { return Vec::new() };
     let refused = watches.iter().filter_map(|watch| {
@@ -104,7 +104,7 @@ impl InotifyWatch {
         if wd == self.wd {
             return Ok(());
         }
-        // That made a watch of another file.
+        // The call made a watch of another file.
         remove_watch(&inotify, wd)?;
         Err(io::Error::other("another file is there"))
     }
@@ -162,7 +162,7 @@ mod tests {
         let FdinfoLine { file, .. } = lines(&info()).next().unwrap();
         assert_eq!(note(&us(), &BTreeMap::new()), Err(std::process::id()));
         let watches = note(&us(), &[(file, folder.path().to_owned())].into()).unwrap();
-        // As CRIU restores it.
+        // CRIU restores the watch like this.
         add_watch(&inotify, folder.path(), WatchFlags::CREATE).unwrap();
         assert_eq!(lines(&info()).next().unwrap().mask, WatchFlags::CREATE.bits());
         assert_eq!(set(&watches, &us()), Vec::<String>::new());

@@ -1,15 +1,15 @@
-//! The journal of a restore: what it changes outside of its job, a line a change, written before the change is made.
+//! The journal of a restore: its changes outside of its job, one a line, each written before the change is made.
 //!
-//! A restore that is killed outright undoes nothing. Its guard then does so by the journal, or the next restore of this user, if it had no
-//! guard yet.
+//! A restore that is killed outright undoes nothing. Then its guard undoes the changes in the journal. If it had no guard yet,
+//! the next restore of this user does.
 //!
 //! ```text
 //! $XDG_RUNTIME_DIR/katydid/restores/PID-N      or /tmp/katydid-UID/restores/PID-N; mode 0600
 //! ```
 //!
-//! The rule: the restore holds a lock on its journal (`flock`) for as long as it lives. A journal whose lock is free is of one that is gone,
-//! and the holder of the lock undoes what it says. Only journals of this user's count, in folders that no other user may enter or
-//! replace.
+//! The rule: the restore holds a lock on its journal (`flock`) for as long as it lives. A journal whose lock is free belongs to a
+//! restore that is gone; the process that takes the lock undoes it. Only journals of this user count, in folders that no other
+//! user may enter or replace.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -26,30 +26,30 @@ use serde::{Deserialize, Serialize};
 use crate::process::file_id::DatedFileId;
 use crate::supervisor::{folder, runtime_dirs};
 
-/// The folder of journals, beside that of jobs.
+/// The folder of journals, beside the folder of jobs.
 const JOURNALS_FOLDER: &str = "restores";
-/// Most bytes of a journal. A restore that would need more is refused, and what is longer is no journal.
+/// Most bytes of a journal. A restore that needs more is refused, and a longer file is no journal.
 const MAX_JOURNAL_BYTES: u64 = 64 << 20;
-/// Bytes beyond that for the line that says that the job goes on.
+/// Additional bytes for the line that says that the job goes on.
 const KEPT_LINE_BYTES: u64 = 64;
-/// Journals of other processes that are met before there is none.
+/// Most names of other processes' journals that are skipped for a free one.
 const MAX_CREATE_ATTEMPTS: u32 = 1000;
 
-/// What a restore changes, or has come to.
+/// A change that a restore makes, or a stage that it has reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
-    /// Something of its own gets this name.
+    /// A file of the restore gets this name.
     Made { path: PathBuf, id: DatedFileId },
-    /// What has the name `path` gets another one.
+    /// The file with the name `path` gets the name `backup`.
     Renamed { path: PathBuf, backup: PathBuf, id: DatedFileId },
-    /// CRIU needs this name, and takes it away when it has restored the job.
+    /// CRIU needs this name, and removes it when it has restored the job.
     CriuName { path: PathBuf, id: DatedFileId },
-    /// A socket gets a second name: CRIU may take its own.
+    /// A socket gets a second name, since CRIU may take its own.
     Socket { path: PathBuf, second: PathBuf, id: DatedFileId },
-    /// CRIU has restored the job. What has the names of sockets now.
+    /// CRIU has restored the job; `sockets` has the files that have the sockets' names now.
     Restored { sockets: Vec<(PathBuf, Option<DatedFileId>)> },
-    /// The job goes on: what was made is its own.
+    /// The job goes on: it owns the files that were made.
     Committed,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
-    /// None: it is another process's, which removes it.
+    /// `None` if another process removes the journal.
     path: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// There is no place for it.
+    /// No folder can hold the journal.
     pub(crate) fn create() -> io::Result<Self> {
         let above = folder::cache().ok_or_else(|| io::Error::other("there is no folder for its journal"))?;
         Self::create_below(&above.join(JOURNALS_FOLDER))
@@ -79,13 +79,13 @@ impl Journal {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let path = folder.join(format!("{}-{number}", std::process::id()));
             let file = match File::options().read(true).append(true).create_new(true).mode(0o600).open(&path) {
-                // Of a process of another namespace, or of one that had this id before.
+                // It is of a process in another namespace, or of an earlier one with this id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file?,
             };
             match is_locked(&file, &path) {
                 Ok(true) => return Ok(Self { file, path: Some(path) }),
-                // One that was not locked yet may have been taken for abandoned.
+                // Before it was locked, another process may have taken it for abandoned.
                 Ok(false) => {}
                 Err(error) => {
                     let _ = fs::remove_file(&path);
@@ -109,13 +109,13 @@ impl Journal {
         self.path.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Leaves it to the next process that looks for it.
+    /// Leaves the journal to the next process that looks for it.
     #[cfg(test)]
     pub(super) fn abandon(mut self) {
         self.path = None;
     }
 
-    /// Notes a change that is about to be made; what was a line stays one where that fails.
+    /// Notes a change that is about to be made. If that fails, the journal is as before.
     pub(super) fn add(&mut self, change: &Change) -> io::Result<()> {
         let mut line = serde_json::to_vec(change)?;
         line.push(b'\n');
@@ -129,7 +129,7 @@ impl Journal {
         })
     }
 
-    /// All changes that it has. A line may be a part of one, whose change was not made; those behind it count all the same, since one
+    /// Returns all changes. An incomplete line stands for a change that was not made. Later lines count all the same, since one
     /// may say that the job goes on.
     pub(super) fn changes(&mut self) -> io::Result<Vec<Change>> {
         self.file.rewind()?;
@@ -150,7 +150,7 @@ impl Drop for Journal {
     }
 }
 
-/// Takes the lock on a journal of this user's that still has its name; whether it is had.
+/// Takes the lock on a journal, and returns whether it has it: the journal must be this user's, and still have its name.
 fn is_locked(file: &File, path: &Path) -> io::Result<bool> {
     let stat = file.metadata()?;
     if !stat.is_file() || stat.uid() != geteuid().as_raw() {
@@ -162,7 +162,7 @@ fn is_locked(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The journal, if the process that it is of is gone.
+/// The journal, locked, if its process is gone.
 fn claim(path: &Path) -> Option<Journal> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).ok()?;
     let file = File::options().read(true).append(true).custom_flags(flags).open(path).ok()?;
@@ -179,7 +179,7 @@ pub(super) fn abandoned_below(folder: &Path) -> impl Iterator<Item = Journal> + 
     journals(folder).filter_map(|path| claim(&path))
 }
 
-/// Whether a process has a journal yet. A child that it has just forked has a copy of its locks for a moment.
+/// Whether a process still has a journal. A child that it has just forked holds its locks for a moment.
 pub(super) fn has_journal(process: u32) -> bool {
     let of_process = |path: PathBuf| {
         let pid = path.file_name().and_then(|name| name.to_str()?.split_once('-')).map(|(pid, _)| pid.to_owned());

@@ -1,7 +1,7 @@
-//! A folder that stays the same one between a look and a change, whatever becomes of the names above it.
+//! A folder that stays the same one between a check and a change, even if the names above it change.
 //!
-//! A folder may lie in one of another user, who can put a symbolic link in its place at any moment. The rule: who removes, renames or gives
-//! away by a name that was looked at before does both by the same descriptor of the folder.
+//! A folder may lie in another user's, who can replace it by a symbolic link at any moment. The rule: code that checks a name,
+//! and then removes, renames or gives it away, does both by the same descriptor of the folder.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,8 @@ pub(super) struct HeldFolder<'a> {
 }
 
 impl<'a> HeldFolder<'a> {
-    /// The folder in which the last name of a path is; none that cannot be entered, or where the path is relative or has no last name.
+    /// Opens the folder of the last name in a path; `None` if it cannot be entered, or if the path is relative or has no last
+    /// name.
     pub(super) fn of(path: &'a Path) -> Option<Self> {
         let above = path.parent().filter(|_| path.is_absolute() && path.file_name().is_some())?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -25,7 +26,7 @@ impl<'a> HeldFolder<'a> {
         Some(Self { folder, above })
     }
 
-    /// A name in it by its descriptor; none of a path that leads elsewhere.
+    /// The path of an entry by the folder's descriptor; `None` for a path in another folder.
     pub(super) fn entry(&self, path: &Path) -> Option<PathBuf> {
         let is_here = path.parent() == Some(self.above);
         let name = path.components().next_back().filter(|last| is_here && matches!(last, Component::Normal(_)))?;

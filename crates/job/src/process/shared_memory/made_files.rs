@@ -1,9 +1,9 @@
-//! Files that were made for a restore, and what had their names before.
+//! Files that a restore has made, and the files that had their names before.
 //!
-//! The rule: until the job goes on, all of it can be undone, by whatever way the restore ends: it fails, a signal ends this process
-//! ([`undo_all`]), or it is killed ([`undo_abandoned`]). So a change is noted in a journal before it is made, with the identity of the file
-//! that it is about. What another process has put under a name meanwhile is that process's, and stays. Names are changed in the folder
-//! that is held since it was looked at: another user may put a link to a third one in its place.
+//! The rule: until the job goes on, everything can be undone, however the restore ends: it fails, a signal ends this process
+//! ([`undo_all`]), or it is killed ([`undo_abandoned`]). So each change is noted in a journal before it is made, with the
+//! identity of its file. A file that another process has put under a name meanwhile belongs to that process, and stays. Names are
+//! changed by a descriptor of the folder that was checked, since another user may put a link to another folder in its place.
 
 use std::fs;
 use std::io;
@@ -22,20 +22,20 @@ use super::held_folder::HeldFolder;
 use crate::criu::link_remap_lock::rename_to_free;
 use crate::process::file_id::DatedFileId;
 
-/// Names beside a file that are tried.
+/// Most names beside a file that are tried.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
-/// Between two looks for journals whose locks are about to be free.
+/// Interval between checks for journals whose locks become free.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// All that a restore has made. Dropped, all is as it was, unless the files are kept.
+/// Everything that a restore has made. Dropping the value undoes it, unless the files are kept.
 #[derive(Debug)]
 pub(crate) struct MadeFiles(Arc<Mutex<ChangeLog>>);
 
-/// What was changed, in order, here and in the journal.
+/// The changes, in order, in memory and in the journal.
 #[derive(Debug, Default)]
 struct ChangeLog {
     changes: Vec<Change>,
-    /// None before the first change, and once all is settled.
+    /// `None` before the first change, and once everything is settled.
     journal: Option<Journal>,
 }
 
@@ -57,18 +57,19 @@ fn pending() -> MutexGuard<'static, Vec<Arc<Mutex<ChangeLog>>>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Undoes what restores of this process have made whose jobs do not go on: for one that a signal is about to end.
+/// Undoes the restores of this process whose jobs do not go on, because a signal is about to end the process.
 pub fn undo_all() {
     let pending = mem::take(&mut *pending());
     pending.iter().for_each(|log| commit_or_undo(&take(log).changes));
 }
 
-/// Undoes what restores of this user have changed that were killed before their jobs went on.
+/// Undoes the restores of this user that were killed before their jobs went on.
 pub fn undo_abandoned() {
     abandoned().for_each(undo_journal);
 }
 
-/// As [`undo_abandoned`], right behind the end of a process `supervisor`: until a `deadline`, should its journal still be locked.
+/// As [`undo_abandoned`], right after the end of the process `supervisor`. While its journal is still locked, waits until a
+/// `deadline`.
 pub(crate) fn undo_after_exit(supervisor: u32, deadline: Instant) {
     undo_abandoned();
     while has_journal(supervisor) && Instant::now() < deadline {
@@ -85,13 +86,13 @@ fn lock(log: &Mutex<ChangeLog>) -> MutexGuard<'_, ChangeLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The changes, and their journal, which goes when it is dropped: only once they are settled.
+/// Takes the changes and their journal. The journal is removed when it is dropped, so only once the changes are settled.
 fn take(log: &Mutex<ChangeLog>) -> ChangeLog {
     mem::take(&mut lock(log))
 }
 
 impl MadeFiles {
-    /// Nothing is made yet. The changes are noted in this journal, or in a new one.
+    /// An empty list of changes, which go into this journal, or into a new one.
     pub(super) fn new(journal: Option<Journal>) -> Self {
         Self::of(ChangeLog { changes: Vec::new(), journal })
     }
@@ -106,22 +107,22 @@ impl MadeFiles {
         lock(&self.0).add(change)
     }
 
-    /// Notes what is about to get the name, or has just been made under it.
+    /// Notes a file that is about to get this name, or has just been made under it.
     pub(super) fn note(&self, path: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Made { path: path.to_owned(), id })
     }
 
-    /// Notes a name that CRIU needs, and takes away when it has restored the job: one that a file is about to get.
+    /// Notes a name that CRIU needs, and removes when it has restored the job. A file is about to get it.
     pub(super) fn note_criu_name(&self, name: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::CriuName { path: name.to_owned(), id })
     }
 
-    /// Notes what is about to lose its name for another one.
+    /// Notes a file that is about to get another name.
     pub(super) fn note_renamed(&self, path: &Path, backup: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Renamed { path: path.to_owned(), backup: backup.to_owned(), id })
     }
 
-    /// Gives a file another name beside its own.
+    /// Renames a file to a free name beside its own.
     pub(super) fn rename_original(&self, path: &Path) -> io::Result<()> {
         let id = DatedFileId::of(path).ok_or(io::ErrorKind::NotFound)?;
         beside(path, |backup| {
@@ -131,7 +132,8 @@ impl MadeFiles {
         .map(drop)
     }
 
-    /// Gives a socket a second name: CRIU may take its own for one of the job. One of another user may not get any.
+    /// Gives a socket a second name, since CRIU may take its own for the job's. The kernel may refuse this for a socket of
+    /// another user.
     pub(super) fn hold_socket(&self, path: &Path) {
         let Some(id) = DatedFileId::of(path) else { return };
         let _ = beside(path, |second| {
@@ -140,9 +142,9 @@ impl MadeFiles {
         });
     }
 
-    /// The job has them now.
+    /// Keeps the files: the job owns them now.
     pub(crate) fn keep(self) {
-        // A process that is killed from here on has what is aside removed.
+        // If the process is killed from here on, the backups are removed.
         let _ = self.note_committed();
         let log = take(&self.0);
         log.changes.iter().rev().for_each(Change::keep);
@@ -156,7 +158,7 @@ impl MadeFiles {
         lock(&self.0).changes.is_empty()
     }
 
-    /// CRIU has taken away the names that it needed; others may have them from here on.
+    /// Notes that CRIU has removed the names that it needed; others may have them from here on.
     pub(crate) fn restored(self) -> io::Result<Self> {
         let mut log = lock(&self.0);
         let sockets = log.changes.iter().filter_map(|change| match change {
@@ -171,25 +173,26 @@ impl MadeFiles {
         Ok(self)
     }
 
-    /// Leaves all that to the process that reads the journal.
+    /// Leaves the changes to the process that reads the journal.
     pub(crate) fn hand_over(self) {
         take(&self.0);
     }
 
-    /// What a process of other namespaces has left to us in the journal. What it had for itself there is gone with it.
+    /// Takes over the changes that a process in other namespaces has left in the journal. Files in its own file systems are gone
+    /// with it.
     pub(crate) fn handed_over(mut journal: Journal) -> io::Result<Self> {
         let changes = journal.changes()?;
         Ok(Self::of(ChangeLog { changes, journal: Some(journal) }))
     }
 
-    /// As [`undo_all`], for these alone: other tests of the process have some too.
+    /// Works as [`undo_all`], for this value alone: other tests of the process have values too.
     #[cfg(test)]
     pub(super) fn interrupt(&self) {
         assert!(pending().iter().any(|pending| Arc::ptr_eq(pending, &self.0)));
         commit_or_undo(&take(&self.0).changes);
     }
 
-    /// Leaves all as a process that is killed does, with the journal; where that is.
+    /// Leaves everything as a killed process does, with the journal. Returns the path of that.
     #[cfg(test)]
     pub(super) fn kill(self) -> PathBuf {
         let log = take(&self.0);
@@ -207,7 +210,7 @@ impl Drop for MadeFiles {
     }
 }
 
-/// Makes all as it was, unless the job goes on. The restore has ended for a reason that matters more than what fails here.
+/// Undoes the changes, unless the job goes on. Errors are ignored: the restore has ended for a reason that matters more.
 fn commit_or_undo(changes: &[Change]) {
     if changes.contains(&Change::Committed) {
         return changes.iter().rev().for_each(Change::keep);
@@ -216,11 +219,11 @@ fn commit_or_undo(changes: &[Change]) {
         Change::Restored { sockets } => Some(sockets.as_slice()),
         _ => None,
     });
-    // What lies in a folder goes before it.
+    // Files in a folder go before the folder.
     changes.iter().rev().for_each(|change| change.undo(restored));
 }
 
-/// Takes a name away, if it is still that of this file.
+/// Removes a name, if it still is that of this file.
 fn remove(path: &Path, id: DatedFileId) {
     if let Some(held) = HeldFolder::of(path) {
         held.remove(path, id);
@@ -228,39 +231,39 @@ fn remove(path: &Path, id: DatedFileId) {
 }
 
 impl HeldFolder<'_> {
-    /// Takes a name in it away, if it is still that of this file.
+    /// Removes a name in the folder, if it still is that of this file.
     fn remove(&self, name: &Path, id: DatedFileId) {
         if let Some(entry) = self.entry(name).filter(|entry| DatedFileId::of(entry) == Some(id)) {
             let _ = fs::remove_file(&entry).or_else(|_| fs::remove_dir(entry));
         }
     }
 
-    /// Gives a file that has a second name in it the first one again.
+    /// Gives a file that has a second name in the folder its first one again.
     fn put_back(&self, path: &Path, backup: &Path, id: DatedFileId) {
         let Some((name, second)) = self.entry(path).zip(self.entry(backup)) else { return };
         if DatedFileId::of(&name) == Some(id) {
             self.remove(backup, id);
         } else if DatedFileId::of(&second) == Some(id) {
-            // Where the name is another file's by now, both stay.
+            // If another file has the name by now, both stay.
             let _ = rename_to_free(&second, &name);
         }
     }
 
-    /// Gives a socket that has a second name in it the first one again, if that `is_lost`, and takes the second away.
+    /// Gives a socket that has a second name in the folder its first one again, if that `is_lost`, and removes the second.
     fn put_socket_back(&self, path: &Path, second: &Path, id: DatedFileId, is_lost: impl FnOnce(&Path) -> bool) {
         let Some((name, held)) = self.entry(path).zip(self.entry(second)) else { return };
         if DatedFileId::of(&held) == Some(id) {
             if is_lost(&name) {
                 let _ = fs::rename(&held, &name);
             }
-            // A rename to another name of the same socket does nothing.
+            // A rename between two names of the same socket does nothing.
             self.remove(second, id);
         }
     }
 }
 
 impl Change {
-    /// The job goes on, and does not need it undone.
+    /// Settles a change that is not undone, because the job goes on.
     fn keep(&self) {
         match self {
             Self::Renamed { backup: name, id, .. } | Self::Socket { second: name, id, .. } => remove(name, *id),
@@ -268,7 +271,8 @@ impl Change {
         }
     }
 
-    /// What has the names of sockets since CRIU has `restored` the job; none where it has not.
+    /// Undoes the change. `restored` has the files that had the sockets' names when CRIU had restored the job; `None` if it has
+    /// not.
     fn undo(&self, restored: Option<&[(PathBuf, Option<DatedFileId>)]>) {
         match self {
             Self::Made { path, id } => remove(path, *id),
@@ -290,8 +294,8 @@ impl Change {
     }
 }
 
-/// Whether a socket has lost its name to one of the job, and to nothing that others have made since. `restored` had it when CRIU
-/// had restored.
+/// Whether a socket has lost its name to one of the job, and not to a file that others have made since. `restored` had the name
+/// when CRIU had restored.
 fn has_lost_its_name(path: &Path, id: DatedFileId, restored: Option<DatedFileId>) -> bool {
     match (DatedFileId::of(path), restored) {
         (None, _) => true,
@@ -302,18 +306,18 @@ fn has_lost_its_name(path: &Path, id: DatedFileId, restored: Option<DatedFileId>
     }
 }
 
-/// Whether a name is that of a socket that has no process. CRIU's has none when the restore has failed.
+/// Whether a name is that of a socket without a process, as CRIU's is when the restore has failed.
 fn is_dead_socket(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|stat| stat.file_type().is_socket());
-    // One whose owner accepts nothing would be waited for.
+    // A blocking connect would wait for an owner that accepts nothing.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| connect(socket, &SocketAddrUnix::new(path)?));
     is_socket && matches!(connected, Err(Errno::NOENT | Errno::CONNREFUSED))
 }
 
-/// Makes something under a name beside `path` that is free, and gives the name. `make` fails with `AlreadyExists` where the name is not
-/// free: the folder may be another user's, who may take it between a look and the use.
+/// Calls `make` with free names beside `path` until it succeeds, and returns the name. `make` fails with `AlreadyExists` if the
+/// name is taken: the folder may be another user's, who may take the name between check and use.
 pub(super) fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(PathBuf, T)> {
     let mut number = 0;
     loop {
@@ -450,7 +454,7 @@ mod tests {
         drop(made_files);
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         fs::remove_file(&path).unwrap();
-        // A listener that accepts nothing, and has as many waiting as it takes.
+        // A listener that accepts nothing, and has a full queue.
         let _second = UnixListener::bind(&path).unwrap();
         let made_files = hold();
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,4 +1,4 @@
-//! Who is a member of a job, and who is not any more.
+//! Tests of which programs are members of a job, and which are not any more.
 
 use std::sync::mpsc;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const KEY: SessionKey = SessionKey([7; 16]);
 
-/// A job socket, and where its events are heard.
+/// A job socket, with the receiver of its events.
 fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<MemberEvent>) {
     let folder = tempfile::tempdir().unwrap();
     let (sender, events) = mpsc::channel();
@@ -20,7 +20,7 @@ fn send(mut stream: &UnixStream, word: &FromProgram) {
     stream.write_all(&word.encode().unwrap()).unwrap();
 }
 
-/// A shim's connection, greeted; `state` as in [`FromProgram::Member`].
+/// A shim's connection after its hello; `state` as in [`FromProgram::Member`].
 fn shim(folder: &tempfile::TempDir, pid: u32, state: u32) -> UnixStream {
     let stream = UnixStream::connect(folder.path().join("shims")).unwrap();
     send_hello(&stream, pid, state);
@@ -90,12 +90,12 @@ fn silent_member_gets_no_orders_until_it_is_back() {
     let id = until(&members, |list| list.len() == 1)[0].id;
     let hold = |id, timeout| members.order(id, &ToProgram::Hold {}, timeout);
     assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
-    // A late answer is that to no other order.
+    // A late answer does not count for another order.
     assert_eq!(order_of(&program), ToProgram::Hold {});
     send(&program, &FromProgram::Held { frames: 41 });
     until(&members, |list| list[0].frames == 41);
     assert!(matches!(hold(id, hang_limit()), Err(MemberError::Silent { pid: 7, .. })));
-    // It learns that no supervisor will release it, and comes back.
+    // The program learns that no supervisor will release it, and comes back.
     assert_eq!((&program).read(&mut [0; 1]).unwrap(), 0);
     drop(program);
     until(&members, <[Member]>::is_empty);
@@ -222,7 +222,7 @@ fn unsolicited_program_messages_are_events() {
     send(&program, &FromProgram::Lost { frames: 13 });
     assert_eq!(events.recv().unwrap(), MemberEvent::Lost { id });
     assert_eq!(members.list()[0].state, MemberState::WorkerLost);
-    // It cannot let go of it any more, nor stay with it.
+    // The program has lost its worker, so it can neither leave nor stay.
     members.set_away(id);
     members.set_present(id);
     assert_eq!(members.list()[0].state, MemberState::WorkerLost);
@@ -250,7 +250,7 @@ fn a_peer_that_has_connected_is_waited_for() {
     let handle = members.clone();
     let waiting = thread::spawn(move || handle.wait_for_hellos().map(|()| handle.arrivals()));
     let mut state = members.lock();
-    // Itself, and the asker: the latter goes at once.
+    // Two connections: the probe's and the peer's; the first goes at once.
     while state.unknown_peers.is_empty() {
         state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
     }
@@ -290,7 +290,7 @@ fn peer_with_another_protocol_is_not_a_member() {
     let (folder, members, _events) = socket();
     let mut peer = UnixStream::connect(folder.path().join("shims")).unwrap();
     peer.write_all(&[0xff; 64]).unwrap();
-    // The connection is closed, which is how it learns.
+    // The closed connection tells the program.
     assert!(matches!(peer.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert!(members.list().is_empty());
 }

@@ -1,6 +1,6 @@
-//! What a video instruction does, apart from its registers.
+//! The operation of a video instruction, without its registers.
 
-/// What is computed of two parts.
+/// The operation on two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// `vadd`
@@ -19,13 +19,13 @@ pub(crate) enum Operation {
     Compare(Comparison),
     /// `vshl`, and whether the distance wraps at 32
     Left(bool),
-    /// `vshr`, likewise
+    /// `vshr`, and whether the distance wraps at 32
     Right(bool),
-    /// `vmad`, and by how much the sum is shifted right
+    /// `vmad`, with the right shift of the sum
     Multiply(u32),
 }
 
-/// What `vset` asks.
+/// The comparison of `vset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// `.eq`
@@ -55,10 +55,10 @@ impl Comparison {
     }
 }
 
-/// How a result meets the third operand.
+/// Combination of a result with the third operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {
-    /// Not at all, or by taking the place of some of its parts.
+    /// None; the result may replace some parts of the operand.
     Merge,
     /// `.add`
     Add,
@@ -68,28 +68,28 @@ pub(crate) enum Join {
     Max,
 }
 
-/// Everything about an instruction but its registers.
+/// All properties of an instruction except its registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Video {
-    /// What is computed.
+    /// The operation.
     pub(crate) operation: Operation,
     /// Bits of a part: 32, 16 or 8.
     pub(crate) bits: u32,
-    /// Whether result, first and second source have a sign.
+    /// Whether result, first and second source are signed.
     pub(crate) signed: [bool; 3],
     /// `.sat`
     pub(crate) saturate: bool,
-    /// How the result meets the third operand.
+    /// Combination with the third operand.
     pub(crate) join: Join,
-    /// Which parts of the result are made: a bit each.
+    /// The parts of the result that are computed: a bit for each.
     pub(crate) mask: u32,
-    /// Bits of the part of the result that a single value goes to, and its place; 32 and 0 for all of it.
+    /// Width and shift of the part of the result that a single value goes to; 32 and 0 for all of it.
     pub(crate) target: (u32, u32),
     /// Parts of the first and second source, for each part of the result: first bit among 64 (the second source on top),
     /// and the number of bits.
     pub(crate) select: [[(u32, u32); 4]; 2],
-    /// `vmad`: the product, and the addend, are negated.
+    /// `vmad`: whether the product, and the addend, are negated.
     pub(crate) negate: [bool; 2],
-    /// `vmad.po`: one more.
+    /// `vmad.po`: whether one is added.
     pub(crate) plus_one: bool,
 }

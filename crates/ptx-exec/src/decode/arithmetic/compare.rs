@@ -1,6 +1,6 @@
 //! The comparisons `setp set testp selp slct`.
 //!
-//! Pairs of 16-bit floats are compared half by half, so that there is code for single values only.
+//! Pairs of 16-bit floats are compared half by half, so code exists only for single values.
 
 use crate::alu::element::{Bf16, F16};
 use crate::alu::lanes::{binary, compare, ternary, unary};
@@ -48,11 +48,11 @@ const COMPARISON_NAMES: &[&str] = &[
     "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 ];
 
-/// Code for a comparison.
+/// Returns the code of a comparison.
 fn comparison(name: &str, ty: Ty, flush: bool) -> Option<Exec> {
     match name {
         "eq" => ordered!(Eq, ty, flush),
-        // Integers are never unordered, so the cheaper test serves them.
+        // Integers are never unordered, so the cheaper test suffices.
         "ne" if ty.integer().is_some() => ordered!(Neu, ty, flush),
         "ne" => floating!(Ne, ty, flush),
         "lt" | "lo" => ordered!(Lt, ty, flush),
@@ -70,7 +70,7 @@ fn comparison(name: &str, ty: Ty, flush: bool) -> Option<Exec> {
     }
 }
 
-/// Code for `testp`.
+/// Returns the code of `testp`.
 fn property(name: &str, ty: Ty) -> Option<Exec> {
     Some(match (name, ty) {
         ("finite", Ty::F32) => compare::<tests::Finite32>(),
@@ -89,7 +89,7 @@ fn property(name: &str, ty: Ty) -> Option<Exec> {
     })
 }
 
-/// The two results of `set`: true and false.
+/// Returns the values of `set` for true and false.
 fn set_results(ty: Ty) -> Option<(u64, u64)> {
     Some(match ty {
         Ty::U(32) | Ty::S(32) => (0xffff_ffff, 0),
@@ -101,20 +101,20 @@ fn set_results(ty: Ty) -> Option<(u64, u64)> {
     })
 }
 
-/// A comparison as its modifiers say it.
+/// A comparison, as its modifiers define it.
 #[derive(Clone, Copy)]
 struct Comparison {
     /// The operation on one value.
     exec: Exec,
-    /// How it is joined with a predicate.
+    /// Its combination with a predicate.
     join: Option<u64>,
-    /// What is compared.
+    /// Type of the compared values.
     ty: Ty,
-    /// What `set` gives.
+    /// Type of the result of `set`.
     result: Ty,
 }
 
-/// The type of a half of a pair; other types are their own.
+/// Returns the type of a half of a pair; other types stay.
 fn part_of(ty: Ty) -> Ty {
     match ty {
         Ty::F16x2 => Ty::F16,
@@ -135,7 +135,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Takes the comparison, the flush, the joining word and the types: `types` of them, the last of which is compared.
+    /// Reads the modifiers: the comparison, the flush, the combining word, and `types` types, the last of which is compared.
     fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Comparison, LoadError> {
         let name = m.one_of(COMPARISON_NAMES);
         let join = m.one_of(&["and", "or", "xor"]).map(|word| match word {
@@ -152,7 +152,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(Comparison { exec, join, ty: *ty, result: *result })
     }
 
-    /// Adds a comparison of two sources into `d`, joined with a predicate, its opposite into `opposite`.
+    /// Adds a comparison of two sources into `d`, combined with a predicate, and its opposite into `opposite`.
     fn compare(
         &mut self,
         how: Comparison,
@@ -178,7 +178,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Splits the operands of a comparison: destination, sources, and the predicate to join with.
+    /// Splits the operands of a comparison: destination, sources, and the predicate to combine with.
     fn comparands<'o>(
         &self,
         i: &'o Instruction<'a>,
@@ -200,7 +200,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let second = second.map(|second| self.destination(second, Ty::Pred)).transpose()?;
         match (how.ty, second) {
             (Ty::F16x2 | Ty::Bf16x2, Some(second)) => {
-                // Sources are read before the first result is written, which may be the predicate to join with.
+                // Sources are read before the first result is written, which may be the predicate to combine with.
                 let parts = [self.halves(a, b), self.upper_halves(a, b)];
                 let bits = [self.temporary(Width::Pred), self.temporary(Width::Pred)];
                 for (part, bit) in parts.into_iter().zip(bits) {
@@ -210,7 +210,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 self.emit(moves::copy_predicate, second, &[bits[1], bits[1]]);
                 Ok(())
             }
-            // The only result of a comparison of pairs is that of the low halves.
+            // A comparison of pairs with one result returns that of the low halves.
             (Ty::F16x2 | Ty::Bf16x2, None) => {
                 let low = self.halves(a, b);
                 self.compare(how, low, other, (first, None))
@@ -220,7 +220,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Whether `word` is not zero, joined with a predicate by `and` or `or`.
+    /// Adds a test whether `word` is not zero, combined with a predicate by `and` or `or`.
     pub(super) fn any_bit(&mut self, word: Ref, join: &str, other: &Operand<'a>, d: Ref) -> Result<(), LoadError> {
         let ty = Ty::B(32);
         let join = Some(if join == "and" { predicate::COMPARE_AND } else { predicate::COMPARE_OR });
@@ -229,7 +229,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.compare(how, (word, zero), Some(other), (d, None))
     }
 
-    /// The low halves of two words.
+    /// Adds code for the low halves of two words.
     fn halves(&mut self, a: Ref, b: Ref) -> (Ref, Ref) {
         let (low_a, low_b) = (self.temporary(Width::Word), self.temporary(Width::Word));
         self.emit(unary::<moves::Low16>(), low_a, &[a]);
@@ -237,7 +237,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (low_a, low_b)
     }
 
-    /// The high halves of two words.
+    /// Adds code for the high halves of two words.
     fn upper_halves(&mut self, a: Ref, b: Ref) -> (Ref, Ref) {
         let (high_a, high_b) = (self.temporary(Width::Word), self.temporary(Width::Word));
         self.emit(unary::<moves::High16>(), high_a, &[a]);
@@ -249,7 +249,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn set(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let how = self.compared(i, m, 2)?;
         let pair = part_of(how.ty) != how.ty;
-        // Of pairs, an integer is the masks of both halves.
+        // For pairs, an integer result has the masks of both halves.
         let part = if pair && matches!(how.result, Ty::U(32) | Ty::S(32)) { Ty::U(16) } else { part_of(how.result) };
         let (yes, no) = set_results(part).ok_or_else(|| self.unsupported(i))?;
         let (destination, a, b, other) = self.comparands(i)?;
@@ -288,7 +288,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// A comparison of one operand, which the code takes twice.
+    /// Adds a comparison of one operand, which the code gets twice.
     pub(super) fn test_one(&mut self, exec: Exec, d: Ref, a: Ref) {
         self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::COMPARE_ONLY));
     }

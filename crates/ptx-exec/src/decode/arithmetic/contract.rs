@@ -26,7 +26,7 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, Copy)]
 struct Operand {
     product: usize,
-    /// Whether an odd number of negations lies between.
+    /// Whether there is an odd number of negations in between.
     negated: bool,
 }
 
@@ -35,22 +35,22 @@ struct Operand {
 struct Leaf {
     /// Index of the draft that uses the product.
     user: usize,
-    /// Which operand of the sum it is; `None` for what is no operand of a sum.
+    /// Index of the operand in the sum; `None` if the user is not a sum.
     operand: Option<usize>,
     negated: bool,
 }
 
-/// A sum that takes a product in.
+/// A sum that absorbs a product.
 #[derive(Debug, Clone, Copy)]
 struct Fusion {
     sum: usize,
-    /// Which operand of the sum the product is.
+    /// Index of the product among the operands of the sum.
     operand: usize,
     product: usize,
     negated: bool,
 }
 
-/// The drafts of a function, and who reads and writes which register.
+/// The drafts of a function, and the readers and writers of each register.
 struct DataFlow<'a> {
     drafts: &'a [Draft],
     blocks: Vec<Block>,
@@ -74,18 +74,18 @@ impl<'a> DataFlow<'a> {
         Self { drafts, blocks: blocks(drafts, lists, labels), readers, writers }
     }
 
-    /// The block that a draft is in.
+    /// Returns the block of a draft.
     fn block_of(&self, index: usize) -> usize {
         self.blocks.partition_point(|block| block.start <= index).saturating_sub(1)
     }
 
-    /// Drafts that read the value that `writer` puts into `register`; `None` when one of them may find another value.
+    /// Returns the drafts that read the value that `writer` puts into `register`; `None` if one of them may find another value.
     fn uses(&self, writer: usize, register: Ref) -> Option<Vec<usize>> {
         let (readers, writers) = (&self.readers[register as usize], &self.writers[register as usize]);
         if writers.as_slice() == [writer] {
             return Some(readers.clone());
         }
-        // Other writes of the register: the value is followed to the end of its block, and must not be wanted beyond.
+        // The register has other writers. The value is followed to the end of its block, and must not be used beyond.
         let end = self.blocks.get(self.block_of(writer)).map_or(0, |block| block.end);
         let next = writers.iter().copied().find(|other| (writer + 1..end).contains(other));
         if next.is_some_and(|next| self.drafts[next].inst.guard != NO_SLOT) {
@@ -98,14 +98,14 @@ impl<'a> DataFlow<'a> {
         (next.is_some() || outside.iter().all(|reader| self.reads_own_write(*reader, writers))).then_some(inside)
     }
 
-    /// Whether what a draft reads was written in its own block, before it.
+    /// Returns whether a draft reads values that were written in its own block, before it.
     fn reads_own_write(&self, reader: usize, writers: &[usize]) -> bool {
         let start = self.blocks.get(self.block_of(reader)).map_or(0, |block| block.start);
         let between = writers.iter().filter(|writer| (start..reader).contains(*writer));
         between.into_iter().any(|writer| self.drafts[*writer].inst.guard == NO_SLOT)
     }
 
-    /// Adds the uses of what `writer` computes, through copies and negations; false when some are not known.
+    /// Adds the uses of the result of `writer`, through copies and negations. Returns false if some are unknown.
     fn leaves(&self, writer: usize, kind: ContractionKind, negated: bool, depth: u32, found: &mut Vec<Leaf>) -> bool {
         let register = self.drafts[writer].inst.d;
         let Some(uses) = self.uses(writer, register) else { return false };
@@ -126,7 +126,7 @@ impl<'a> DataFlow<'a> {
         })
     }
 
-    /// Whether what `from` reads in these registers is still there when `to` runs.
+    /// Returns whether these registers keep their values from draft `from` to draft `to`.
     fn keeps(&self, from: usize, to: usize, registers: [Ref; 2]) -> bool {
         let written = |register: Ref| {
             let writers = self.writers.get(register as usize).filter(|_| is_register(register));
@@ -136,7 +136,8 @@ impl<'a> DataFlow<'a> {
     }
 }
 
-/// Which of the operands of a sum a register is, if the draft is a sum of that kind and not of the register with itself.
+/// Returns the index of a register among the operands of a sum, if the draft is a sum of that kind and not of the register with
+/// itself.
 fn operand_of(draft: &Draft, register: Ref, of: ContractionKind) -> Option<usize> {
     match (draft.role, draft.inst.a == register, draft.inst.b == register) {
         (Some(ContractionRole::Sum { kind, .. }), true, false) if kind == of => Some(0),
@@ -148,10 +149,10 @@ fn operand_of(draft: &Draft, register: Ref, of: ContractionKind) -> Option<usize
 /// Longest chain of copies and negations between a product and its sum.
 const MAX_CHAIN_INSTRUCTIONS: u32 = 16;
 
-/// What is known of products and sums while sums choose.
+/// The state of products and sums while sums choose.
 struct Choice<'a> {
     flow: &'a DataFlow<'a>,
-    /// Uses of each product that can be contracted.
+    /// Uses of each product that may be contracted.
     leaves: HashMap<usize, Vec<Leaf>>,
     /// Products among the operands of a sum.
     operands: HashMap<usize, [Option<Operand>; 2]>,
@@ -179,12 +180,12 @@ impl<'a> Choice<'a> {
             }
             leaves.insert(product, contractions);
         }
-        // A sum of a product with itself, by way of copies, is none that is contracted.
+        // A sum of a product with itself, through copies, is not contracted.
         operands.retain(|_, both| !matches!(both, [Some(a), Some(b)] if a.product == b.product));
         Self { flow, leaves, operands, fusions: HashMap::new() }
     }
 
-    /// Whether every use of a product is a sum that has not taken in another one.
+    /// Returns whether every use of a product is a sum that has not absorbed another one.
     fn is_free(&self, product: usize) -> bool {
         let fuses_other = |leaf: &Leaf| self.fusions.get(&leaf.user).is_some_and(|fusion| fusion.product != product);
         let leaves = self.leaves.get(&product);
@@ -199,7 +200,7 @@ impl<'a> Choice<'a> {
         self.leaves.get(&product).map_or(0, Vec::len)
     }
 
-    /// Lets each sum choose; in the first round only products that nothing else uses.
+    /// Lets each sum choose. The first round offers only products without other uses.
     fn round(&mut self, alone: bool) {
         for sum in 0..self.flow.drafts.len() {
             let Some(both) = self.operands.get(&sum).filter(|_| !self.fusions.contains_key(&sum)) else { continue };
@@ -215,7 +216,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Contracts what can be contracted; `labels` follow their drafts.
+/// Contracts all candidates; `labels` follow their drafts.
 pub(crate) fn contract(
     drafts: &mut Vec<Draft>,
     lists: &[Ref],
@@ -244,7 +245,7 @@ pub(crate) fn contract(
         }
     }
     let before = rewrite.before;
-    // A product that only fused sums have read is computed by them.
+    // A product whose readers are all fused sums is not needed any more.
     let is_gone = |index: usize| {
         let takes = |user: &usize| fused.get(user).is_some_and(|(product, _)| *product == index);
         let draft = &drafts[index];
@@ -273,14 +274,14 @@ pub(crate) fn contract(
 struct Rewrite<'a> {
     flow: &'a DataFlow<'a>,
     registers: &'a mut Registers,
-    /// Drafts that go before another one.
+    /// Drafts to insert before another one.
     before: HashMap<usize, Vec<Draft>>,
-    /// Copies of the factors of a product, for sums that cannot read them where they were.
+    /// Copies of a product's factors, for sums that cannot read the originals any more.
     factors: HashMap<usize, [Ref; 2]>,
 }
 
 impl Rewrite<'_> {
-    /// The sum as a fused multiply-add; `None` where there is no such code.
+    /// Returns the sum as a fused multiply-add; `None` if there is no such code.
     fn fuse(&mut self, fusion: &Fusion, constant: &mut impl FnMut(u64, Width) -> Slot) -> Option<Draft> {
         let (sum, product) = (&self.flow.drafts[fusion.sum], &self.flow.drafts[fusion.product]);
         let Some(ContractionRole::Sum { kind, subtracts, saturates }) = sum.role else { return None };
@@ -311,7 +312,7 @@ impl Rewrite<'_> {
         Some(draft)
     }
 
-    /// Copies of the factors as they are where the product stood.
+    /// Returns copies of the factors, made at the position of the product.
     fn copied(&mut self, product: usize, factors: [Ref; 2], ty: Ty) -> [Ref; 2] {
         if let Some(kept_factor) = self.factors.get(&product) {
             return *kept_factor;
@@ -321,7 +322,7 @@ impl Rewrite<'_> {
         copies
     }
 
-    /// A copy of a register, made before draft `at`.
+    /// Makes a copy of a register before draft `at`.
     fn copy(&mut self, at: usize, from: Ref, ty: Ty) -> Ref {
         let width = ty.width().unwrap_or(Width::Word);
         let exec = if width == Width::Double { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
@@ -330,7 +331,7 @@ impl Rewrite<'_> {
         to
     }
 
-    /// A 16-bit float, or a pair of them, with the other sign.
+    /// Makes a negated copy of a 16-bit float, or of a pair of them.
     fn flipped(&mut self, at: usize, from: Ref, ty: Ty, constant: &mut impl FnMut(u64, Width) -> Slot) -> Ref {
         let sign = if matches!(ty, Ty::F16x2 | Ty::Bf16x2) { 0x8000_8000 } else { 0x8000 };
         let to = self.registers.fresh(Width::Word);

@@ -1,14 +1,14 @@
-//! Which conversions exist: the pairs of types that `cvt` has for `sm_90`, each with the modifiers that it may have.
+//! The valid conversions: the pairs of types of `cvt` for `sm_90`, with their possible modifiers.
 //!
-//! The table is what ptxas 13.0 was seen to take; `crates/ptx-forms/data/conversions.ptxas` holds it to that, form by form.
+//! The table is what ptxas 13.0 accepts; `crates/ptx-forms/data/conversions.ptxas` checks it form by form.
 
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// Roundings that a pair of types may have.
+/// Roundings of a pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Roundings {
-    /// No rounding may be named.
+    /// No rounding.
     Never,
     /// One of the four of float results.
     Float,
@@ -20,7 +20,7 @@ enum Roundings {
     MaybeIntegral,
 }
 
-/// What a `cvt` says besides its types.
+/// Modifiers of a `cvt` besides its types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ConversionModifiers<'a> {
     rounding: Option<&'a str>,
@@ -31,7 +31,7 @@ struct ConversionModifiers<'a> {
 }
 
 impl<'a> ConversionModifiers<'a> {
-    /// The words before the two types; `None` when a word stands twice or is unknown here.
+    /// Reads the words before the two types; `None` if a word occurs twice or is unknown here.
     fn read(modifiers: &[&'a str]) -> Option<Self> {
         let mut read = Self::default();
         for word in modifiers {
@@ -53,7 +53,7 @@ impl<'a> ConversionModifiers<'a> {
         Some(read)
     }
 
-    /// Whether the rounding is one of those.
+    /// Returns whether the rounding is one of those.
     fn rounds(&self, roundings: Roundings) -> bool {
         use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
         match self.rounding {
@@ -64,19 +64,19 @@ impl<'a> ConversionModifiers<'a> {
         }
     }
 
-    /// Whether it is rounded like that, and flushes and saturates only where that may be.
+    /// Returns whether it has such a rounding, and flushes and saturates only if allowed.
     fn plain(&self, roundings: Roundings, flush: bool, saturate: bool) -> bool {
         let allowed = (flush || !self.flush) && (saturate || !self.saturate);
         self.rounds(roundings) && allowed && !self.relu && !self.finite
     }
 
-    /// To nearest even or to zero, with what only conversions to small floats have.
+    /// Returns whether it rounds to nearest even or to zero, with modifiers of conversions to small floats only.
     fn small(&self) -> bool {
         matches!(self.rounding, Some("rn" | "rz")) && !self.flush && !self.saturate
     }
 }
 
-/// Whether there is such a conversion; those of `.pack` are others.
+/// Returns whether the conversion exists, except those of `.pack`.
 pub(super) fn exists(i: &Instruction<'_>) -> bool {
     let Some((modifiers, types)) = i.modifiers.len().checked_sub(2).map(|at| i.modifiers.split_at(at)) else {
         return false;
@@ -88,7 +88,7 @@ pub(super) fn exists(i: &Instruction<'_>) -> bool {
     }
 }
 
-/// Whether a pair of types has these words.
+/// Returns whether a pair of types accepts these modifiers.
 fn allows(modifiers: &ConversionModifiers<'_>, to: Ty, from: Ty) -> bool {
     use Roundings::{Float, Integral, MaybeFloat, MaybeIntegral, Never};
     let nearest = modifiers.rounding == Some("rn") && !modifiers.flush && !modifiers.saturate;

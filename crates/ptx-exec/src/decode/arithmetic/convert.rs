@@ -6,8 +6,8 @@
 //! | `f32` `f64` | round, saturate | one rounding | one rounding |
 //! | `f16` `bf16` | by way of `f32` | exact | by way of `f32` |
 //!
-//! Pairs without a direct conversion go through a register in between that loses nothing: 16-bit floats through `f32`,
-//! 8-bit results through the extension to the register.
+//! Pairs without a direct conversion use a lossless register in between: 16-bit floats use `f32`, 8-bit results the extension to
+//! the register.
 
 use crate::alu::convert_half::{self, From, Narrowing};
 use crate::alu::convert_slow::{self, Conversion};
@@ -34,9 +34,9 @@ struct Style {
     flush: bool,
     saturate: bool,
     relu: bool,
-    /// What is too large becomes the largest number.
+    /// Whether results that are too large become the largest number.
     finite: bool,
-    /// To nearest, ties away from zero.
+    /// Whether ties round away from zero.
     away: bool,
 }
 
@@ -109,7 +109,7 @@ fn extension(ty: Ty, to: Width) -> Option<Exec> {
     })
 }
 
-/// Whether a type is one of the 16-bit floats.
+/// Returns whether a type is one of the 16-bit floats.
 fn is_half(ty: Ty) -> bool {
     matches!(ty, Ty::F16 | Ty::Bf16)
 }
@@ -132,7 +132,7 @@ fn to_half(ty: Ty, rounding: u8, relu: bool) -> Option<Exec> {
     })
 }
 
-/// Code from `f32` to `tf32`; what rounds to nearest even or to zero cannot saturate on this device.
+/// Returns code from `f32` to `tf32`. On this device, rounding to nearest even or to zero cannot saturate.
 fn tf32(style: Style) -> Option<Exec> {
     Some(match (style.away, style.rounding, style.relu, style.finite) {
         (true, _, false, false) => unary::<ops::ToTf32Away<false>>(),
@@ -198,7 +198,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `cvt.rn.f16x2.f32 d, a, b`: the first source goes to the upper half.
+    /// `cvt.rn.f16x2.f32 d, a, b`: the first source becomes the upper half.
     fn convert_pair(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let exec = match (to, style.relu) {
             (Ty::F16x2, false) => binary::<half::Pack<F16>>(),
@@ -224,7 +224,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `cvt.pack.sat.u16.s32 d, a, b` and `cvt.pack.sat.u8.s32.b32 d, a, b, c`: `c` moves up to make room.
+    /// `cvt.pack.sat.u16.s32 d, a, b` and `cvt.pack.sat.u8.s32.b32 d, a, b, c`: `c` is shifted up to make room.
     fn convert_and_pack(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let to = m.one_of(&["s16", "u16", "s8", "u8", "s4", "u4", "s2", "u2"]).filter(|_| m.take("sat"));
         let exec = match to {
@@ -254,7 +254,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// A source that may be held in a wider register, cut to the width of its type.
+    /// Returns a source that may be in a wider register, truncated to its type.
     fn cut_source(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<(Ref, Width), LoadError> {
         let (a, width) = self.any_source(operand, ty)?;
         if width == Width::Double && ty.bits() < 64 {
@@ -265,14 +265,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((a, width))
     }
 
-    /// Between integers: the narrower of the two types is kept of the source, and extended to the register.
+    /// Converts between integers: truncates the source to the narrower type, and extends it to the register.
     ///
-    /// The slow conversion takes any pair: it serves saturation, and sign extension to less than a register of 64 bits.
+    /// The slow conversion accepts any pair. It serves saturation, and sign extension to less than a 64-bit register.
     fn integer_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let (d, to_width) = self.any_destination(destination, to.width().unwrap_or(Width::Word))?;
         let (Some(to_kind), Some(from_kind)) = (to.integer(), from.integer()) else { return Err(self.unsupported(i)) };
-        // What is kept of the source, and how that is extended.
+        // The truncated type, and its extension.
         let narrower = if to.bits() <= from.bits() { to } else { from };
         let odd = to.bits() > from.bits()
             && from_kind.signed
@@ -307,7 +307,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// From an integer of any size. Nothing is lost before the one rounding.
+    /// Converts an integer of any size to a float, with a single rounding.
     fn integer_to_float(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let (a, width) = self.cut_source(source, from)?;
@@ -342,7 +342,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// An 8-bit integer that is converted to or from `bf16` is held in a register of 8 bits.
+    /// Checks that an 8-bit integer that is converted to or from `bf16` is in an 8-bit register.
     fn check_byte(&self, register: Ref, integer: Ty, float: Ty) -> Result<(), LoadError> {
         if integer.bits() == 8 && float == Ty::Bf16 && !self.registers.is_byte(register) {
             return Err(self.invalid("conversion between bf16 and 8 bits without a register of 8 bits"));
@@ -350,7 +350,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// To an integer of any size; results of 8 and 16 bits are extended to their register.
+    /// Converts a float to an integer of any size. Results of 8 and 16 bits are extended to their register.
     fn float_to_integer(&mut self, i: &Instruction<'a>, style: Style, to: Ty, from: Ty) -> Result<(), LoadError> {
         let [destination, source] = self.operands(i)?;
         let mut a = self.source(source, from)?;
@@ -384,7 +384,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Between floats of 32 and 64 bits, or rounding to an integral value within one of them.
+    /// Converts between floats of 32 and 64 bits, or rounds to an integral value.
     fn float_to_float(
         &mut self,
         i: &Instruction<'a>,
@@ -426,7 +426,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Conversions that begin or end with a 16-bit float.
+    /// Converts from or to a 16-bit float.
     fn small_float(
         &mut self,
         i: &Instruction<'a>,
@@ -451,7 +451,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Ok(());
         }
         let mut a = a;
-        // On an H200, only `bf16` is made of flushed sources.
+        // On an H200, only conversions to `bf16` flush their source.
         if style.flush && from == Ty::F32 && to == Ty::Bf16 {
             let flushed = self.temporary(Width::Word);
             self.emit(unary::<ops::SameF32<true, false>>(), flushed, &[a]);

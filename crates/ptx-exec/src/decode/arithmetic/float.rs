@@ -1,4 +1,4 @@
-//! `f32` and `f64` arithmetic and functions: from modifiers to one instance of an operation.
+//! `f32` and `f64` arithmetic and functions: selects one instance of an operation by modifiers.
 
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::{approx, float as ops};
@@ -10,7 +10,7 @@ use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// How an `f32` operation rounds and what it does to subnormals and to values outside 0..1.
+/// Rounding of an `f32` operation, and its handling of subnormals and of values outside 0..1.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     rounding: u8,
@@ -90,7 +90,7 @@ fn extreme_magnitude_f32(opcode: &str, flush: bool, nan_wins: bool) -> Exec {
     }
 }
 
-/// Code for an approximate function of `f32`, and whether it exists.
+/// Returns the code of an approximate function of `f32`, if it exists.
 fn approximate(opcode: &str, flush: bool) -> Option<Exec> {
     Some(match opcode {
         "ex2" => by_flush!(flush, unary, approx::Ex2),
@@ -115,7 +115,7 @@ macro_rules! by_signs {
     };
 }
 
-/// Code for a contracted sum of `f32` or `f64`; `signs` says whether the product and the addend are negated.
+/// Returns the code of a contracted sum of `f32` or `f64`; `signs` tells whether the product and the addend are negated.
 pub(crate) fn fused_float(kind: ContractionKind, saturates: bool, signs: [bool; 2]) -> Option<Exec> {
     Some(match (kind.ty, kind.flushes, saturates) {
         (Ty::F32, false, false) => by_signs!(signs, ContractedF32, false, false),
@@ -200,7 +200,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if i.opcode == "copysign" {
             return self.uniform(i, binary::<ops::CopysignF32>(), Ty::F32, 2);
         }
-        // The approximate square root and reciprocal are the exact ones here.
+        // Here, the approximate square root and reciprocal are the exact ones.
         let style = Style { rounding: m.rounding(), flush, saturate: false };
         let exec = match i.opcode {
             "sqrt" => Some(by_style!(style, unary, SqrtF32)),
@@ -224,7 +224,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (exec, arity) = match (i.opcode, approx, flush) {
             ("copysign", false, false) => (binary::<ops::CopysignF64>(), 2),
             ("sqrt", false, false) => (by_rounding!(rounding, unary, SqrtF64), 1),
-            // Flushing is for smaller floats: ptxas makes the same code with it and without.
+            // Flushing is for smaller floats: ptxas makes the same code with and without it.
             ("rcp", false, _) => (by_rounding!(rounding, unary, RcpF64), 1),
             ("rcp", true, true) => (unary::<ops::RcpApproxF64>(), 1),
             ("rsqrt", true, true) => (unary::<ops::RsqrtApproxFtzF64>(), 1),

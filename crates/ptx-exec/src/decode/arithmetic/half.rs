@@ -68,7 +68,8 @@ fn operation(opcode: &str) -> Option<(Operation, usize)> {
     })
 }
 
-/// Whether PTX has that combination: `bf16` knows neither `.ftz` nor `.sat`, and each of the others belongs to a few opcodes.
+/// Returns whether PTX has that combination. `bf16` has neither `.ftz` nor `.sat`, and each of the others belongs to a few
+/// opcodes.
 fn exists(style: &Style) -> bool {
     let extreme = matches!(style.operation, Operation::Min | Operation::Max);
     let sum = matches!(style.operation, Operation::Add | Operation::Sub | Operation::Mul | Operation::Fma);
@@ -80,7 +81,7 @@ fn exists(style: &Style) -> bool {
         && (extreme || !(style.nan_wins || style.sign_product))
 }
 
-/// Code for the styles that are used in loops.
+/// Returns code for the styles that loops use.
 fn fast(opcode: &str, ty: Ty, style: &Style) -> Option<Exec> {
     if style.flush || style.sign_product || style.bounded {
         return None;
@@ -102,7 +103,7 @@ fn fast(opcode: &str, ty: Ty, style: &Style) -> Option<Exec> {
     })
 }
 
-/// A contracted sum of 16-bit floats, without its operands; `None` for a type that is none of them.
+/// Returns a contracted sum of 16-bit floats, without its operands; `None` for other types.
 pub(crate) fn fused_half(kind: ContractionKind, saturates: bool) -> Option<Draft> {
     let ContractionKind { ty, flushes } = kind;
     if !matches!(ty, Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2) {

@@ -1,4 +1,4 @@
-//! `add` to `sad`: integer arithmetic, and the way to the float families for the opcodes they share.
+//! `add` to `sad`: integer arithmetic, and dispatch to the float families for shared opcodes.
 //!
 //! | written | chosen by |
 //! |---|---|
@@ -95,7 +95,7 @@ fn plain(opcode: &str, ty: Ty) -> Option<Exec> {
     }
 }
 
-/// Code for products, which say which half they keep.
+/// Returns code for products, whose modifier selects a half.
 fn product(opcode: &str, half: &str, ty: Ty) -> Option<Exec> {
     match (opcode, half) {
         ("mul", "lo") => by_type!(ty, binary, MulLo),
@@ -147,7 +147,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Everything but carry chains. The half of a product decides the type of its result.
+    /// Decodes everything but carry chains. The half of a product determines the type of its result.
     fn arithmetic_integer(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, ty: Ty) -> Result<(), LoadError> {
         let half = m.one_of(&["lo", "hi", "wide"]);
         let exec = if m.take("relu") {
@@ -159,7 +159,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let exec = exec.ok_or_else(|| self.unsupported(i))?;
         let result = if half == Some("wide") { doubled(ty) } else { ty };
-        // Only the addend of a product has the type of the result.
+        // Of the sources of a product, only the addend has the type of the result.
         let sources: &[Ty] = match i.opcode {
             "neg" | "abs" => &[ty],
             "mad" | "mad24" | "sad" => &[ty, ty, result],
@@ -232,7 +232,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// One step of a chain. The flag is read and written by one field: as a definition that does not end what was there before.
+    /// Adds one step of a chain. One field both reads and writes the flag: it defines the flag without ending its earlier value.
     fn push_carry_step(&mut self, exec: Exec, d: Ref, [a, b, c]: [Ref; 3], carries: u64) {
         let flag = *self.carry.get_or_insert_with(|| self.registers.fresh(Width::Pred));
         let draft = Draft::new(exec).d(d).a(a).b(b).c(c).x(flag, OperandRole::Use).imm(carries).distinct_slots();
@@ -240,7 +240,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.push(draft);
     }
 
-    /// `addc`, `subc` and `madc` on 16 bits, which take the flag and give none: the low half of the sum of words.
+    /// Decodes `addc`, `subc` and `madc` on 16 bits, which read the flag but do not write it: the low half of the sum of words.
     fn narrow_carry_chain(&mut self, i: &Instruction<'a>, half: Option<&str>, ty: Ty) -> Result<(), LoadError> {
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no destination")) };
         let references = sources.iter().map(|operand| self.source(operand, ty)).collect::<Result<Vec<_>, _>>()?;
@@ -263,7 +263,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Marks registers as written besides those in the operand fields.
+    /// Marks registers as written, besides those in the operand fields.
     fn with_extra_destinations(&mut self, mut draft: Draft, registers: &[Ref]) -> Draft {
         draft.list = self.list(registers);
         draft.list_role = OperandRole::Def;

@@ -17,7 +17,7 @@ macro_rules! by_width {
     };
 }
 
-/// Code of a shift, whose type says what it fills with.
+/// Code of a shift, whose type determines the fill bits.
 macro_rules! shift {
     ($ty:expr, $op:ident) => {
         match $ty {
@@ -98,7 +98,7 @@ macro_rules! dot {
     };
 }
 
-/// Whether a `vabsdiff2` or `vabsdiff4` takes whole registers, with sources of one type, and does not clamp.
+/// Returns whether a `vabsdiff2` or `vabsdiff4` uses whole registers, with sources of one type, and does not clamp.
 pub(crate) fn is_plain_distance(i: &Instruction<'_>) -> bool {
     let whole = i.operands.iter().all(|operand| !matches!(operand, Operand::Member(..)));
     whole && i.modifiers.get(1) == i.modifiers.get(2) && !i.modifiers.contains(&"sat")
@@ -168,7 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `and.pred` and the like; a negated source is turned around first.
+    /// Decodes `and.pred` and its relatives. A negated source is inverted first.
     fn predicate_logic(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let exec = on_predicates(i.opcode).ok_or_else(|| self.unsupported(i))?;
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
@@ -183,7 +183,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `bfi`, the one operation with four sources: the length goes into `x`.
+    /// Decodes `bfi`, the only operation with four sources: the length goes into `x`.
     fn insert(&mut self, i: &Instruction<'a>, ty: Ty) -> Result<(), LoadError> {
         let [d, bits, base, position, length] = self.operands(i)?;
         let (bits, base) = (self.source(bits, ty)?, self.source(base, ty)?);
@@ -194,7 +194,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `cnot.b16`: the upper half of the row must not count.
+    /// Decodes `cnot.b16`, which must ignore the upper half of the row.
     fn logical_not_of_half(&mut self, i: &Instruction<'a>, ty: Ty) -> Result<(), LoadError> {
         let [destination, a] = self.operands(i)?;
         let (a, half) = (self.source(a, ty)?, self.temporary(Width::Word));
@@ -204,7 +204,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `lop3.b32 d, a, b, c, table` and `lop3.or.b32 d|p, a, b, c, table, q`, where `p` says whether any bit is set.
+    /// Decodes `lop3.b32 d, a, b, c, table` and `lop3.or.b32 d|p, a, b, c, table, q`, where `p` tells whether any bit is set.
     fn lop3(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let join = m.one_of(&["and", "or"]);
         let [destination, a, b, c, Operand::Int(table), rest @ ..] = i.operands.as_slice() else {
@@ -225,7 +225,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `vabsdiff4.u32.u32.u32.add d, a, b, c`: three types, of which the sources' must agree.
+    /// Decodes `vabsdiff4.u32.u32.u32.add d, a, b, c`, with three types, of which those of the sources must be equal.
     fn distances(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, result: Ty) -> Result<(), LoadError> {
         let (first, second) = (m.ty(), m.ty());
         let sum = m.take("add");

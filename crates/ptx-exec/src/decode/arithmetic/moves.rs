@@ -51,7 +51,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `mov.v4.u32 {a, b, c, d}, {e, f, g, h}`, and of a special register with components, `mov.v4.u32 {a, b, c, d}, %tid`.
+    /// Decodes `mov.v4.u32 {a, b, c, d}, {e, f, g, h}`, and of a special register with components, `mov.v4.u32 {a, b, c, d},
+    /// %tid`.
     fn move_vector(
         &mut self,
         ty: Ty,
@@ -70,7 +71,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if sources.len() != count || destinations.len() != count {
             return Err(self.invalid("vector of the wrong length"));
         }
-        // All are read before one is written: a destination may be a source, too.
+        // All sources are read before a destination is written, since a destination may be a source, too.
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
         let mut copies = Vec::with_capacity(count);
         for (destination, source) in destinations.iter().zip(&sources) {
@@ -85,7 +86,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// The low 32 or 16 bits of a special register of 64.
+    /// Returns the low 32 or 16 bits of a 64-bit special register.
     fn low_part(&mut self, name: &str, ty: Ty) -> Result<Ref, LoadError> {
         let (whole, _) = self.special(name, "")?;
         let low = self.temporary(Width::Word);
@@ -134,14 +135,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Both halves of a value of `bits` bits; `_` is left out.
+    /// Splits a value of `bits` bits into both halves, and skips `_`.
     fn split(&mut self, whole: Ref, bits: u32, parts: [&Operand<'a>; 2]) -> Result<(), LoadError> {
         let (part, execs) = match bits {
             64 => (Ty::B(32), [unary::<moves::Low32>(), unary::<moves::High32>()]),
             32 => (Ty::B(16), [unary::<moves::Low16>(), unary::<moves::High16>()]),
             _ => (Ty::B(8), [unary::<moves::Low8>(), unary::<moves::High8>()]),
         };
-        // Both are read before either is written: a part may be the whole's own register.
+        // Both halves are read before either is written: a part may be the whole's own register.
         let mut copies = Vec::with_capacity(2);
         for (operand, exec) in parts.into_iter().zip(execs) {
             if *operand != Operand::Discard {
@@ -188,7 +189,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `cvta.shared.u64` adds the window of the space, `cvta.to.shared.u64` takes it off.
+    /// Decodes `cvta`: `cvta.shared.u64` adds the window of the space, `cvta.to.shared.u64` subtracts it.
     fn convert_address(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let to = m.take("to");
         let space = m.take_if(|word| {
@@ -250,7 +251,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// An address of 64 bits; one of 32 is extended with zeroes.
+    /// Returns an address of 64 bits. Zero-extends one of 32 bits.
     fn wide_address(&mut self, operand: &Operand<'a>) -> Result<Ref, LoadError> {
         let (address, width) = self.any_source(operand, Ty::U(64))?;
         match width {

@@ -8,7 +8,7 @@ use crate::decode::modifiers::Modifiers;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// What a `cvt` converts, and the types of result and source, if it is one of this file.
+/// Returns the conversion of a `cvt`, and the types of result and source, if it belongs to this module.
 pub(crate) fn conversion(i: &Instruction<'_>) -> Option<(Conversion, Ty, Ty)> {
     let mut types = i.modifiers.iter().filter_map(|word| Ty::parse(word));
     let (to, from) = (types.next()?, types.next()?);
@@ -31,7 +31,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     ) -> Result<(), LoadError> {
         let (nearest, finite) = (m.take("rn"), m.take("satfinite"));
         m.take("relu");
-        // Result and source, known already.
+        // Skips the types of result and source, which are known already.
         m.ty();
         m.ty();
         if !nearest || finite != (conversion.form != Form::Widen) {

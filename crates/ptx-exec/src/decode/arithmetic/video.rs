@@ -1,4 +1,4 @@
-//! `vadd` to `vmad`: selectors, masks and joins to the description that the code reads.
+//! `vadd` to `vmad`: decodes selectors, masks and joins to the description that the code uses.
 
 use crate::alu::video::operation::{Comparison, Join, Operation, Video};
 use crate::alu::video::video;
@@ -9,7 +9,7 @@ use crate::decode::modifiers::Modifiers;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// The operation and the bits of its parts: `vadd2` works on 16.
+/// Returns the operation and the bits of its parts: `vadd2` works on 16.
 fn split(opcode: &str) -> (&str, u32) {
     match (opcode.strip_suffix('2'), opcode.strip_suffix('4')) {
         (Some(name), _) => (name, 16),
@@ -18,7 +18,7 @@ fn split(opcode: &str) -> (&str, u32) {
     }
 }
 
-/// A selector of one part: `b0` to `b3`, `h0`, `h1`; the first bit and the number of bits.
+/// Parses a selector of one part: `b0` to `b3`, `h0`, `h1`. Returns the first bit and the number of bits.
 fn one_part(selector: &str) -> Option<(u32, u32)> {
     let (kind, number) = selector.split_at_checked(1)?;
     let number: u32 = number.parse().ok()?;
@@ -29,13 +29,13 @@ fn one_part(selector: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The digits of a selector of several parts, lowest part first: `h10`, `b3210`.
+/// Returns the digits of a selector of several parts, lowest part first: `h10`, `b3210`.
 fn digits(selector: &str, bits: u32) -> Option<Vec<u32>> {
     let lanes = selector.strip_prefix(if bits == 16 { 'h' } else { 'b' })?;
     lanes.chars().rev().map(|digit| digit.to_digit(8)).collect()
 }
 
-/// Register and selector of an operand, without its sign.
+/// Returns register and selector of an operand, and whether it is negated.
 fn selected<'a>(operand: &Operand<'a>) -> (Operand<'a>, Option<&'a str>, bool) {
     match operand {
         Operand::Member(name, selector) => (Operand::Name(name), Some(selector), false),
@@ -47,8 +47,8 @@ fn selected<'a>(operand: &Operand<'a>) -> (Operand<'a>, Option<&'a str>, bool) {
     }
 }
 
-/// Whether an H200 clamps or shifts the result in a way that is neither the documented one nor understood: into a part of a
-/// word, after `vshl`, and sums of `vmad` with an unsigned factor.
+/// Returns whether an H200 clamps or shifts the result in an undocumented way that is not understood: into a part of a word,
+/// after `vshl`, and sums of `vmad` with an unsigned factor.
 fn clamps_oddly(video: &Video) -> bool {
     let part = video.bits == 32 && video.target.0 < 32;
     match video.operation {
@@ -72,7 +72,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 _ => return Err(self.unsupported(i)),
             });
         }
-        // The result of a comparison has no sign of its own.
+        // The result of a comparison has no signedness.
         let signed = match types.as_slice() {
             [a, b] if compares => [false, *a, *b],
             [result, a, b] if !compares => [*result, *a, *b],
@@ -101,7 +101,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.video_operands(i, plain)
     }
 
-    /// Takes what the name of an operation leaves open.
+    /// Reads the modifiers that the name of an operation leaves open.
     fn video_operation(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>, name: &str) -> Result<Operation, LoadError> {
         Ok(match name {
             "vadd" => Operation::Add,
@@ -132,7 +132,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         })
     }
 
-    /// `d.dsel, a.asel, b.bsel, c`, of which all selectors and, for single values, `c` may be absent.
+    /// Decodes `d.dsel, a.asel, b.bsel, c`; all selectors and, for single values, `c` are optional.
     fn video_operands(&mut self, i: &Instruction<'a>, mut plain: Video) -> Result<(), LoadError> {
         let [destination, a, b, rest @ ..] = i.operands.as_slice() else {
             return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
@@ -174,7 +174,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Which parts of the sources belong to each part of the result.
+    /// Returns the parts of a source that belong to each part of the result.
     fn parts_of(&self, source: usize, selector: Option<&str>, bits: u32) -> Result<[(u32, u32); 4], LoadError> {
         let wrong = || self.invalid(format!("no such part: {}", selector.unwrap_or_default()));
         if bits == 32 {
@@ -192,7 +192,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(std::array::from_fn(|part| (digits[part % count as usize] * bits, bits)))
     }
 
-    /// Which part of the result is made: the place of a single value, or a mask of parts.
+    /// Decodes the part of the result that is computed: the position of a single value, or a mask of parts.
     fn video_target(&self, i: &Instruction<'a>, plain: &mut Video, selector: Option<&str>) -> Result<(), LoadError> {
         let Some(selector) = selector else { return Ok(()) };
         if plain.bits == 32 {

@@ -1,6 +1,6 @@
 //! `.b128`: a register is two of 64 bits, and an instruction on it is one on both.
 //!
-//! `mov.b128` packs, unpacks and copies; `ld` and `st` are those of `.v2.b64`. Atomics on it are refused where the processor has no
+//! `mov.b128` packs, unpacks and copies; `ld` and `st` are those of `.v2.b64`. Atomics on it are refused if the processor has no
 //! instruction for them.
 
 use crate::alu::lanes::unary;
@@ -15,16 +15,16 @@ use crate::memory::atom_wide;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand, Variable};
 
-/// Most registers that one declaration of `.b128` may make.
+/// Most registers of one declaration of `.b128`.
 const MAX_WIDE_REGISTERS: u32 = 4096;
 
-/// Whether an instruction works on `.b128`.
+/// Returns whether an instruction works on `.b128`.
 pub(crate) fn is_wide(i: &Instruction<'_>) -> bool {
     i.modifiers.last() == Some(&"b128") && matches!(i.opcode, "mov" | "ld" | "st" | "atom")
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// `.reg .b128 a;` A range is bound name by name when it is used, so only its prefix and length are kept.
+    /// Declares `.reg .b128 a;`. For a range, only prefix and length are stored: each name is bound at its first use.
     pub(crate) fn declare_wide(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         match variable.count {
             Some(count) if count > MAX_WIDE_REGISTERS => {
@@ -42,7 +42,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Both halves of a `.b128` register.
+    /// Returns both halves of a `.b128` register.
     fn wide_register(&mut self, operand: &Operand<'a>) -> Result<[Ref; 2], LoadError> {
         let Operand::Name(name) = operand else { return Err(self.invalid("the operand is not a .b128 register")) };
         if let Some(Binding::Wide(halves)) = self.binding(name) {
@@ -61,7 +61,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(halves)
     }
 
-    /// The two operands that stand for a `.b128` one: a vector of two, or the halves of a register.
+    /// Returns the two operands for a `.b128` one: a vector of two, or the halves of a register.
     fn wide_halves(&mut self, operand: &Operand<'a>, written: bool) -> Result<[Ref; 2], LoadError> {
         match operand {
             Operand::Vector(parts) => match (parts.as_slice(), written) {
@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if i.opcode == "mov" {
             let from = self.wide_halves(second, false)?;
             let to = self.wide_halves(first, true)?;
-            // By way of temporaries: a half may be written before it is read.
+            // Temporaries are necessary: a half may be written before it is read.
             let between = [self.temporary(Width::Double), self.temporary(Width::Double)];
             for (d, a) in between.into_iter().zip(from).chain(to.into_iter().zip(between)) {
                 self.emit(unary::<moves::Copy64>(), d, &[a]);
@@ -92,7 +92,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let (value, at) = if i.opcode == "ld" { (first, 0) } else { (second, 1) };
         let names = ["\u{1}low", "\u{1}high"];
         let halves = self.wide_register(value)?;
-        // The halves get names that no text can have, for the instruction on a vector of them.
+        // The halves get names that no text can contain, for the instruction on a vector of them.
         self.scopes.push(names.iter().zip(halves).map(|(name, half)| (*name, Binding::Register(half))).collect());
         let mut pair = i.clone();
         pair.operands[at] = Operand::Vector(names.iter().map(|name| Operand::Name(name)).collect());
@@ -105,7 +105,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if modifiers.all_consumed() { Ok(()) } else { Err(self.unsupported(&pair)) }
     }
 
-    /// `atom.exch.b128 d, [a], b`, `atom.cas.b128 d, [a], b, c`. Races are not looked for.
+    /// Decodes `atom.exch.b128 d, [a], b` and `atom.cas.b128 d, [a], b, c`. The race search ignores them.
     fn wide_atomic(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let mut m = Modifiers::new(&i.modifiers);
         let space = self.space(&mut m);

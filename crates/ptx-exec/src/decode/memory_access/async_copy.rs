@@ -1,4 +1,4 @@
-//! `cp.async` and its relatives; those that move tensors are in `tensor`.
+//! `cp.async` and its relatives, except those on tensors (`tensor`).
 
 use crate::api::LoadError;
 use crate::control::{flow, mbarrier};
@@ -13,7 +13,7 @@ use crate::memory::atom::NARROW_POINTER;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// What ends a group of copies, or waits for some.
+/// Returns the effect of an instruction that ends a group of copies, or waits for some.
 fn group_of_copies(i: &Instruction<'_>, word: &str) -> Watched {
     match (word, i.operands.as_slice()) {
         ("commit_group", _) => Watched::Commit,
@@ -23,7 +23,7 @@ fn group_of_copies(i: &Instruction<'_>, word: &str) -> Watched {
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Everything whose opcode is `cp`.
+    /// Decodes all instructions with opcode `cp`.
     pub(crate) fn copy_asynchronously(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let reduces = m.take("reduce");
         if !m.take("async") {
@@ -34,7 +34,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return self.copy_tensor(i, m, reduces);
         }
         if let Some(word) = m.one_of(&["commit_group", "wait_group", "wait_all"]) {
-            // Every copy has been made when it was issued.
+            // Every copy is already made when it is issued.
             m.take("read");
             let draft = Draft::new(flow::nothing);
             self.push(if is_bulk { draft } else { draft.watched(group_of_copies(i, word)) });
@@ -48,8 +48,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `cp.async.mbarrier.arrive.shared.b64 [a]`. Without `.noinc` the arrival is one that the barrier did not wait for, so
-    /// that it changes nothing.
+    /// Decodes `cp.async.mbarrier.arrive.shared.b64 [a]`. Without `.noinc`, the barrier does not expect the arrival, so it
+    /// changes nothing.
     fn arrive_after_copies(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let alone = m.take("arrive");
         let counted = m.take("noinc");
@@ -60,7 +60,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let [address] = self.operands(i)?;
         let one = self.constant(1, Width::Word);
-        // Without a space, 32 bits are an address of shared memory all the same: so NVIDIA's own headers give it.
+        // Even without a space, 32 bits are an address of shared memory: NVIDIA's own headers use this.
         let space = space.or_else(|| self.is_narrow(address).then_some("shared"));
         let address = self.plain_address(address, space)?;
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
@@ -71,7 +71,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `cp.async.ca.shared.global [to], [from], 16, bytes` or `..., ignore`; a cache policy may follow.
+    /// Decodes `cp.async.ca.shared.global [to], [from], 16, bytes` or `..., ignore`; a cache policy may follow.
     fn copy_some(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let level = m.one_of(&["ca", "cg"]);
         let to_space = m.one_of(&["shared", "shared::cta"]);
@@ -106,7 +106,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// The fourth operand: how many bytes the source gives, or a predicate that says that it gives none.
+    /// Decodes the fourth operand: the number of source bytes, or a predicate for none.
     fn source_bytes_operand(&mut self, operand: &Operand<'a>) -> Result<(Ref, bool), LoadError> {
         let is_predicate = match operand {
             Operand::Not(_) => true,
@@ -119,14 +119,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((self.source(operand, Ty::U(32))?, false))
     }
 
-    /// Takes hints; returns whether one of them comes with an operand, a policy that has no effect here.
+    /// Takes hints. Returns whether one of them has an operand, a policy without effect here.
     pub(crate) fn cache_policy(&self, m: &mut Modifiers<'a>) -> bool {
         let policy = m.take("L2::cache_hint");
         m.memory_order();
         policy
     }
 
-    /// `cp.async.bulk` between global and shared memory, with or without a reduction, and its prefetch.
+    /// Decodes `cp.async.bulk` between global and shared memory, with or without a reduction, and its prefetch.
     fn copy_bulk(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, reduces: bool) -> Result<(), LoadError> {
         let policy = self.cache_policy(m);
         if m.take("prefetch") {
@@ -156,7 +156,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Where a bulk copy goes from and to. The destination is written first, so the first space is that.
+    /// Decodes source and destination of a bulk copy. The destination's space comes first.
     fn bulk_flags(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<u64, LoadError> {
         let spaces = (self.space(m), self.space(m));
         let multicast = m.take("multicast::cluster");
@@ -171,7 +171,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(if multicast { flags | bulk::MULTICAST } else { flags })
     }
 
-    /// The operation of a bulk reduction.
+    /// Returns the operation of a bulk reduction.
     fn bulk_reduction(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<Exec, LoadError> {
         let name = m.one_of(&["and", "or", "xor", "add", "inc", "dec", "min", "max"]);
         let ty = m.take_if(|word| Ty::parse(word).is_some());
@@ -179,7 +179,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         exec.ok_or_else(|| self.unsupported(i))
     }
 
-    /// `cp.async.bulk.prefetch.L2.global [a], size`
+    /// Decodes `cp.async.bulk.prefetch.L2.global [a], size`.
     fn hint(&mut self, i: &Instruction<'a>, policy: bool) -> Result<(), LoadError> {
         if i.operands.len() != 2 + usize::from(policy) {
             return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));

@@ -1,4 +1,4 @@
-//! `atom` and `red`. Every atomic operation here is sequentially consistent, so the order words need no code.
+//! `atom` and `red`. Every atomic operation is sequentially consistent here, so the order modifiers need no code.
 
 use crate::alu::lanes::unary;
 use crate::alu::moves;
@@ -16,7 +16,7 @@ use katydid_ptx::ast::{Instruction, Operand};
 const ATOMIC_OPERATION_NAMES: &[&str] = &["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// `atom.global.cas.b32 d, [a], b, c` or `red.global.add.u32 [a], b`.
+    /// Decodes `atom.global.cas.b32 d, [a], b, c` or `red.global.add.u32 [a], b`.
     pub(crate) fn atomic(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let (operands, barrier) = self.counting_barrier(i, m)?;
         let space = self.space(m);
@@ -61,7 +61,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.count_bytes(barrier, u64::from(ty.bytes()))
     }
 
-    /// `red.global.add.v4.f32 [a], {w, x, y, z}`: each element is changed atomically, the vector is not.
+    /// Decodes `red.global.add.v4.f32 [a], {w, x, y, z}`. Each element is atomic, the vector is not.
     fn atomic_vector(
         &mut self,
         i: &Instruction<'a>,
@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let address = self.plain_address(address, space)?;
         let values = values.iter().map(|value| self.source(value, ty)).collect::<Result<Vec<_>, _>>()?;
-        // By way of temporaries: results may be in the registers of values that are still to be used.
+        // Temporaries are necessary: a result may overwrite a value that is used later.
         let mut old = Vec::with_capacity(count);
         for (index, value) in values.into_iter().enumerate() {
             let offset = address.offset.wrapping_add(index as u64 * u64::from(ty.bytes()));
@@ -104,7 +104,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// Whether there are vectors of an operation: 16 bytes at most, sums of `f32`, and sums and extremes of 16-bit floats.
+/// Returns whether an operation has vectors: 16 bytes at most, sums of `f32`, and sums and extremes of 16-bit floats.
 fn is_vector(name: &str, ty: Ty, count: usize) -> bool {
     let floats = match ty {
         Ty::F32 => name == "add",
@@ -114,12 +114,12 @@ fn is_vector(name: &str, ty: Ty, count: usize) -> bool {
     floats && count * ty.bytes() as usize <= 16
 }
 
-/// Whether it is a minimum or maximum of 16-bit floats, which only vectors have.
+/// Returns whether it is a minimum or maximum of 16-bit floats, which only vectors have.
 fn is_small_extreme(name: &str, ty: Ty) -> bool {
     matches!(name, "min" | "max") && matches!(ty, Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2)
 }
 
-/// The name of a type, as `atom::lookup` knows it.
+/// Returns the name of a type for `atom::lookup`.
 fn type_name(ty: Ty) -> String {
     match ty {
         Ty::U(bits) => format!("u{bits}"),

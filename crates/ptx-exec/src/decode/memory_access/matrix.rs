@@ -1,4 +1,4 @@
-//! `mma wmma ldmatrix stmatrix movmatrix`: shapes and types to the description that the code reads.
+//! `mma wmma ldmatrix stmatrix movmatrix`: decodes shapes and types to the description that the code uses.
 //!
 //! | shapes | operands |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `m8n8k32 m16n8k32 m16n8k64` | `s4 u4` |
 //! | `m8n8k128 m16n8k128 m16n8k256` | `b1` |
 //!
-//! `mma.sp` doubles the depth of the two deepest ones of each; `wmma` has shapes of its own.
+//! `mma.sp` doubles the depth of the two deepest ones of each; `wmma` has its own shapes.
 
 use crate::alu::round::mode;
 use crate::api::LoadError;
@@ -27,14 +27,14 @@ use crate::matrix::{multiply, transfer};
 use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// `m16n8k16` as its numbers.
+/// Parses the numbers of `m16n8k16`.
 fn shape(word: &str) -> Option<[u32; 3]> {
     let (rows, rest) = word.strip_prefix('m')?.split_once('n')?;
     let (columns, depth) = rest.split_once('k')?;
     Some([rows.parse().ok()?, columns.parse().ok()?, depth.parse().ok()?])
 }
 
-/// Whether `mma` has that shape for operands of a type; of a sparse one, half the depth counts.
+/// Returns whether `mma` has that shape for operands of a type; for a sparse one, half the depth counts.
 fn exists(shape: [u32; 3], element: Element) -> bool {
     let shapes: &[[u32; 3]] = match element {
         Element::F16 => &[[8, 8, 4], [16, 8, 8], [16, 8, 16]],
@@ -50,7 +50,7 @@ fn exists(shape: [u32; 3], element: Element) -> bool {
     shapes.contains(&shape)
 }
 
-/// Whether `wmma` has that shape for operands of a type.
+/// Returns whether `wmma` has that shape for operands of a type.
 fn exists_whole(shape: [u32; 3], element: Element) -> bool {
     match element {
         Element::F16 | Element::Bf16 | Element::U8 | Element::S8 => {
@@ -64,7 +64,7 @@ fn exists_whole(shape: [u32; 3], element: Element) -> bool {
     }
 }
 
-/// Whether a sum of that type belongs to operands of a type; `float` says that it is `f32`, not `s32`.
+/// Returns whether operands of a type can have a sum of that type; `float` tells that it is `f32`, not `s32`.
 fn sums(element: Element, sum: Element, float: bool) -> bool {
     match element {
         Element::F16 | Element::E4m3 | Element::E5m2 => sum == Element::F16 || (sum == Element::Word && float),
@@ -74,23 +74,23 @@ fn sums(element: Element, sum: Element, float: bool) -> bool {
     }
 }
 
-/// Whether the types of A and B go together.
+/// Returns whether the types of A and B match.
 fn alike(a: Element, b: Element) -> bool {
     let family = |element: Element| (element.is_integer(), element.is_tiny(), element.bits());
     a == b || (family(a) == family(b) && (a.is_integer() || a.is_tiny()))
 }
 
-/// The words of a multiplication.
+/// Modifiers of a multiplication.
 struct MatrixModifiers {
     shape: [u32; 3],
-    /// Result, A, B, addend; A and B are `f16` where the text does not say.
+    /// Types of result, A, B, addend. A and B default to `f16`.
     types: [Element; 4],
-    /// Whether A and B are held or read along K.
+    /// Whether A and B are stored along K.
     along: [bool; 2],
     float: bool,
 }
 
-/// Code for a multiplication.
+/// Returns the code of a multiplication.
 fn code(multiply: &Multiply) -> Exec {
     match multiply.left {
         _ if multiply.quad.is_some() => multiply::multiply::<multiply::Quads>(),
@@ -102,14 +102,14 @@ fn code(multiply: &Multiply) -> Exec {
     }
 }
 
-/// Registers that `wmma` takes for a fragment: an operand of `f16` always has eight.
+/// Returns the number of registers of a `wmma` fragment: an operand of `f16` always has eight.
 fn whole_registers(fragment: Fragment, element: Element) -> u32 {
     let distinct = fragment.registers(element.bits());
     let operand = matches!(fragment, Fragment::Left { .. } | Fragment::Right { .. });
     if operand && element == Element::F16 { 8 } else { distinct }
 }
 
-/// The parts of a vector operand; a single register may stand alone.
+/// Returns the parts of a vector operand, or a single register.
 fn parts<'o, 'a>(operand: &'o Operand<'a>) -> &'o [Operand<'a>] {
     match operand {
         Operand::Vector(parts) => parts,
@@ -118,7 +118,7 @@ fn parts<'o, 'a>(operand: &'o Operand<'a>) -> &'o [Operand<'a>] {
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Any instruction of this family.
+    /// Decodes any instruction of this family.
     pub(crate) fn matrix(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let sync = m.take("sync");
         m.take("aligned");
@@ -134,7 +134,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Takes shape, layouts and types, in the order in which all forms have them.
+    /// Takes shape, layouts and types, in the order that all forms share.
     fn matrix_modifiers(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<MatrixModifiers, LoadError> {
         let unsupported = || self.unsupported(i);
         let shape = m.take_if(|word| shape(word).is_some()).and_then(shape).ok_or_else(unsupported)?;
@@ -153,7 +153,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(MatrixModifiers { shape, types, along: [a == "row", b == "col"], float })
     }
 
-    /// Takes `.xor.popc` or `.and.popc`; whether it is `and`.
+    /// Takes `.xor.popc` or `.and.popc`, and returns whether it is `and`.
     fn bit_operation(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>, element: Element) -> Result<bool, LoadError> {
         if element != Element::B1 {
             return Ok(false);
@@ -172,7 +172,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let and = self.bit_operation(i, m, left)?;
         let quad = (shape == [8, 8, 4] && left == Element::F16).then_some(along);
         let dense = if sparse { [shape[0], shape[1], shape[2] / 2] } else { shape };
-        // The deepest two of each type exist as sparse ones, twice as deep.
+        // The two deepest shapes of each type also exist as sparse ones, twice as deep.
         let possible = exists(dense, left) && (!sparse || (dense[0] == 16 && exists_sparse(dense, left)));
         let fits = sums(left, result, float) && sums(left, addend, float) && alike(left, right);
         // Sparse products of 8-bit floats have no `f16` sums.
@@ -200,7 +200,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.product(i, multiply, [counts[0], counts[1], counts[2]])
     }
 
-    /// The constant that ends the operands of `mma.sp`.
+    /// Returns the constant at the end of the operands of `mma.sp`.
     fn selector(&self, i: &Instruction<'a>) -> Result<u32, LoadError> {
         match i.operands.last() {
             Some(Operand::Int(value)) if *value < 4 => Ok(*value as u32),
@@ -236,7 +236,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.product(i, multiply, [operands[0], operands[1], sum.registers(addend.bits())])
     }
 
-    /// Adds a multiplication; `counts` are the registers of A, B and the addend.
+    /// Adds a multiplication; `counts` are the numbers of registers of A, B and the addend.
     fn product(&mut self, i: &Instruction<'a>, multiply: Multiply, counts: [u32; 3]) -> Result<(), LoadError> {
         let [result, a, b, addend, rest @ ..] = i.operands.as_slice() else {
             return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
@@ -264,7 +264,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Registers of a fragment that is read.
+    /// Returns the registers of a source fragment.
     fn fragment_sources(&mut self, operand: &Operand<'a>, ty: Ty, count: u32) -> Result<Vec<Ref>, LoadError> {
         let parts = parts(operand);
         if parts.len() != count as usize {
@@ -273,7 +273,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         parts.iter().map(|part| self.source(part, ty)).collect()
     }
 
-    /// Registers of a fragment that is written.
+    /// Returns the registers of a destination fragment.
     fn fragment_results(&mut self, operand: &Operand<'a>, ty: Ty, count: u32) -> Result<Vec<Ref>, LoadError> {
         let parts = parts(operand);
         if parts.len() != count as usize {
@@ -354,7 +354,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let store = i.opcode == "stmatrix";
         let (address, values) = if store { (first, second) } else { (second, first) };
         let address = self.plain_address(address, space)?;
-        // Without a space, the address is a generic one of shared memory.
+        // Without a space, the address is a generic one in shared memory.
         let (references, role, exec): (_, _, Exec) = if store {
             (self.fragment_sources(values, Ty::B(32), registers)?, OperandRole::Use, transfer::store_tiles)
         } else {
@@ -388,7 +388,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// Whether a sparse product of twice that depth exists.
+/// Returns whether a sparse product of twice that depth exists.
 fn exists_sparse(dense: [u32; 3], element: Element) -> bool {
     match element {
         Element::F16 | Element::Bf16 => dense[2] >= 8,
@@ -400,7 +400,7 @@ fn exists_sparse(dense: [u32; 3], element: Element) -> bool {
     }
 }
 
-/// Whether `wmma` has an accumulator of that shape and type.
+/// Returns whether `wmma` has an accumulator of that shape and type.
 fn has_accumulator(shape: [u32; 3], element: Element) -> bool {
     match element {
         Element::F16 => exists_whole(shape, Element::F16),
@@ -415,7 +415,7 @@ fn has_accumulator(shape: [u32; 3], element: Element) -> bool {
 /// Shapes of `wmma` whose accumulators are 32-bit numbers.
 const WHOLE_WMMA_SHAPES: &[[u32; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16], [16, 16, 8], [8, 8, 32], [8, 8, 128]];
 
-/// The fragment of a matrix of `wmma`, whether memory runs along its lines, and the length of a row or column in memory.
+/// Returns the fragment of a matrix of `wmma`, whether memory runs along its lines, and the length of a row or column in memory.
 fn whole_fragment([rows, columns, depth]: [u32; 3], part: &str, row: bool) -> (Fragment, bool, u32) {
     let transposed = [rows, columns, depth] == [8, 32, 16];
     match part {

@@ -1,4 +1,4 @@
-//! `mbarrier.*`: one address, at most one other operand, flags.
+//! `mbarrier.*`: one address, at most one more operand, flags.
 
 use crate::alu::lanes::binary;
 use crate::alu::moves;
@@ -14,7 +14,7 @@ use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Any instruction of this family. Orders and scopes ask for nothing: every access to such a word is atomic.
+    /// Decodes any instruction of this family. Orders and scopes have no effect: every access to such a word is atomic.
     pub(crate) fn mbarrier(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         const NAMES: &[&str] = &[
             "init",
@@ -54,7 +54,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// An instruction with the address of a barrier, and flags.
+    /// Returns an instruction with the address of a barrier, and flags.
     pub(crate) fn on_barrier(
         &mut self,
         exec: Exec,
@@ -68,7 +68,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(Draft::new(exec).a(address.base).imm(imm).number(address.space.encode() | narrow).distinct_slots())
     }
 
-    /// `init [a], count`, `inval [a]` and the like.
+    /// Decodes `init [a], count`, `inval [a]` and their relatives.
     fn word_operation(
         &mut self,
         i: &Instruction<'a>,
@@ -90,7 +90,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `arrive state, [a]`, `arrive state, [a], count`; without a state for barriers of other blocks.
+    /// Decodes `arrive state, [a]`, `arrive state, [a], count`; barriers of other blocks have no state.
     fn arrive(&mut self, i: &Instruction<'a>, space: Option<&str>, flags: u64) -> Result<(), LoadError> {
         let (state, address, count) = match i.operands.as_slice() {
             [state, address] => (Some(state), address, None),
@@ -98,7 +98,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             [address] => (None, address, None),
             _ => return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len()))),
         };
-        // Two operands are a state and an address, or an address and a count.
+        // Two operands may be a state and an address, or an address and a count.
         let (state, address, count) = match (state, address) {
             (Some(first @ Operand::Address { .. }), second) => (None, first, Some(second)),
             found => (found.0, found.1, count),
@@ -116,7 +116,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `test_wait p, [a], state`, `try_wait.parity p, [a], parity, hint`; the hint is how long to wait at most.
+    /// Decodes `test_wait p, [a], state`, `try_wait.parity p, [a], parity, hint`; the hint is the longest wait.
     fn wait(&mut self, i: &Instruction<'a>, space: Option<&str>, flags: u64) -> Result<(), LoadError> {
         let [result, address, phase, hint @ ..] = i.operands.as_slice() else {
             return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len())));
@@ -133,7 +133,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `pending_count.b64 d, state`
+    /// Decodes `pending_count.b64 d, state`.
     fn pending_count(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         if m.ty() != Some(Ty::B(64)) {
             return Err(self.unsupported(i));
@@ -145,7 +145,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// An address as one 64-bit register: base plus offset.
+    /// Returns an address as one 64-bit register: base plus offset.
     pub(crate) fn whole_address(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<u32, LoadError> {
         let address = self.plain_address(operand, space)?;
         let zero = self.constant(0, Width::Word);

@@ -1,8 +1,8 @@
 //! `ld`, `st` and the hints around them.
 //!
-//! The code of an access depends on four things: what is in memory, how wide the register is, how the address is held,
-//! and whether it is a vector. Cache hints and scopes change nothing here; acquire and release become fences of their own
-//! after or before the access, and any strong access is marked as a possible wait loop by one.
+//! Four properties determine the code of an access: the type in memory, the width of the register, the form of the address, and
+//! whether it is a vector. Cache hints and scopes have no effect here. Acquire and release become separate fences after or before
+//! the access. Any strong access also gets one, which marks it as a possible wait loop.
 
 use crate::api::LoadError;
 use crate::control::flow;
@@ -26,11 +26,11 @@ pub(crate) struct Address {
     pub(crate) width: Width,
     /// Bytes added to the base.
     pub(crate) offset: u64,
-    /// What the address means.
+    /// Address space of the access.
     pub(crate) space: Space,
 }
 
-/// Where an access goes, once names are known.
+/// The target of an access, with names resolved.
 enum AccessTarget {
     /// A constant offset into the kernel's parameters.
     KernelParam(u64),
@@ -38,7 +38,7 @@ enum AccessTarget {
     Address(Address),
 }
 
-/// Code for each combination of what is in memory and what is in the register.
+/// Code for each combination of the type in memory and the register.
 macro_rules! by_access {
     ($ty:expr, $width:expr, |$word:ident, $lane:ident| $code:expr) => {
         match ($ty, $width) {
@@ -64,7 +64,7 @@ macro_rules! by_access {
     }};
 }
 
-/// Code for a load.
+/// Returns the code of a load.
 pub(crate) fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
         (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| load::<DeviceAccess<T, L>>()),
@@ -84,7 +84,7 @@ pub(crate) fn load_code(ty: Ty, register: Width, space: Space, pointer: Width, v
     }
 }
 
-/// Code for a store.
+/// Returns the code of a store.
 pub(crate) fn store_code(ty: Ty, register: Width, space: Space, pointer: Width, vector: bool) -> Option<Exec> {
     match (space, pointer, vector) {
         (Space::Generic | Space::Global, _, false) => by_access!(ty, register, |T, L| store::<DeviceAccess<T, L>>()),
@@ -104,7 +104,7 @@ pub(crate) fn store_code(ty: Ty, register: Width, space: Space, pointer: Width, 
     }
 }
 
-/// Code for a load of a kernel parameter.
+/// Returns the code of a load of a kernel parameter.
 fn param_code(ty: Ty, register: Width, vector: bool) -> Option<Exec> {
     if vector {
         by_access!(ty, register, |T, L| param::load_vector::<T, L>)
@@ -113,7 +113,7 @@ fn param_code(ty: Ty, register: Width, vector: bool) -> Option<Exec> {
     }
 }
 
-/// Stores of signed and unsigned values of one size are the same.
+/// Returns the unsigned type of the same size: stores do not distinguish them.
 fn unsigned(ty: Ty) -> Ty {
     match ty {
         Ty::S(bits) => Ty::U(bits),
@@ -122,13 +122,13 @@ fn unsigned(ty: Ty) -> Ty {
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Any instruction of this family.
+    /// Decodes any instruction of this family.
     pub(crate) fn memory(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         match i.opcode {
             "ld" | "ldu" => self.load(i, m),
             "st" => self.store(i, m),
             _ => {
-                // Hints: no effect on values, so their words do not matter.
+                // Hints have no effect on values, so their modifiers do not matter.
                 while m.take_if(|_| true).is_some() {}
                 self.push(Draft::new(flow::nothing));
                 Ok(())
@@ -154,7 +154,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         })
     }
 
-    /// Takes `.v2` and the like; 1 without.
+    /// Takes the vector size, such as `.v2`; 1 without one.
     fn vector_size(&self, m: &mut Modifiers<'a>) -> usize {
         match m.one_of(&["v2", "v4", "v8"]) {
             Some("v2") => 2,
@@ -164,7 +164,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// `ld`: a fence follows where the text asks for acquire order.
+    /// Decodes `ld`. A fence follows if the text asks for acquire order.
     fn load(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = self.space(m);
         let order = m.memory_order();
@@ -196,7 +196,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Destinations of a load and their common width.
+    /// Returns the destinations of a load and their common width.
     fn load_destinations(
         &mut self,
         operand: &Operand<'a>,
@@ -225,7 +225,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((registers, common.unwrap_or(default)))
     }
 
-    /// `st`: a fence goes before where the text asks for release order.
+    /// Decodes `st`. A fence precedes it if the text asks for release order.
     fn store(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let space = self.space(m);
         let (operands, barrier) = self.counting_barrier(i, m)?;
@@ -264,7 +264,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.count_bytes(barrier, u64::from(ty.bytes()) * count as u64)
     }
 
-    /// Sources of a store and their common width; constants take the width of the registers.
+    /// Returns the sources of a store and their common width; constants take the width of the registers.
     fn store_sources(&mut self, parts: &[Operand<'a>], ty: Ty) -> Result<(Vec<Ref>, Width), LoadError> {
         let found = parts.iter().map(|part| self.any_source(part, ty)).collect::<Result<Vec<_>, _>>()?;
         let widest = found.iter().any(|(_, width)| *width == Width::Double);
@@ -275,14 +275,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((found.into_iter().map(|(reference, _)| reference).collect(), width))
     }
 
-    /// A fence, if asked for; a strong access without one still marks a possible wait loop.
+    /// Adds a fence if requested. A strong access gets one too, which marks a possible wait loop.
     fn fence_if(&mut self, is_requested: bool, order: MemoryOrdering) {
         if is_requested || order.strong {
             self.push_unguarded(Draft::new(flow::fence));
         }
     }
 
-    /// The address in brackets, for instructions that know no parameters.
+    /// Returns the address in brackets, for instructions without access to parameters.
     pub(crate) fn plain_address(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<Address, LoadError> {
         match self.target(operand, space)? {
             AccessTarget::Address(address) => Ok(address),
@@ -290,7 +290,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Whether an address is held in a register of 32 bits.
+    /// Returns whether an address is in a 32-bit register.
     pub(crate) fn is_narrow(&mut self, operand: &Operand<'a>) -> bool {
         match operand {
             Operand::Address { base: Some(name), .. } => {
@@ -300,7 +300,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// The operand in brackets. A bare number is an address, a name is a register or something with an address.
+    /// Resolves the operand in brackets. A bare number is an address; a name is a register or has an address.
     fn target(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<AccessTarget, LoadError> {
         let Operand::Address { base, offset } = operand else { return Err(self.invalid("expected an address")) };
         let space = match space {
@@ -322,13 +322,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.named_target(name, *offset, space)
     }
 
-    /// The address of a variable or parameter. Parameters of kernels are read from the buffer directly.
+    /// Returns the address of a variable or parameter. Kernel parameters are read from the buffer directly.
     fn named_target(&mut self, name: &'a str, offset: i64, space: Space) -> Result<AccessTarget, LoadError> {
         match self.binding(name).cloned() {
             Some(Binding::KernelParam(base)) if space == Space::Generic => {
                 return Ok(AccessTarget::KernelParam(u64::from(base).wrapping_add(offset.cast_unsigned())));
             }
-            // In its own space, the address of a parameter is an offset like that of a local variable.
+            // In its own space, a parameter has an offset, like a local variable.
             Some(Binding::Param(area)) if space == Space::Generic => {
                 let offset = u64::from(area.offset).wrapping_add(offset.cast_unsigned());
                 let base = self.frame_start();
@@ -340,7 +340,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(AccessTarget::Address(Address { base, width: Width::Double, offset: offset.cast_unsigned(), space }))
     }
 
-    /// Where the local memory of the running frame starts.
+    /// Returns the start of the running frame's local memory.
     pub(crate) fn frame_start(&mut self) -> Ref {
         if self.entry {
             return self.constant(0, Width::Double);

@@ -1,4 +1,4 @@
-//! `multimem`: which operations and vectors there are, and what they become.
+//! `multimem`: the existing operations and vectors, and their code.
 //!
 //! | | scalar | vectors |
 //! |---|---|---|
@@ -16,7 +16,7 @@ use crate::memory::multimem as code;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// Whether elements of a type come in vectors of that many; 1 is a scalar.
+/// Returns whether vectors of that many elements of a type exist; 1 is a scalar.
 fn has_vector(ty: Ty, count: usize) -> bool {
     match ty {
         Ty::F16 | Ty::Bf16 => matches!(count, 2 | 4 | 8),
@@ -26,7 +26,7 @@ fn has_vector(ty: Ty, count: usize) -> bool {
     }
 }
 
-/// Whether there is an operation on a type.
+/// Returns whether an operation exists for a type.
 fn exists(what: &str, name: &str, ty: Ty, count: usize) -> bool {
     let pair = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
     match name {
@@ -38,7 +38,7 @@ fn exists(what: &str, name: &str, ty: Ty, count: usize) -> bool {
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// `multimem.ld_reduce.relaxed.gpu.global.add.acc::f32.v4.f16x2 {a, b, c, d}, [e]` and its relatives.
+    /// Decodes `multimem.ld_reduce.relaxed.gpu.global.add.acc::f32.v4.f16x2 {a, b, c, d}, [e]` and its relatives.
     pub(crate) fn multimem(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let what = m.one_of(&["ld_reduce", "st", "red"]).ok_or_else(|| self.unsupported(i))?;
         let orders: &[&str] = match what {
@@ -85,7 +85,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// The registers of a vector, or of one value.
+    /// Returns the registers of a vector, or of one value.
     fn multimem_values(
         &mut self,
         operand: &Operand<'a>,

@@ -1,6 +1,6 @@
 //! `cp.async.bulk.tensor`, its reduction and prefetch, over tiles and pixels, and `tensormap.replace`.
 //!
-//! What gathers rows (`.tile::gather4`) or columns (`.im2col::w`) is of later devices, and refused by name.
+//! Gathers of rows (`.tile::gather4`) or columns (`.im2col::w`) exist on later devices only, and are refused by name.
 
 use crate::api::LoadError;
 use crate::control::flow;
@@ -14,7 +14,7 @@ use crate::tensor::Field;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// The rank that `1d` to `5d` are.
+/// Returns the rank of `1d` to `5d`.
 fn rank(word: &str) -> Option<u64> {
     let rank = word.strip_suffix('d')?.parse().ok()?;
     (1..=5).contains(&rank).then_some(rank)
@@ -32,7 +32,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let prefetches = !reduces && m.take("prefetch");
         let rank = m.take_if(|word| rank(word).is_some()).and_then(rank).filter(|_| m.take("tensor"));
         let rank = rank.ok_or_else(|| self.unsupported(i))?;
-        // What comes in has offsets of pixels, what goes out has none.
+        // Copies to shared memory have pixel offsets, copies from it have none.
         let offsets = m.take("im2col");
         let pixels = offsets || m.take("im2col_no_offs");
         if pixels && rank < 3 {
@@ -104,7 +104,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}]`: checked, and nothing to do.
+    /// Checks `cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}]`, which has no effect.
     fn prefetch_tensor(
         &mut self,
         (i, m): (&Instruction<'a>, &mut Modifiers<'a>),
@@ -127,7 +127,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `{x, y}`: what is added to the coordinates of pixels.
+    /// Decodes `{x, y}`, the offsets of pixel coordinates.
     fn pixel_offsets(&mut self, operand: &Operand<'a>, rank: u64) -> Result<Vec<u32>, LoadError> {
         let parts = match operand {
             Operand::Vector(parts) => parts.as_slice(),
@@ -139,7 +139,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         parts.iter().map(|part| self.source(part, Ty::U(16))).collect()
     }
 
-    /// `[map, {x, y}]`: where the map is, and the coordinates.
+    /// Decodes `[map, {x, y}]`: the address of the map, and the coordinates.
     fn tensor_coordinates(&mut self, operand: &Operand<'a>, rank: u64) -> Result<(u32, Vec<u32>), LoadError> {
         let Operand::Bracket(list) = operand else { return Err(self.invalid("expected a tensor and coordinates")) };
         let [map, coordinates] = list.as_slice() else {

@@ -1,8 +1,8 @@
 //! `tex`, `tld4`, `txq`, `istypep`, `suld`, `sust`, `sured`, `suq`.
 //!
-//! Their operands go into a list (see `texture::run`). A name in brackets that is no register is a reference declared in
-//! the text: its address stands for it, and the host knows what was bound to it. Textures with a sampler of their own
-//! (`.texmode_independent`), depth comparison and multi-sampled images are refused by name.
+//! Their operands go into a list (see `texture::run`). A name in brackets that is no register is a reference declared in the
+//! text. Its address stands for it, and the host knows the bound object. Separate samplers (`.texmode_independent`), depth
+//! comparison and multi-sampled images are refused by name.
 
 use crate::alu::moves;
 use crate::api::LoadError;
@@ -16,10 +16,10 @@ use crate::texture::{query, surface};
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
-/// Instructions that a surface operand cannot have: results.
+/// Most result registers of an instruction: the texel's components.
 const TEXEL_RESULTS: usize = 4;
 
-/// Operands in brackets, and what follows them.
+/// Operands in brackets, and those after them.
 struct TextureOperands<'i, 'a> {
     /// The texture or surface.
     object: &'i Operand<'a>,
@@ -27,7 +27,7 @@ struct TextureOperands<'i, 'a> {
     indices: Vec<&'i Operand<'a>>,
 }
 
-/// What a geometry word means, and whether it is a cube.
+/// Returns the geometry of a modifier, and whether it is a cube.
 fn geometry(word: &str) -> Option<Geometry> {
     Some(match word {
         "1d" => Geometry { coordinates: 1, layered: false },
@@ -40,7 +40,7 @@ fn geometry(word: &str) -> Option<Geometry> {
     })
 }
 
-/// The elements of a vector, or the one operand.
+/// Returns the elements of a vector, or the one operand.
 fn elements<'i, 'a>(operand: &'i Operand<'a>) -> Vec<&'i Operand<'a>> {
     match operand {
         Operand::Vector(list) => list.iter().collect(),
@@ -49,7 +49,7 @@ fn elements<'i, 'a>(operand: &'i Operand<'a>) -> Vec<&'i Operand<'a>> {
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
-    /// Any instruction of this family.
+    /// Decodes any instruction of this family.
     pub(crate) fn texture(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         match i.opcode {
             "tex" | "tld4" => self.sampled(i, m),
@@ -61,13 +61,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Takes the geometry; what has samples or is unknown is refused.
+    /// Takes the geometry. Refuses samples and unknown ones.
     fn geometry(&self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(Geometry, bool), LoadError> {
         let word = m.take_if(|word| geometry(word).is_some()).ok_or_else(|| self.unsupported(i))?;
         Ok((geometry(word).ok_or_else(|| self.unsupported(i))?, word.ends_with("cube")))
     }
 
-    /// `[object, indices]`.
+    /// Decodes `[object, indices]`.
     fn brackets<'i>(&self, operand: &'i Operand<'a>, geometry: Geometry) -> Result<TextureOperands<'i, 'a>, LoadError> {
         let Operand::Bracket(list) = operand else { return Err(self.invalid("expected a texture and coordinates")) };
         let [object, indices] = list.as_slice() else {
@@ -75,14 +75,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let indices = elements(indices);
         let needed = (geometry.coordinates + u32::from(geometry.layered)) as usize;
-        // Three indices are written as four, the last of which means nothing.
+        // Three indices are written as four, with an unused last one.
         if indices.len() < needed || indices.len() > needed.next_power_of_two() {
             return Err(self.invalid("wrong number of coordinates"));
         }
         Ok(TextureOperands { object, indices: indices.into_iter().take(needed).collect() })
     }
 
-    /// The texture or surface: a handle in a register, or a reference by its name.
+    /// Returns the texture or surface: a handle in a register, or a named reference.
     fn object(&mut self, operand: &Operand<'a>) -> Result<Ref, LoadError> {
         match operand {
             Operand::Name(name) if self.register(name).is_none() => self.address(name, 0, Width::Double),
@@ -90,7 +90,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Sources of 32 bits for the list; `count` of the elements of a vector.
+    /// Returns 32-bit sources for the list: `count` of the elements of a vector.
     fn vector_sources(&mut self, operand: &Operand<'a>, count: u32, ty: Ty) -> Result<Vec<Ref>, LoadError> {
         let parts = elements(operand);
         if parts.len() < count as usize {
@@ -99,7 +99,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         parts.into_iter().take(count as usize).map(|part| self.source(part, ty)).collect()
     }
 
-    /// Destinations of equal width; at most four.
+    /// Returns destinations of equal width, at most four.
     fn results(&mut self, operand: &Operand<'a>, default: Width) -> Result<(Vec<Ref>, Width), LoadError> {
         let mut registers = Vec::new();
         let mut common = None;
@@ -119,7 +119,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok((registers, common.unwrap_or(default)))
     }
 
-    /// A draft whose sources are a list and whose results go to the fields in order.
+    /// Returns a draft whose sources are a list, and whose results use the fields in order.
     pub(crate) fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
         let mut draft = self.with_list(Draft::new(exec), sources, OperandRole::Use).distinct_slots();
         draft.inst.c = NO_SLOT;
@@ -133,7 +133,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         draft
     }
 
-    /// `tex` and `tld4`: `d{|p}, [a, c]{, level | gradients}{, offsets}`.
+    /// Decodes `tex` and `tld4`: `d{|p}, [a, c]{, level | gradients}{, offsets}`.
     fn sampled(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let gather = i.opcode == "tld4";
         let access = match m.one_of(&["base", "level", "grad", "r", "g", "b", "a"]) {
@@ -199,7 +199,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         resident.map_or(Ok(()), |resident| self.set_resident(resident))
     }
 
-    /// Whether an operand after the coordinates is an offset: one of depth comparison is a float.
+    /// Returns whether an operand after the coordinates is an offset: a depth comparison value is a float.
     fn is_offset(&mut self, operand: &Operand<'a>, geometry: Geometry) -> bool {
         match operand {
             Operand::Vector(list) => list.len() >= geometry.coordinates as usize,
@@ -208,7 +208,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// The predicate of `d|p`: every texel is there.
+    /// Sets the predicate of `d|p`: every texel is resident.
     fn set_resident(&mut self, operand: &Operand<'a>) -> Result<(), LoadError> {
         let predicate = self.destination(operand, Ty::Pred)?;
         let never = self.constant(0, Width::Pred);
@@ -216,7 +216,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `txq{.level}.WHAT.b32 d, [a]{, level}` and `suq.WHAT.b32 d, [a]`.
+    /// Decodes `txq{.level}.WHAT.b32 d, [a]{, level}` and `suq.WHAT.b32 d, [a]`.
     fn query(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let surface = i.opcode == "suq";
         let by_level = !surface && m.take("level");
@@ -247,7 +247,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// `istypep.TYPE p, a`: a handle is an address of none of them.
+    /// Decodes `istypep.TYPE p, a`: a handle is never an address of such a reference.
     fn is_type(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         if m.one_of(&["texref", "samplerref", "surfref"]).is_none() {
             return Err(self.unsupported(i));
@@ -260,7 +260,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// What all surface instructions start with: form and sources up to the indices.
+    /// Decodes the common start of surface instructions: form and sources up to the indices.
     fn surface_operands(
         &mut self,
         i: &Instruction<'a>,
@@ -271,7 +271,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if cube {
             return Err(self.unsupported(i));
         }
-        // Hints of caching say nothing here.
+        // Cache hints have no effect here.
         m.one_of(&["ca", "cg", "cs", "cv", "wb", "wt"]);
         let count = match m.one_of(&["v2", "v4"]) {
             Some("v2") => 2,
@@ -364,7 +364,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 }
 
-/// Code of a reduction; `None` for combinations that do not exist.
+/// Returns the code of a reduction; `None` for combinations that do not exist.
 fn reduction(operation: &str, ty: Ty) -> Option<Exec> {
     Some(match (operation, ty) {
         ("add", Ty::U(32) | Ty::S(32) | Ty::B(32)) => surface::reduce::<surface::Add32>,

@@ -1,4 +1,4 @@
-//! Functions and kernels: found, described, tuned.
+//! Functions and kernels: lookup, properties, attributes.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -26,11 +26,11 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// The one of the two ids that is not 0.
+    /// Returns the object of the id that is not 0.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_INVALID_HANDLE` when it is not exactly one, or dead.
+    /// `CUDA_ERROR_INVALID_HANDLE` unless exactly one is given and alive.
     pub(crate) fn of(session: &mut Session, head: &FrameHead, function: u32, kernel: u32) -> Result<Self, Fault> {
         match (function, kernel) {
             (0, 0) => Err(CUresult::ERROR_INVALID_HANDLE.into()),
@@ -40,8 +40,8 @@ impl Code {
         }
     }
 
-    /// The one of the two ids that is not 0, loaded by the driver in the current context if it was not yet, to answer about
-    /// it.
+    /// Returns the object of the id that is not 0, for a query. The driver loads it in the current context if it is not
+    /// loaded yet.
     pub(crate) fn requested(
         session: &mut Session,
         head: &FrameHead,
@@ -53,7 +53,7 @@ impl Code {
         Ok(code)
     }
 
-    /// As launches and occupancy take it: the driver tells a kernel from a function itself.
+    /// Returns it for launches and occupancy: the driver itself tells a kernel from a function.
     pub(crate) fn as_function(&self) -> CUfunction {
         match self {
             Self::Function(function) => *function,
@@ -96,7 +96,7 @@ pub(crate) fn kdLibraryKernel(
     success(kdLibraryKernelReply { facts: facts.encode() })
 }
 
-/// The function that a kernel is in the current context.
+/// Returns a kernel's function in the current context.
 pub(crate) fn kdKernelFunction(
     session: &mut Session,
     head: &FrameHead,
@@ -110,7 +110,7 @@ pub(crate) fn kdKernelFunction(
     success(kdKernelFunctionReply { facts: gather::function(session.driver(), function).encode() })
 }
 
-/// Describes a function or kernel anew, in the current context.
+/// Returns the facts of a function or kernel again, in the current context.
 pub(crate) fn kdFunctionFacts(
     session: &mut Session,
     head: &FrameHead,
@@ -124,14 +124,14 @@ pub(crate) fn kdFunctionFacts(
     success(kdFunctionFactsReply { facts: facts.encode() })
 }
 
-/// What is set for a kernel on a device loads its library in all contexts there.
+/// Notes that setting a kernel's property on a device loads its library in all contexts there.
 fn note_device(session: &mut Session, head: &FrameHead, kernel: u32, device: i32) {
     for context in session.contexts_without(kernel, device) {
         session.journal.used(kernel, context, head.sequence);
     }
 }
 
-/// Sets an attribute; the program has checked the value against the facts.
+/// Sets an attribute; the program has checked the value against the function's facts.
 pub(crate) fn kdFunctionSetAttribute(
     session: &mut Session,
     head: &FrameHead,

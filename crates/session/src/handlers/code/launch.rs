@@ -1,4 +1,4 @@
-//! Launches: parameters go to the driver straight from the frame.
+//! Launches: the driver gets parameters straight from the frame.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -16,7 +16,7 @@ use crate::handlers::EnqueueResult;
 use crate::handlers::code::function::Code;
 use crate::state::Session;
 
-/// Attributes of one launch: CUDA 13 knows 18.
+/// Most attributes of one launch: CUDA 13 knows 18.
 const MAX_LAUNCH_ATTRIBUTES: usize = 64;
 /// Bytes of one attribute.
 const LAUNCH_ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
@@ -24,7 +24,7 @@ const LAUNCH_ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 /// Launches a function or kernel.
 pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunch<'_>) -> EnqueueResult {
     let function = Code::of(session, head, message.function, message.kernel)?.as_function();
-    // Kept for its memory: launches allocate nothing.
+    // Reused, so that launches allocate nothing.
     let mut attributes = std::mem::take(&mut session.attributes);
     attributes.clear();
     let params = split(session, head, &message, &mut attributes)?;
@@ -46,7 +46,7 @@ pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunc
     Ok(launched)
 }
 
-/// The packed parameters, behind `attributes`, whose handles are resolved.
+/// Splits off the packed parameters; resolves the handles in the attributes before them into `attributes`.
 fn split<'a>(
     session: &mut Session,
     head: &FrameHead,
@@ -68,7 +68,7 @@ fn split<'a>(
     Ok(params)
 }
 
-/// An attribute that names an event carries its wire id in the first half of its value.
+/// Resolves the event in an attribute, whose wire id is in the first half of its value.
 fn resolve(
     session: &mut Session,
     head: &FrameHead,
@@ -81,13 +81,13 @@ fn resolve(
             attribute.value[0] = event.address();
             Ok(attribute)
         }
-        // Its value is a place in the program that the driver would write to.
+        // Its value is an address in the program that the driver would write to.
         launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE => Err(CUresult::ERROR_NOT_SUPPORTED.into()),
         _ => Ok(attribute),
     }
 }
 
-/// The launch itself, with the parameters as one block.
+/// Launches, with the parameters as one block.
 fn launch(driver: &Driver, function: CUfunction, config: &CUlaunchConfig, params: &[u8]) -> CUresult {
     let mut size = params.len();
     let mut extra: [*mut c_void; 5] = [

@@ -27,7 +27,7 @@ use crate::state::Session;
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image stays where it is as long as the library.
 const BINARY_IS_PRESERVED: CUlibraryOption = 1;
 
-/// Loads the collected image, and keeps it as long as the library: drivers load lazily.
+/// Loads the uploaded image, and keeps it as long as the library: drivers load lazily.
 pub(crate) fn kdLibraryLoad(
     session: &mut Session,
     head: &FrameHead,
@@ -63,7 +63,7 @@ pub(crate) fn kdLibraryLoad(
     success(kdLibraryLoadReply {})
 }
 
-/// Address and size of a variable in the current context.
+/// Returns address and size of a variable in the current context.
 pub(crate) fn kdLibraryGlobal(
     session: &mut Session,
     head: &FrameHead,
@@ -86,7 +86,7 @@ pub(crate) fn kdLibraryGlobal(
     success(kdLibraryGlobalReply { address, size: size as u64, isManaged })
 }
 
-/// The library as a module of the current context.
+/// Returns the library's module in the current context.
 pub(crate) fn kdLibraryModule(
     session: &mut Session,
     head: &FrameHead,
@@ -101,7 +101,7 @@ pub(crate) fn kdLibraryModule(
     success(kdLibraryModuleReply {})
 }
 
-/// The names of a library's kernels, in the driver's order.
+/// Returns the names of a library's kernels, in the driver's order.
 pub(crate) fn kdLibraryKernelNames(
     session: &mut Session,
     head: &FrameHead,

@@ -1,4 +1,4 @@
-//! Linking: all inputs of a program at once, from the start each time, so that nothing is kept but the last image.
+//! Linking: each message links all inputs from the start, so that only the last image is kept.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -15,14 +15,14 @@ use crate::handlers::code::options::JitOptions;
 use crate::handlers::{CallResult, MAX_REPLY_DATA_BYTES, success};
 use crate::state::Session;
 
-/// One input: kind, name, and its bytes with a NUL behind them, which a text needs.
+/// One input: kind, name, and its bytes with a final NUL, which a text needs.
 struct LinkInput {
     kind: u32,
     name: CString,
     data: Vec<u8>,
 }
 
-/// Links what the calling thread has sent. Logs are answered whether that succeeds or not.
+/// Links the inputs that the calling thread has sent. Logs are returned whether that succeeds or not.
 pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_>) -> CallResult<kdLinkReply> {
     let flat = session.uploads.finish(head.thread)?;
     let inputs = decode(&flat).ok_or_else(damaged)?;
@@ -47,14 +47,14 @@ pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_
     Ok((status.into(), kdLinkReply { size, infoLog, errorLog }))
 }
 
-/// Adds the inputs in order; the first that is refused ends it.
+/// Adds the inputs in order, up to the first that is refused.
 fn add_all(session: &Session, state: CUlinkState, inputs: &[LinkInput]) -> Result<(), CUresult> {
     for input in inputs {
         let bytes = &input.data[..input.data.len() - 1];
         if !lengths_hold(input.kind, bytes) {
             return Err(CUresult::ERROR_INVALID_IMAGE);
         }
-        // A text counts with its NUL.
+        // The size of a text includes its NUL.
         let size = if input.kind == jit_input::PTX { input.data.len() } else { bytes.len() };
         let data = input.data.as_ptr().cast_mut().cast::<c_void>();
         let (name, none, nones) = (input.name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut());
@@ -65,7 +65,7 @@ fn add_all(session: &Session, state: CUlinkState, inputs: &[LinkInput]) -> Resul
     Ok(())
 }
 
-/// A driver believes the lengths inside code, so they must not lead past the bytes that came.
+/// Returns whether the lengths inside code stay within the received bytes: a driver trusts them.
 fn lengths_hold(kind: u32, bytes: &[u8]) -> bool {
     match (kind, ModuleImage::from_bytes(bytes)) {
         (jit_input::CUBIN | jit_input::FATBINARY, Ok(image)) => match image.kind() {
@@ -77,7 +77,7 @@ fn lengths_hold(kind: u32, bytes: &[u8]) -> bool {
     }
 }
 
-/// The image that the linking comes to, copied: the driver's goes with the linking.
+/// Returns a copy of the linked image: the driver's ends with the linking.
 fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> {
     let (mut image, mut size) = (std::ptr::null_mut(), 0_usize);
     // SAFETY: the linking is alive, the outputs are locals.
@@ -89,7 +89,7 @@ fn complete(session: &Session, state: CUlinkState) -> Result<Vec<u8>, CUresult> 
     Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
 }
 
-/// A piece of the image that the calling thread linked last.
+/// Returns a piece of the image that the calling thread linked last.
 pub(crate) fn kdLinkOutput(
     session: &mut Session,
     head: &FrameHead,
@@ -106,7 +106,7 @@ pub(crate) fn kdLinkOutput(
     success(kdLinkOutputReply { image: piece })
 }
 
-/// Takes apart what the program sent: the number of inputs, then kind, lengths, name and data of each.
+/// Decodes the program's inputs: their number, then kind, lengths, name and data of each.
 fn decode(flat: &[u8]) -> Option<Vec<LinkInput>> {
     let mut remaining = flat;
     let count = u32::from_le_bytes(take(&mut remaining)?);

@@ -23,10 +23,10 @@ use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
 use crate::state::Session;
 
-/// More functions than a module has.
+/// Most names of one module: no module has as many functions.
 pub(crate) const MAX_MODULE_NAMES: u32 = 1 << 16;
 
-/// Loads the collected image into the current context. Logs are answered whether that succeeds or not.
+/// Loads the uploaded image into the current context. Logs are returned whether that succeeds or not.
 pub(crate) fn kdModuleLoad(
     session: &mut Session,
     head: &FrameHead,
@@ -54,7 +54,7 @@ pub(crate) fn kdModuleLoad(
     Ok((status, kdModuleLoadReply { infoLog, errorLog }))
 }
 
-/// Address and size of a variable.
+/// Returns address and size of a variable.
 pub(crate) fn kdModuleGlobal(
     session: &mut Session,
     head: &FrameHead,
@@ -72,7 +72,7 @@ pub(crate) fn kdModuleGlobal(
     success(kdModuleGlobalReply { address, size: size as u64, isManaged })
 }
 
-/// From here on copies may name a variable. Whether it is managed memory, which the program has pages of its own of.
+/// Allows copies with a variable from now on. Returns whether it is managed, so that the program has its own pages of it.
 pub(crate) fn note_variable(session: &mut Session, address: CUdeviceptr, size: u64, owner: VariableOwner) -> bool {
     session.address_check.add_variable(address, size);
     let is_managed = is_managed(session.driver(), address);
@@ -82,7 +82,7 @@ pub(crate) fn note_variable(session: &mut Session, address: CUdeviceptr, size: u
     is_managed
 }
 
-/// Whether the processor reaches this variable as the GPU does.
+/// Returns whether the processor reaches this variable as the GPU does.
 fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     let mut managed = 0_u32;
     let answer = (&raw mut managed).cast();
@@ -91,7 +91,7 @@ fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     status == CUresult::SUCCESS && managed != 0
 }
 
-/// The names of a module's functions, in the driver's order.
+/// Returns the names of a module's functions, in the driver's order.
 pub(crate) fn kdModuleFunctionNames(
     session: &mut Session,
     head: &FrameHead,
@@ -115,7 +115,7 @@ fn function_name(driver: &Driver, function: CUfunction) -> Result<String, CUresu
     owned(text)
 }
 
-/// A copy of a name that the driver owns.
+/// Copies a name that the driver owns.
 pub(crate) fn owned(text: *const std::ffi::c_char) -> Result<String, CUresult> {
     if text.is_null() {
         return Err(CUresult::ERROR_NOT_FOUND);
@@ -124,11 +124,11 @@ pub(crate) fn owned(text: *const std::ffi::c_char) -> Result<String, CUresult> {
     Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// A name of the program's, as C wants it.
+/// Returns the program's name as a C string.
 ///
 /// # Errors
 ///
-/// `CUDA_ERROR_NOT_FOUND` for one with a NUL inside: nothing is called so.
+/// `CUDA_ERROR_NOT_FOUND` for one with a NUL inside: no object has such a name.
 pub(crate) fn name(bytes: &[u8]) -> Result<CString, Fault> {
     CString::new(bytes).map_err(|_| CUresult::ERROR_NOT_FOUND.into())
 }

@@ -1,4 +1,4 @@
-//! Module images: collected in pieces, rebuilt as the driver wants them.
+//! Module images: uploaded in pieces, and rebuilt in the driver's form.
 
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{ModuleImage, ModuleImageKind, OwnedImage};
@@ -12,19 +12,19 @@ use crate::calls::fault::Fault;
 use crate::handlers::{CallResult, EnqueueResult, success};
 use crate::state::Session;
 
-/// Whether a call uses what its thread has sent in pieces.
+/// Returns whether a call uses what its thread has uploaded.
 pub(crate) fn uses_pieces(opcode: u16) -> bool {
     matches!(opcode, kdModuleLoad::OPCODE | kdLibraryLoad::OPCODE | kdLink::OPCODE | kdGraphInstantiate::OPCODE)
 }
 
-/// Adds to the image that the calling thread is sending.
+/// Adds a piece to the image that the calling thread is sending.
 pub(crate) fn kdUpload(session: &mut Session, head: &FrameHead, message: kdUpload<'_>) -> EnqueueResult {
     session.uploads.add(head.thread, message.total, message.data)?;
     Ok(CUresult::SUCCESS)
 }
 
-/// An image that a program before has sent counts as sent. What is not there will come, and is then kept for others. The question
-/// begins an image anew: of one that was never loaded nothing is left.
+/// Looks up an image: one that an earlier program has sent counts as sent. A missing one will be uploaded, and then stored
+/// for others. The lookup starts a new image: pieces of one that was never loaded are dropped.
 pub(crate) fn kdModuleLookup(
     session: &mut Session,
     head: &FrameHead,
@@ -41,7 +41,7 @@ pub(crate) fn kdModuleLookup(
     success(kdModuleLookupReply { known: u32::from(stored.is_some()) })
 }
 
-/// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.
+/// Stores an image that a program asked for by its hash. After a failure the store is not used any more: it only saves time.
 fn store(session: &mut Session, thread: u32, flat: &[u8]) {
     let is_wanted = session.unstored.remove(&thread);
     let Some(store) = session.store.as_ref().filter(|_| is_wanted) else { return };
@@ -51,11 +51,11 @@ fn store(session: &mut Session, thread: u32, flat: &[u8]) {
     }
 }
 
-/// The image that the calling thread has sent, in memory of its own.
+/// Returns the image that the calling thread has sent, in its own memory.
 ///
 /// # Errors
 ///
-/// A session error when it did not come whole, `CUDA_ERROR_INVALID_IMAGE` when it is none.
+/// A session error for an incomplete one, `CUDA_ERROR_INVALID_IMAGE` for bytes that are no image.
 pub(crate) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedImage, Fault> {
     let flat = session.uploads.finish(head.thread)?;
     store(session, head.thread, &flat);
@@ -66,7 +66,7 @@ pub(crate) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedIma
     Ok(image.rebuild())
 }
 
-/// A driver believes the lengths inside an image, so they must not lead past the bytes that came.
+/// Returns whether the lengths inside an image stay within the received bytes: a driver trusts them.
 fn lengths_hold(image: &ModuleImage<'_>) -> bool {
     match image.kind() {
         ModuleImageKind::Ptx => true,

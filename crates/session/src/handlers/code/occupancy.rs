@@ -1,4 +1,4 @@
-//! Occupancy: how many blocks fit a multiprocessor.
+//! Occupancy: how many blocks fit on a multiprocessor.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -13,7 +13,7 @@ use crate::handlers::code::function::Code;
 use crate::handlers::{CallResult, success};
 use crate::state::Session;
 
-/// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
+/// Answers `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
 pub(crate) fn kdOccupancy(
     session: &mut Session,
     head: &FrameHead,

@@ -1,4 +1,4 @@
-//! JIT options: numbers pass, pointers never do; log buffers are the worker's own.
+//! JIT options: numbers are passed on, pointers never; log buffers belong to the worker.
 
 use std::ffi::{CStr, c_void};
 
@@ -7,15 +7,15 @@ use katydid_wire::facts::{JitOption, decode_options};
 
 use crate::calls::fault::{Fault, SessionError};
 
-/// Largest log of each kind in bytes: two of them fit one reply.
+/// Largest log of each kind, in bytes: two of them fit one reply.
 const MAX_LOG_BYTES: usize = 256 << 10;
 
-/// Options whose value is a number. The others hold pointers into the program, or are outputs.
+/// Returns whether an option's value is a number. The others hold pointers into the program, or are outputs.
 fn is_number(id: u32) -> bool {
     matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=34)
 }
 
-/// The two arrays that a load takes, and the log buffers they point to.
+/// The two arrays for a load, and the log buffers that they point to.
 #[derive(Debug, Default)]
 pub(crate) struct JitOptions {
     ids: Vec<u32>,
@@ -29,7 +29,7 @@ impl JitOptions {
     ///
     /// # Errors
     ///
-    /// A session error for damaged bytes, `CUDA_ERROR_INVALID_VALUE` for an option that is no number.
+    /// A session error for damaged bytes, `CUDA_ERROR_INVALID_VALUE` for an option whose value is no number.
     pub(crate) fn decode(message: &'static str, bytes: &[u8]) -> Result<Self, Fault> {
         let options = decode_options(bytes).map_err(|error| SessionError::DamagedPart {
             message,
@@ -78,18 +78,18 @@ impl JitOptions {
         self.values.as_mut_ptr()
     }
 
-    /// What the driver wrote into the logs, with the final NUL that C expects: info, errors.
+    /// Returns the driver's logs, with the final NUL that C expects: information, errors.
     pub(crate) fn into_logs(self) -> (Vec<u8>, Vec<u8>) {
         (text(self.info), text(self.error))
     }
 }
 
-/// A number where the driver expects one in the place of a pointer.
+/// Returns a number for the driver in place of a pointer.
 fn number(value: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(value as usize)
 }
 
-/// The buffer up to its first NUL, inclusive; nothing when nothing was written.
+/// Returns the buffer up to its first NUL, inclusive; empty if nothing was written.
 fn text(mut buffer: Vec<u8>) -> Vec<u8> {
     let length = CStr::from_bytes_until_nul(&buffer).map_or(buffer.len(), |text| text.count_bytes() + 1);
     buffer.truncate(if length == 1 { 0 } else { length });

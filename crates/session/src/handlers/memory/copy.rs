@@ -1,6 +1,6 @@
-//! Copies: between addresses both sides know, out of the frame, through the staging area.
+//! Copies: between addresses that both sides know, from the frame, through the staging area.
 //!
-//! Sizes are bytes. Only addresses inside the session's arenas and variables pass ([`crate::memory::address_check`]).
+//! Sizes are in bytes. Only addresses inside the session's arenas and variables pass ([`crate::memory::address_check`]).
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -33,12 +33,12 @@ pub(crate) fn kdCopyIn(session: &mut Session, head: &FrameHead, message: kdCopyI
     session.address_check.check(message.destination, message.data.len() as u64)?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let (data, size) = (message.data.as_ptr().cast(), message.data.len());
-    // SAFETY: `data` is readable for as long as the copy reads it, by what the function says; the target is the session's.
+    // SAFETY: `read_payload` keeps `data` readable for as long as the copy reads it; the target is the session's.
     Ok(session
         .read_payload(stream, |driver| unsafe { driver.cuMemcpyHtoDAsync_v2(message.destination, data, size, stream) }))
 }
 
-/// Copies a staged piece to the device, and gives the piece back when the copy is done.
+/// Copies a staged piece to the device, and releases the piece when the copy is done.
 pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: kdCopyInStaged) -> EnqueueResult {
     let kdCopyInStaged { destination, stream, offset, size, piece } = message;
     let bytes = u64::from(size);
@@ -87,7 +87,7 @@ pub(crate) fn kdCopyOutStaged(
     staging_pieces::copy_out(session, (message.offset, size), stream, copy, kdCopyOutStagedReply {})
 }
 
-/// Copies to memory of the worker and waits until it is there.
+/// Copies to memory of the worker and waits until the bytes are there.
 pub(crate) fn copy_out(driver: &Driver, to: *mut u8, source: u64, size: usize, stream: CUstream) -> CUresult {
     // SAFETY: callers give `size` writable bytes at `to` that outlive the wait below.
     let copied = unsafe { driver.cuMemcpyDtoHAsync_v2(to.cast(), source, size, stream) };

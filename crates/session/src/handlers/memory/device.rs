@@ -1,4 +1,4 @@
-//! Device memory: growth, shrinking, how much is left.
+//! Device memory: growth, shrinking, free bytes.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -18,7 +18,7 @@ use crate::device::ask::memory_info;
 use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, success};
 use crate::state::Session;
 
-/// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
+/// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has released it.
 pub(crate) fn kdDeviceGrow(
     session: &mut Session,
     _head: &FrameHead,
@@ -28,7 +28,7 @@ pub(crate) fn kdDeviceGrow(
     let (device, address, size) = (message.device, message.address, message.size);
     let grown = session.device.grow(&driver, device, address, size);
     match grown {
-        // A snapshot held memory: now it does not.
+        // A snapshot held memory, and has released it now.
         Err(Fault::Cuda(CUresult::ERROR_OUT_OF_MEMORY)) if session.make_way()? => {
             session.device.grow(&driver, device, address, size)?;
         }
@@ -38,7 +38,7 @@ pub(crate) fn kdDeviceGrow(
     success(kdDeviceGrowReply {})
 }
 
-/// Gives ranges back. Unmapping does not wait for the GPU by itself, so what runs is waited for first.
+/// Unmaps ranges. Unmapping itself does not wait for the GPU, so running work is waited for first.
 pub(crate) fn kdDeviceShrink(
     session: &mut Session,
     _head: &FrameHead,
@@ -74,14 +74,14 @@ pub(crate) fn kdManagedCreate(
     success(kdManagedCreateReply {})
 }
 
-/// Counts it no more.
+/// Ends the count of managed memory.
 pub(crate) fn kdManagedDestroy(session: &mut Session, _head: &FrameHead, message: kdManagedDestroy) -> EnqueueResult {
     session.forget_managed(message.address)?;
     Ok(CUresult::SUCCESS)
 }
 
-/// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the limit
-/// leaves less, the device has less in all, or no thread can be asked.
+/// Has other sessions give back idle memory, and waits for that. It answers out-of-memory at once where that cannot help:
+/// the limit leaves less, the device has less in all, or no thread can be asked.
 pub(crate) fn kdReclaim(
     session: &mut Session,
     _head: &FrameHead,
@@ -100,7 +100,7 @@ pub(crate) fn kdReclaim(
     }))
 }
 
-/// The program holds memory of a device idle.
+/// Notes that the program has idle memory on a device.
 pub(crate) fn kdReclaimWait(session: &mut Session, _head: &FrameHead, message: kdReclaimWait) -> EnqueueResult {
     if message.device as usize >= session.facts.devices.len() {
         return Err(CUresult::ERROR_INVALID_DEVICE.into());
@@ -109,7 +109,7 @@ pub(crate) fn kdReclaimWait(session: &mut Session, _head: &FrameHead, message: k
     Ok(CUresult::SUCCESS)
 }
 
-/// Of which devices others want memory.
+/// Returns the devices on which other sessions need memory.
 pub(crate) fn kdReclaimDevices(
     session: &mut Session,
     _head: &FrameHead,
@@ -118,13 +118,13 @@ pub(crate) fn kdReclaimDevices(
     success(kdReclaimDevicesReply { devices: session.shared.reclaim.take_requested_devices() })
 }
 
-/// The program has done what a reclaim notice asked.
+/// Notes that the program has done what a reclaim notice asked.
 pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> EnqueueResult {
     session.shared.reclaim.on_notice_done(message.number);
     Ok(CUresult::SUCCESS)
 }
 
-/// `cuMemGetInfo` of the current context, within the session's limit.
+/// Answers `cuMemGetInfo` in the current context, within the session's limit.
 pub(crate) fn kdDeviceInfo(
     session: &mut Session,
     _head: &FrameHead,
@@ -137,7 +137,7 @@ pub(crate) fn kdDeviceInfo(
     success(kdDeviceInfoReply { free, total })
 }
 
-/// Atomics of one device on the memory of another.
+/// Returns the atomics of one device on the memory of another.
 pub(crate) fn kdPeerAtomics(
     session: &mut Session,
     _head: &FrameHead,

@@ -21,7 +21,7 @@ pub(crate) fn kdFill(session: &mut Session, head: &FrameHead, message: kdFill) -
     })
 }
 
-/// Bytes from the first element to the end of the last; none when that overflows.
+/// Returns the bytes from the first element to the end of the last; none on overflow.
 fn span(message: &kdFill) -> Option<u64> {
     let row = message.width.checked_mul(u64::from(message.elementSize))?;
     let before = message.pitch.checked_mul(message.height.saturating_sub(1))?;

@@ -17,7 +17,7 @@ use crate::handlers::{CallResult, EnqueueResult, ExecutorResult, MAX_REPLY_DATA_
 use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
 
-/// Registers a block. What the program asks for its mapping is of no matter: it is always portable and mapped.
+/// Registers a block, always as portable and mapped, whatever flags the program passes.
 pub(crate) fn kdHostRegister(
     session: &mut Session,
     _head: &FrameHead,
@@ -30,7 +30,7 @@ pub(crate) fn kdHostRegister(
     success(kdHostRegisterReply {})
 }
 
-/// Ends a registration, which waits until the GPU has done with the block.
+/// Ends a registration, after the GPU is done with the block.
 pub(crate) fn kdHostUnregister(
     session: &mut Session,
     _head: &FrameHead,
@@ -40,13 +40,13 @@ pub(crate) fn kdHostUnregister(
     Ok(Box::new(move |driver| (leaving.end(driver), kdHostUnregisterReply {})))
 }
 
-/// Takes what the program wrote into a block.
+/// Applies the program's writes to a block.
 pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHostPush<'_>) -> EnqueueResult {
     let (address, size) = (message.address, message.data.len() as u64);
     if push_now(&session.shared, &message) { Ok(CUresult::SUCCESS) } else { Err(out_of_range(address, size)) }
 }
 
-/// Takes what the program wrote into a part of a page.
+/// Applies the program's writes to a part of a page.
 pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> EnqueueResult {
     let is_pushed = push_words_now(&session.shared, &message)?;
     if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE_BYTES)) }
@@ -57,7 +57,7 @@ fn page_words<'a>(message: &kdHostPushWords<'a>) -> Result<PageWords<'a>, Sessio
     PageWords::of(message.words).ok_or(SessionError::BadRange { what: "words of a page", address, size })
 }
 
-/// Sends what the GPU wrote into blocks.
+/// Returns the GPU's writes to blocks.
 pub(crate) fn kdHostPull(
     session: &mut Session,
     _head: &FrameHead,
@@ -69,7 +69,7 @@ pub(crate) fn kdHostPull(
     job.ok_or_else(|| out_of_range(first.0, u64::from(first.1)))
 }
 
-/// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the tables.
+/// Makes the job that returns the GPU's writes to blocks, without a session; none for memory that is not in the tables.
 fn pull_job(shared: &CudaSessionShared, ranges: Vec<(u64, u32)>) -> Option<ExecutorCall<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
@@ -80,7 +80,7 @@ fn pull_job(shared: &CudaSessionShared, ranges: Vec<(u64, u32)>) -> Option<Execu
     is_there.then(|| -> ExecutorCall<kdHostPullReply> { Box::new(move |_| pull()) })
 }
 
-/// The job of `pull_job` as a task.
+/// Makes a task of the job of `pull_job`.
 pub(crate) fn pull_task(
     shared: &CudaSessionShared,
     head: FrameHead,
@@ -89,17 +89,17 @@ pub(crate) fn pull_task(
     Ok(pull_job(shared, ranges(message)?).map(|job| task(head, job)))
 }
 
-/// Takes what the program wrote without a session; false for memory that is not in the tables.
+/// Applies the program's writes without a session; false for memory that is not in the tables.
 pub(crate) fn push_now(shared: &CudaSessionShared, message: &kdHostPush<'_>) -> bool {
     shared.blocks.push(message.address, message.data)
 }
 
-/// Takes what the program wrote into a part of a page without a session; false for memory that is not in the tables.
+/// Applies the program's writes to a part of a page without a session; false for memory that is not in the tables.
 pub(crate) fn push_words_now(shared: &CudaSessionShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
     Ok(shared.blocks.patch(message.address, page_words(message)?))
 }
 
-/// What is to be pulled: no more than a reply has room for.
+/// Decodes the ranges to be pulled: at most as many bytes as a reply has room for.
 fn ranges(message: &kdHostPull<'_>) -> Result<Vec<(u64, u32)>, SessionError> {
     let bad = |what, address, size| SessionError::BadRange { what, address, size };
     let ranges = ranges::decode(message.ranges);
@@ -111,7 +111,7 @@ fn ranges(message: &kdHostPull<'_>) -> Result<Vec<(u64, u32)>, SessionError> {
     Ok(ranges)
 }
 
-/// The arena; sessions without one have no pinned memory, and their programs know.
+/// Returns the arena; sessions without one have no pinned memory, and their programs know.
 fn arena(session: &mut Session) -> Result<&mut HostMemory, Fault> {
     session.host.as_mut().ok_or_else(|| CUresult::ERROR_NOT_SUPPORTED.into())
 }

@@ -1,6 +1,6 @@
-//! Copies whose bytes travel packed, over links that are slower than a compressor (`katydid_transport::compression`).
+//! Copies with compressed bytes, over links that are slower than a compressor (`katydid_transport::compression`).
 //!
-//! What a program says of sizes is checked before there is memory for them; a block that does not become what was announced
+//! A program's sizes are checked before memory is allocated for them. A block that does not decompress to its announced size
 //! ends the session.
 
 #![expect(unsafe_code, reason = "calls the driver")]
@@ -22,7 +22,7 @@ use crate::transfer::reply_pool;
 /// Bytes of a reply that describe its data.
 const REPLY_FACTS_BYTES: usize = 16;
 
-/// Unpacks the frame's bytes and copies them to the device.
+/// Decompresses the frame's bytes and copies them to the device.
 pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: kdCopyInPacked<'_>) -> EnqueueResult {
     let size = bounded(message.destination, message.size, MAX_PAYLOAD_BYTES)?;
     session.address_check.check(message.destination, u64::from(message.size))?;
@@ -33,14 +33,15 @@ pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: k
         part: "data",
         reason: error.to_string(),
     })?;
-    // SAFETY: the data is readable for the call; being pageable memory, it is not read after it. The target is the session's.
+    // SAFETY: the data is readable for the call; being pageable memory, it is not read after it. The target is the
+    // session's.
     let status =
         unsafe { session.driver().cuMemcpyHtoDAsync_v2(message.destination, data.as_ptr().cast(), size, stream) };
     reply_pool::keep(data);
     Ok(status)
 }
 
-/// Copies device memory into the reply, packed if that is sooner there.
+/// Copies device memory into the reply, compressed if it arrives sooner so.
 pub(crate) fn kdCopyOutPacked(
     session: &mut Session,
     head: &FrameHead,
@@ -64,7 +65,7 @@ pub(crate) fn kdCopyOutPacked(
     }))
 }
 
-/// A number of bytes that one frame may become.
+/// Checks a number of bytes that one frame may decompress to.
 fn bounded(address: u64, size: u32, most: usize) -> Result<usize, Fault> {
     let bad = || SessionError::BadRange { what: "one frame", address, size: size.into() };
     usize::try_from(size).ok().filter(|size| *size <= most).ok_or_else(|| bad().into())

@@ -1,7 +1,7 @@
-//! Rows of a slice: packed on the program's side, in an array or at a pitch in memory on the GPU's.
+//! Rows of a slice: packed on the program's side; on the GPU's side in an array, or at a pitch in memory.
 //!
-//! The driver checks what reaches past an array; here only what could reach memory of the worker is checked, and the sizes of
-//! data in frames.
+//! The driver checks the bounds of an array. Here only accesses that could reach memory of the worker are checked, and the
+//! sizes of data in frames.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -21,16 +21,16 @@ use crate::handlers::{EnqueueResult, ExecutorResult, MAX_REPLY_DATA_BYTES};
 use crate::state::Session;
 use crate::transfer::reply_pool;
 
-/// What is copied, and the end of it that is on the GPU.
+/// The rows of a copy at its end on the GPU.
 #[derive(Clone, Copy)]
 struct Rows {
     kind: u32,
     array: CUarray,
-    /// Address of the first byte, where that end is memory.
+    /// Address of the first byte, if that end is memory.
     address: u64,
     /// First byte, row and slice of an array.
     first: [u64; 3],
-    /// Bytes from row to row of memory.
+    /// Bytes from row to row in memory.
     pitch: u64,
     width: u64,
     height: u64,
@@ -53,7 +53,7 @@ impl Rows {
         Ok(Self { kind: memory_type::UNIFIED, array: CUarray::NULL, address, first: [0; 3], pitch, width, height })
     }
 
-    /// The copy of packed rows to it.
+    /// Returns the copy of packed rows to it.
     fn from(&self, packed: *const c_void) -> CUDA_MEMCPY3D {
         CUDA_MEMCPY3D {
             srcMemoryType: memory_type::HOST,
@@ -71,7 +71,7 @@ impl Rows {
         }
     }
 
-    /// The copy of it to packed rows.
+    /// Returns the copy from it to packed rows.
     fn to(&self, packed: *mut c_void) -> CUDA_MEMCPY3D {
         CUDA_MEMCPY3D {
             srcMemoryType: self.kind,
@@ -99,7 +99,7 @@ impl Rows {
     }
 }
 
-/// Bytes of rows without gaps; none beyond all bounds.
+/// Returns the bytes of rows without gaps; none on overflow.
 fn bytes(width: u64, height: u64) -> Option<u64> {
     width.checked_mul(height)
 }
@@ -118,12 +118,11 @@ pub(crate) fn kdRowsIn(session: &mut Session, head: &FrameHead, message: kdRowsI
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let copy = rows.from(data.as_ptr().cast());
-    // SAFETY: the rows are readable for as long as the copy reads them, by what the function says. The other end is the
-    // session's.
+    // SAFETY: `read_payload` keeps the rows readable for as long as the copy reads them. The other end is the session's.
     Ok(session.read_payload(stream, |driver| unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }))
 }
 
-/// Copies rows of a staged piece, and gives the piece back when the copy is done.
+/// Copies rows of a staged piece, and releases the piece when the copy is done.
 pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: kdRowsInStaged) -> EnqueueResult {
     let kdRowsInStaged { array, x, y, z, pitch, width, height, offset, piece, .. } = message;
     let size = bytes(width, height).unwrap_or(u64::MAX);
@@ -179,7 +178,7 @@ pub(crate) fn kdRowsOutStaged(
     staging_pieces::copy_out(session, (offset, size), stream, copy, kdRowsOutStagedReply {})
 }
 
-/// Copies to memory of the worker and waits until it is there.
+/// Copies to memory of the worker and waits until the bytes are there.
 ///
 /// # Safety
 ///

@@ -25,7 +25,7 @@ use crate::memory::shares::{Exports, SharedObject, block_of, descriptor};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
 
-/// Exports a block of the program's, or the pieces of an arena that hold a range.
+/// Exports a block of the program, or the pieces of an arena that hold a range.
 pub(crate) fn kdMemoryExport(
     session: &mut Session,
     _head: &FrameHead,
@@ -42,7 +42,7 @@ pub(crate) fn kdMemoryExport(
     success(kdMemoryExportReply { offset, size, name: session.export(generation, subject)?.to_vec() })
 }
 
-/// Exports memory of an arena no more: the program has freed it.
+/// Ends the export of arena memory that the program has freed.
 pub(crate) fn kdMemoryEndExport(
     session: &mut Session,
     _head: &FrameHead,
@@ -53,7 +53,7 @@ pub(crate) fn kdMemoryEndExport(
 }
 
 impl Session {
-    /// The name of something that is exported, from now on if it was not.
+    /// Returns the name of an exported object, and exports it if it was not.
     fn export(
         &mut self,
         generation: u64,
@@ -66,11 +66,11 @@ impl Session {
         Ok(self.shares.export(generation, (subject, length), pieces)?)
     }
 
-    /// Exports what the session of an image had exported, under the same names.
+    /// Exports everything that a session image had exported, under the same names.
     ///
     /// # Errors
     ///
-    /// What the driver says to a piece, or the system.
+    /// The code of the driver for a piece, or the system's error.
     pub(crate) fn export_again(&mut self, exports: Exports) -> Result<(), Fault> {
         let Some(exporter_id) = exports.exporter_id else { return Ok(()) };
         let mut all = Vec::with_capacity(exports.exports.len());
@@ -83,7 +83,7 @@ impl Session {
         Ok(self.shares.open_again(exporter_id, all)?)
     }
 
-    /// What an importer gets.
+    /// Returns the descriptors for an importer.
     fn pieces_of(&mut self, subject: SharedObject, length: u64) -> Result<Vec<ExportedPiece>, Fault> {
         let driver = Arc::clone(&self.shared.driver);
         Ok(match subject {
@@ -110,11 +110,11 @@ impl Session {
     }
 }
 
-/// Where softcuda's handles of events name the process, and its descriptor.
+/// Location of the process, and of its descriptor, in softcuda's event handles.
 const SOFT_PROCESS: std::ops::Range<usize> = 8..16;
 const SOFT_DESCRIPTOR: std::ops::Range<usize> = 16..24;
 
-/// The descriptor that softcuda's handle of an event names: an importer cannot take it out of this process by itself.
+/// Returns the descriptor in softcuda's handle of an event: an importer cannot take it from this process by itself.
 fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
     let bytes = handle.to_bytes();
     let number =
@@ -124,25 +124,25 @@ fn soft_descriptor(handle: &CUipcEventHandle) -> std::io::Result<OwnedFd> {
     unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
-/// A file in memory with these bytes, as what is exported are descriptors.
+/// Makes a memory file with these bytes, since exports are descriptors.
 fn in_file(bytes: &[u8]) -> std::io::Result<ExportedPiece> {
     let file = File::from(memfd_create("katydid-event", MemfdFlags::CLOEXEC)?);
     file.write_all_at(bytes, 0)?;
     Ok((file.into(), bytes.len() as u64))
 }
 
-/// A descriptor of the piece that is mapped at an address.
+/// Returns a descriptor of the piece that is mapped at an address.
 fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<ExportedPiece, CUresult> {
     let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the output is a local; the driver looks the address up.
     let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, pointer) })?;
     let fd = descriptor(driver, block);
-    // SAFETY: gives back what was retained just now.
+    // SAFETY: releases the handle retained just now.
     let _ = unsafe { driver.cuMemRelease(block) };
     Ok((fd?, size))
 }
 
-/// Takes a block of another program.
+/// Imports a block of another program.
 pub(crate) fn kdMemoryImport(
     session: &mut Session,
     _head: &FrameHead,
@@ -171,7 +171,7 @@ pub(crate) fn kdMemoryImport(
     success(kdMemoryImportReply { size, device })
 }
 
-/// Maps all that a name stands for into a reservation of the program, for the device and those that reach it.
+/// Maps everything exported under a name into a reservation of the program, for the device and its peers.
 pub(crate) fn kdImportedMap(
     session: &mut Session,
     _head: &FrameHead,
@@ -218,12 +218,12 @@ fn map_piece(driver: &Driver, address: u64, (piece, size): &ExportedPiece) -> Re
     let block = block_of(driver, piece)?;
     // SAFETY: a part of a reservation in which, by the session's tables, nothing is mapped.
     let mapped = unsafe { driver.cuMemMap(address, *size as usize, 0, block, 0) };
-    // SAFETY: ours; the mapping keeps the memory.
+    // SAFETY: retained by this worker; the mapping keeps the memory.
     let _ = unsafe { driver.cuMemRelease(block) };
     mapped.ok()
 }
 
-/// Unmaps what was imported as a whole, when the GPU is done with it.
+/// Unmaps a whole import, when the GPU is done with it.
 pub(crate) fn kdImportedUnmap(
     session: &mut Session,
     _head: &FrameHead,
@@ -253,7 +253,7 @@ pub(crate) fn kdEventExport(
     success(kdEventExportReply { name: name.to_vec() })
 }
 
-/// An event of another program.
+/// Opens an event of another program.
 pub(crate) fn kdEventImport(
     session: &mut Session,
     _head: &FrameHead,
@@ -270,13 +270,13 @@ pub(crate) fn kdEventImport(
     success(kdEventImportReply {})
 }
 
-/// The driver's handle that an exporter of an event gives; none in what stands for something else.
+/// Returns the driver's handle in an exporter's event; none for an export of another kind.
 fn handle_in(pieces: &[ExportedPiece]) -> Option<CUipcEventHandle> {
     let [(piece, _), further @ ..] = pieces else { return None };
     let mut bytes = [0; size_of::<CUipcEventHandle>()];
     File::from(piece.try_clone().ok()?).read_exact_at(&mut bytes, 0).ok()?;
     if let [(own, _)] = further {
-        // As softcuda names a descriptor of its own process.
+        // In the form in which softcuda names a descriptor of its own process.
         bytes.get_mut(SOFT_PROCESS)?.fill(0);
         bytes.get_mut(SOFT_DESCRIPTOR)?.copy_from_slice(&u64::from(own.as_raw_fd().unsigned_abs()).to_le_bytes());
     }

@@ -1,4 +1,4 @@
-//! Staged pieces that a message names: found, registered, and given back whatever becomes of the message.
+//! Staging pieces of messages: found, registered, and released whatever becomes of the message.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,13 +14,12 @@ use crate::state::Session;
 use crate::transfer::bulk::CopyEnd;
 use crate::transfer::staged::StagingArea;
 
-/// Has `copy` read `size` bytes at `offset`, which lie in piece `number`, in the order of a stream, and gives the piece back
-/// when that has been done. What `ready` finds first is for the copy; if it fails, the piece is given back at once: the
-/// program waits for it.
+/// Has `copy` read `size` bytes at `offset`, inside piece `number`, in stream order, and releases the piece when that is
+/// done. `ready` first finds what the copy needs; if it fails, the piece is released at once: the program waits for it.
 ///
 /// # Errors
 ///
-/// A session error if the bytes do not lie in that piece; what `ready` says.
+/// A session error if the bytes do not lie in that piece; the error of `ready`.
 pub(crate) fn copy_in<T>(
     session: &mut Session,
     head: &FrameHead,
@@ -50,18 +49,18 @@ pub(crate) fn copy_in<T>(
     Ok(copied.ok().and(released).err().unwrap_or(CUresult::SUCCESS))
 }
 
-/// Bytes of a part of a copy out behind which others may come: below, a copy is in one part.
+/// Smallest part of a copy out, in bytes, after which others may follow: a smaller copy has one part.
 const MIN_MARKED_BYTES: u64 = 512 << 10;
 
-/// Has `copy` write `size` bytes to `offset`, which lie in one piece, in the order of a stream, and waits for that elsewhere.
+/// Has `copy` write `size` bytes to `offset`, inside one piece, in stream order, and waits for that elsewhere.
 ///
-/// Where the driver has registered the piece, `copy` returns before it is done, and is made here: so the GPU has the next part
-/// of a large copy while the program reads the last, and each part is waited for by itself. Made by the executors, all parts
-/// would often be in the stream before the first was waited for, and come to the program at once.
+/// If the driver has registered the piece, `copy` returns before it is done, and is called here. So the GPU has the next
+/// part of a large copy while the program reads the last, and each part is waited for separately. If executors called it,
+/// all parts would often be in the stream before the first was waited for, and reach the program at once.
 ///
 /// # Errors
 ///
-/// A session error if the bytes do not lie in one piece; what `copy` says.
+/// A session error if the bytes do not lie in one piece; the error of `copy`.
 pub(crate) fn copy_out<R: Send + 'static>(
     session: &mut Session,
     (offset, size): (u64, u64),
@@ -86,7 +85,7 @@ pub(crate) fn copy_out<R: Send + 'static>(
     }))
 }
 
-/// The staging area; a stream link has none.
+/// Returns the staging area; a stream link has none.
 fn area(session: &mut Session) -> Result<&mut StagingArea, Fault> {
     session.staging.as_mut().ok_or_else(|| bad(0, 0))
 }

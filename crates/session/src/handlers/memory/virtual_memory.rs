@@ -1,4 +1,4 @@
-//! Virtual memory of the program's own making.
+//! The virtual memory API.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -27,15 +27,15 @@ use crate::state::Session;
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: memory that backs sparse arrays.
 const TILE_POOL: u16 = 1;
 
-/// Pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
+/// Most pieces that a driver may have in stock: at 32 MiB each, a gibibyte, which is more than was seen.
 const MAX_MISPLACED_PIECES: usize = 32;
 
-/// Bytes that the driver is asked for, so that `size` bytes lie where the program wants them.
+/// Returns the bytes to ask the driver for, so that `size` bytes lie at the program's address.
 fn driver_size(size: u64) -> Result<usize, CUresult> {
     size.checked_next_multiple_of(RESERVATION_UNIT).map(|size| size as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
-/// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` when they are not to be had.
+/// Reserves exactly the addresses that the program reserved on its side; `ALREADY_MAPPED` if they are not available.
 pub(crate) fn kdAddressReserve(
     session: &mut Session,
     _head: &FrameHead,
@@ -52,8 +52,8 @@ pub(crate) fn kdAddressReserve(
     Err(CUresult::ERROR_ALREADY_MAPPED.into())
 }
 
-/// Reserves at exactly `requested_address`. NVIDIA's driver takes addresses from a piece that it has in stock, whatever was asked for, as
-/// long as that has room (seen in programs of PyTorch's); so what it gives elsewhere is kept until the stock is used up.
+/// Reserves at exactly `requested_address`. NVIDIA's driver ignores the requested address as long as a piece in its stock
+/// has room (seen in programs of PyTorch). So reservations elsewhere are kept until the stock is used up.
 fn reserve_at(driver: &Driver, requested_address: u64, size: usize) -> Result<(), CUresult> {
     let mut elsewhere = Vec::new();
     let reserved = loop {
@@ -71,13 +71,13 @@ fn reserve_at(driver: &Driver, requested_address: u64, size: usize) -> Result<()
     reserved
 }
 
-/// Gives back what was just reserved.
+/// Frees a reservation that was just made.
 fn give_back(driver: &Driver, address: u64, size: usize) {
     // SAFETY: reserved by the caller; nothing was mapped there.
     let _ = unsafe { driver.cuMemAddressFree(address, size) };
 }
 
-/// Gives a reservation back in which nothing is mapped.
+/// Frees a reservation without mappings.
 pub(crate) fn kdAddressFree(
     session: &mut Session,
     _head: &FrameHead,
@@ -90,7 +90,7 @@ pub(crate) fn kdAddressFree(
     success(kdAddressFreeReply {})
 }
 
-/// Makes a block; returns out-of-memory of the device or of the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
+/// Makes a block; out-of-memory is that of the device or of the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
 pub(crate) fn kdMemoryCreate(
     session: &mut Session,
     _head: &FrameHead,
@@ -107,7 +107,7 @@ pub(crate) fn kdMemoryCreate(
     // SAFETY: `requested` and the output outlive the call.
     let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const requested, 0) });
     let handle = match make() {
-        // A snapshot held memory: now it does not.
+        // A snapshot held memory, and has released it now.
         Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
         result => result,
     }?;
@@ -119,7 +119,7 @@ pub(crate) fn kdMemoryCreate(
     success(kdMemoryCreateReply {})
 }
 
-/// What a block with these properties is made of: the driver does not tell later what one is used for.
+/// Returns the kind of memory of a block with these properties: the driver does not tell a block's use later.
 fn memory_of(requested: &CUmemAllocationProp) -> Memory {
     if is_host(requested.location) {
         Memory::Host
@@ -130,7 +130,7 @@ fn memory_of(requested: &CUmemAllocationProp) -> Memory {
     }
 }
 
-/// Gives a handle back; the memory goes with the last mapping.
+/// Releases a handle; the memory goes with the last mapping.
 pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message: kdMemoryRelease) -> EnqueueResult {
     let handle = session.virtual_memory.block(message.memory)?;
     let free = session.virtual_memory.release(message.memory);
@@ -176,7 +176,7 @@ pub(crate) fn kdMemoryUnmap(
     }))
 }
 
-/// Grants or takes access to whole mappings.
+/// Grants or revokes access to whole mappings.
 pub(crate) fn kdMemorySetAccess(
     session: &mut Session,
     _head: &FrameHead,
@@ -195,14 +195,14 @@ pub(crate) fn kdMemorySetAccess(
     success(kdMemorySetAccessReply {})
 }
 
-/// Whole mappings of the host's blocks are, or are not, the program's to use.
+/// Opens whole mappings of host blocks to the program, or closes them.
 fn open(session: &Session, address: u64, size: u64, is_open: bool) {
     for (start, length) in session.virtual_memory.on_host(address, size) {
         session.shared.blocks.open(start, length, is_open);
     }
 }
 
-/// What a device may do at an address.
+/// Returns the access of a device to an address.
 pub(crate) fn kdMemoryAccess(
     session: &mut Session,
     _head: &FrameHead,
@@ -215,7 +215,7 @@ pub(crate) fn kdMemoryAccess(
     success(kdMemoryAccessReply { flags })
 }
 
-/// What sizes and addresses must be multiples of.
+/// Returns the granularity of sizes and addresses.
 pub(crate) fn kdMemoryGranularity(
     session: &mut Session,
     _head: &FrameHead,
@@ -229,19 +229,20 @@ pub(crate) fn kdMemoryGranularity(
     success(kdMemoryGranularityReply { granularity: granularity as u64 })
 }
 
-/// Bytes are free again.
+/// Returns freed bytes to the limit.
 fn refund(session: &mut Session, bytes: u64) {
     session.refund(bytes);
     let virtual_memory = &session.virtual_memory;
     session.shares.keep_blocks(|id| virtual_memory.knows(id));
 }
 
-/// Whether a location is the host, whichever of its nodes.
+/// Returns whether a location is the host, any of its nodes.
 fn is_host(location: CUmemLocation) -> bool {
     (location_type::HOST..=location_type::HOST_NUMA_CURRENT).contains(&location.type_)
 }
 
-/// The properties of a block: memory of a device of the session or of the host, exported to other workers as a file descriptor or not at all.
+/// Checks the properties of a block: memory of one of the session's devices or of the host, exportable as a file descriptor
+/// or not at all.
 fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<CUmemAllocationProp, Fault> {
     let damaged = || SessionError::DamagedPart { message, part: "properties", reason: "not 32 bytes".to_owned() };
     let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
@@ -256,7 +257,7 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..answer })
 }
 
-/// The grants of a message; each names a device of the session, or the host.
+/// Decodes the grants of a message; each names a device of the session, or the host.
 fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault> {
     let (records, rest) = bytes.as_chunks::<{ size_of::<CUmemAccessDesc>() }>();
     if !rest.is_empty() || records.is_empty() {

@@ -1,7 +1,7 @@
-//! Arrays: made, ended, and copied from and to.
+//! Arrays: create, end, and copy from and to them.
 //!
-//! The driver checks extents and places; here only what could reach memory of the worker is checked. Rows that come from the
-//! program's own memory, or go there, are in `rows.rs`.
+//! The driver checks extents and positions; here only accesses that could reach memory of the worker are checked. `rows.rs`
+//! has the rows that come from the program's own memory, or go there.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -79,7 +79,7 @@ pub(crate) fn kdMipmapCreate(
     success(kdMipmapCreateReply {})
 }
 
-/// Gives a level of a mipmap an id of its own.
+/// Gives a level of a mipmap its own id.
 pub(crate) fn kdMipmapLevel(
     session: &mut Session,
     _head: &FrameHead,
@@ -95,7 +95,7 @@ pub(crate) fn kdMipmapLevel(
     success(kdMipmapLevelReply {})
 }
 
-/// Ends an array or a mipmap; the driver may wait for the GPU. A level has nothing that ends.
+/// Ends an array or a mipmap; the driver may wait for the GPU. Ending a level does nothing.
 pub(crate) fn kdArrayDestroy(
     session: &mut Session,
     _head: &FrameHead,
@@ -116,7 +116,7 @@ pub(crate) fn kdArrayDestroy(
     }))
 }
 
-/// What the driver says of a sparse array's tiles.
+/// Returns the driver's properties of a sparse array's tiles.
 pub(crate) fn kdArraySparse(
     session: &mut Session,
     _head: &FrameHead,
@@ -138,7 +138,7 @@ pub(crate) fn kdArraySparse(
     success(kdArraySparseReply { width, height, depth, first, tail, flags })
 }
 
-/// The memory that an array needs which is mapped as a whole.
+/// Returns the memory requirements of an array that is mapped as a whole.
 pub(crate) fn kdArrayNeeds(
     session: &mut Session,
     _head: &FrameHead,
@@ -158,7 +158,7 @@ pub(crate) fn kdArrayNeeds(
     success(kdArrayNeedsReply { size: answer.size as u64, alignment: answer.alignment as u64 })
 }
 
-/// One change with handles in the place of ids.
+/// Decodes one change, with handles in place of ids.
 fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
     let resource = match session.tables.arrays.get(it.array)? {
         ArrayObject::Mipmap(mipmap) => mipmap.address(),
@@ -180,7 +180,7 @@ fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
     })
 }
 
-/// Maps parts of arrays to blocks, or takes them away, in the order of a stream.
+/// Maps parts of arrays to blocks, or unmaps them, in stream order.
 pub(crate) fn kdArrayMap(
     session: &mut Session,
     head: &FrameHead,
@@ -193,14 +193,14 @@ pub(crate) fn kdArrayMap(
     let changes = Change::decode_all(message.changes).ok_or_else(damaged)?;
     let mut infos = changes.iter().map(|it| change(session, it)).collect::<Result<Vec<_>, _>>()?;
     let stream: CUstream = session.handle(head, message.stream)?;
-    // A frame bounds their number.
+    // The size of a frame bounds their number.
     let count = infos.len() as u32;
     // SAFETY: arrays and blocks of the session; the count is the list's, which outlives the call.
     unsafe { session.driver().cuMemMapArrayAsync(infos.as_mut_ptr(), count, stream) }.ok()?;
     success(kdArrayMapReply {})
 }
 
-/// Bytes from the first to the last of a side that is memory; None beyond all bounds.
+/// Returns the bytes from the first to the last of a side that is memory; None on overflow.
 pub(crate) fn span(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
     let slices = (depth - 1).checked_mul(pitch.checked_mul(rows)?)?;
     slices.checked_add((height - 1).checked_mul(pitch)?)?.checked_add(width)
@@ -213,7 +213,7 @@ pub(crate) fn kdArrayCopy(session: &mut Session, head: &FrameHead, message: kdAr
     if extent.contains(&0) {
         return Ok(CUresult::SUCCESS);
     }
-    // A side that is memory starts at its address.
+    // A side in memory starts at its address.
     let to = (it.toArray, it.to, it.toPitch, it.toRows, [it.toX, it.toY, it.toZ]);
     let from = (it.fromArray, it.from, it.fromPitch, it.fromRows, [it.fromX, it.fromY, it.fromZ]);
     for (array, address, pitch, rows, first) in [to, from] {

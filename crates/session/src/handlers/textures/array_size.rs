@@ -1,14 +1,14 @@
-//! Bytes of device memory that an array takes, by its tiles. The tests hold this against what an H200 takes.
+//! Bytes of device memory that an array takes, by its tiles. The tests compare them with those on an H200.
 
 use katydid_cuda_sys::CUDA_ARRAY3D_DESCRIPTOR;
 use katydid_session_core::Texels;
 
-/// `CUDA_ARRAY3D_LAYERED`, `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which all levels have.
+/// `CUDA_ARRAY3D_LAYERED`, `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, equal for all levels.
 const LAYER_FLAGS: u32 = 0x01 | 0x04;
-/// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later, and charged with the blocks that it is.
+/// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later, and its blocks are charged.
 const DEFERRED_MEMORY_FLAGS: u32 = 0x40 | 0x80;
 
-/// Bytes of the tiles of an array, or of all `levels` of a mipmap; those of the largest texel where the format is not known here.
+/// Returns the bytes of the tiles of an array, or of all `levels` of a mipmap; unknown formats count as the largest texel.
 pub(super) fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> u64 {
     if it.Flags & DEFERRED_MEMORY_FLAGS != 0 {
         return 0;

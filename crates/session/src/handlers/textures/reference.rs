@@ -22,7 +22,7 @@ use crate::state::Session;
 /// `CU_TRSA_OVERRIDE_FORMAT`: the format is the array's.
 const OVERRIDE_FORMAT: u32 = 1;
 
-/// Finds a texture reference in a module, or makes one that is in none.
+/// Finds a texture reference in a module, or makes one without a module.
 pub(crate) fn kdTextureReference(
     session: &mut Session,
     head: &FrameHead,
@@ -44,7 +44,7 @@ pub(crate) fn kdTextureReference(
     success(kdTextureReferenceReply { facts })
 }
 
-/// What the driver says of a reference; nothing of what it refuses to tell before it was set.
+/// Returns the driver's state of a reference; values that it refuses to return before they were set stay zero.
 fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
     let mut it = ReferenceFacts::default();
     let sampler = &mut it.sampler;
@@ -79,7 +79,7 @@ fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
     it
 }
 
-/// Sets all that the program ever set, and tells what became of it.
+/// Applies all settings of the program, and returns the resulting state.
 pub(crate) fn kdTextureReferenceSet(
     session: &mut Session,
     _head: &FrameHead,
@@ -93,7 +93,7 @@ pub(crate) fn kdTextureReferenceSet(
     let reference = session.tables.references.texture(message.reference)?;
     let driver = session.driver();
     let has_array = it.set & property::RESOURCE != 0 && it.texture.kind < 2;
-    // An array brings its format, which the program may have changed since; memory takes that of the reference.
+    // An array has its own format, which the program may have changed since; memory has the reference's format.
     if !has_array {
         set_format(driver, reference, &it)?;
     }
@@ -147,7 +147,7 @@ fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) ->
     }
 }
 
-/// Binds what the arguments name; bytes between the address and the first texel.
+/// Binds the resource of the arguments; returns the bytes between the address and the first texel.
 fn bind(session: &Session, reference: CUtexref, it: &ReferenceArguments) -> Result<u64, Fault> {
     let (driver, texture) = (session.driver(), &it.texture);
     let held = || session.tables.arrays.get(texture.array);
@@ -221,7 +221,7 @@ pub(crate) fn kdSurfaceReferenceSet(
     success(kdSurfaceReferenceSetReply {})
 }
 
-/// Ends a texture reference that is in no module.
+/// Ends a texture reference without a module.
 pub(crate) fn kdReferenceDestroy(
     session: &mut Session,
     _head: &FrameHead,

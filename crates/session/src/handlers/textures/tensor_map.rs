@@ -1,4 +1,4 @@
-//! Tensor maps: encoded by the driver, which knows the layout that its GPUs read.
+//! Tensor maps: encoded by the driver, which knows the layout for its GPUs.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -12,7 +12,7 @@ use crate::calls::fault::SessionError;
 use crate::handlers::CallResult;
 use crate::state::Session;
 
-/// Room for a map at a multiple of 64, as the driver demands.
+/// A map aligned to 64 bytes, as the driver requires.
 #[repr(align(64))]
 struct AlignedMap(CUtensorMap);
 

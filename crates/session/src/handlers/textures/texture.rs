@@ -1,5 +1,5 @@
-//! Texture and surface objects: made from the session's arrays and memory. Device code holds their numbers, which the
-//! driver chose.
+//! Texture and surface objects, made of the session's arrays and memory. Device code holds their numbers, which the driver
+//! chose.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,10 +14,10 @@ use crate::handlers::{CallResult, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
-/// `CUresourcetype`: an array; a mipmap; memory in a line; memory in rows.
+/// `CUresourcetype`: an array; a mipmap; linear memory; pitched memory.
 const RESOURCE_KINDS: [u32; 4] = [0, 1, 2, 3];
 
-/// The resource that arguments name.
+/// Returns the resource of the arguments.
 fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DESC, Fault> {
     let mut resource = CUDA_RESOURCE_DESC { resType: it.kind, ..CUDA_RESOURCE_DESC::default() };
     let array_of = |id: u32| session.tables.arrays.get(id).map_err(|_| Fault::from(CUresult::ERROR_INVALID_VALUE));
@@ -31,7 +31,7 @@ fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DE
             ArrayObject::Mipmap(mipmap) => &[mipmap.address()],
             _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         },
-        // What lies beyond the memory that is there faults on the device, not here.
+        // Accesses past existing memory fault on the device, not here.
         kind if kind == RESOURCE_KINDS[2] => {
             session.address_check.check(it.address, 1)?;
             &[it.address, format, it.size]
@@ -45,7 +45,7 @@ fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DE
     Ok(resource)
 }
 
-/// How arguments say that a texture is read.
+/// Decodes how a texture is read.
 fn description(fields: [u32; 14]) -> CUDA_TEXTURE_DESC {
     let float = |at: usize| f32::from_bits(fields[at]);
     CUDA_TEXTURE_DESC {
@@ -62,7 +62,7 @@ fn description(fields: [u32; 14]) -> CUDA_TEXTURE_DESC {
     }
 }
 
-/// A view of arguments.
+/// Decodes a view.
 fn view(fields: [u64; 8]) -> CUDA_RESOURCE_VIEW_DESC {
     CUDA_RESOURCE_VIEW_DESC {
         format: fields[0] as u32,

@@ -1,13 +1,13 @@
-//! A session whose worker is saved as a process: what the image of a process cannot have is given up, and taken up again.
+//! Suspends a session whose worker is saved as a process: releases what the image of a process cannot have, and restores it.
 //!
-//! | given up | taken up again |
+//! | released | restored |
 //! |---|---|
 //! | memory in device arenas, of which the addresses stay reserved | mapped, and filled from the image of the session |
 //! | registrations of host memory | made again, at the same addresses |
 //! | the program's pinned memory, which both have mapped | mapped when the program comes, which has a copy of it |
-//! | what snapshots hold | with the next snapshot |
+//! | memory of snapshots | with the next snapshot |
 //!
-//! Everything else of a device, which only the driver knows, the driver's own checkpoint keeps: contexts, code, variables, arrays.
+//! The driver's own checkpoint saves all other device state, which only the driver knows: contexts, code, variables, arrays.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use super::{Share, clear, matched, split};
 use crate::state::Session;
 
 impl Session {
-    /// Gives up what an image of the process cannot have. The GPU is at rest, and the contents of arenas are in an image.
+    /// Releases what an image of the process cannot have. The GPU is at rest, and the contents of arenas are in an image.
     ///
     /// # Errors
     ///
-    /// What cannot be given up: the session is of no use then, until [`Session::refill`].
+    /// What cannot be released: the session cannot be used then, until [`Session::refill`].
     pub(crate) fn suspend(&mut self) -> Result<(), SnapshotError> {
         let suspended = self.suspend_now();
         self.reenter();
@@ -48,11 +48,11 @@ impl Session {
         self.device.unmap_all(&driver).map_err(refused("unmap memory of an arena"))
     }
 
-    /// Takes up again what was given up, but for what needs the program. `part` is the session in the image.
+    /// Restores what was released, except what needs the program. `part` is the session in the image.
     ///
     /// # Errors
     ///
-    /// No memory, or the image.
+    /// Too little memory, or an error of the image.
     pub(crate) fn refill(
         &mut self,
         part: &SessionPart,
@@ -91,11 +91,11 @@ impl Session {
         }
     }
 
-    /// The program has come, with its pinned memory if the sides share some: takes up the rest.
+    /// Restores the rest when the program has come, with its pinned memory if the sides share some.
     ///
     /// # Errors
     ///
-    /// What system or driver refuse.
+    /// The error of the system or the driver.
     pub(crate) fn rejoin(&mut self, pinned: Option<BorrowedFd<'_>>) -> Result<(), SnapshotError> {
         let driver = Arc::clone(&self.shared.driver);
         let Some(host) = self.host.as_mut().filter(|host| host.awaits_program()) else { return Ok(()) };

@@ -13,7 +13,7 @@ use crate::code::library::callable;
 use crate::context::stack;
 use crate::ffi::{MaybeOut, Out, Outcome, api};
 
-/// Offset and size of a parameter; one past the last gives `INVALID_VALUE` and writes nothing.
+/// Returns offset and size of a parameter. An index past the last one fails with `INVALID_VALUE` and writes nothing.
 pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>, size: &MaybeOut<usize>) -> Outcome {
     let param = kernel.params.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     offset.set(param.offset as usize);
@@ -22,7 +22,7 @@ pub(super) fn param_info(kernel: &Kernel, index: usize, offset: &MaybeOut<usize>
 }
 
 api! {
-    /// A function is of one context, whether or not that is current.
+    /// Returns an attribute of a function. Needs no current context; if there is one, it must be the function's.
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, of: CUfunction) {
         let function = function::resolve(of)?;
         if stack::handle() != 0 {
@@ -31,7 +31,7 @@ api! {
         value.set(function::attribute(&function.kernel, &function.settings, attribute)?);
     }
 
-    /// Dynamic shared memory up to the opt-in limit; facts of the code cannot be set.
+    /// Sets dynamic shared memory, up to the opt-in limit, or a hint. Facts of the code cannot be set.
     fn cuFuncSetAttribute(of: CUfunction, attribute: u32, value: i32) {
         function::resolve(of)?;
         let (kernel, settings) = callable(of, &*stack::usable()?)?;
@@ -45,7 +45,7 @@ api! {
         check_cache_config(config)?;
     }
 
-    /// A hint, and one of the past.
+    /// Checks the arguments; the configuration is an obsolete hint without effect.
     fn cuFuncSetSharedMemConfig(of: CUfunction, config: u32) {
         function::resolve(of)?;
         callable(of, &*stack::usable()?)?;
@@ -54,28 +54,28 @@ api! {
         }
     }
 
-    /// Of a module's function only: a library's kernel gives 400.
+    /// Returns the module of a function. The kernel of a library fails with 400.
     fn cuFuncGetModule(module: Out<CUmodule>, of: CUfunction) {
         module.set(CUmodule(std::ptr::without_provenance_mut(resolve(of)?.module)));
     }
 
-    /// The text lives as long as the function.
+    /// Returns the name, which lives as long as the function.
     fn cuFuncGetName(name: Out<*const c_char>, of: CUfunction) {
         name.set(resolve(of)?.name.as_ptr());
     }
 
-    /// Of a module's function only: a library's kernel gives 400.
+    /// Returns offset and size of a parameter. The kernel of a library fails with 400.
     fn cuFuncGetParamInfo(of: CUfunction, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
         param_info(&resolve(of)?.kernel, index, &offset, &size)?;
     }
 
-    /// Code is decoded when its module is loaded.
+    /// Returns "loaded": code is decoded when its module is loaded.
     fn cuFuncIsLoaded(state: Out<u32>, of: CUfunction) {
         resolve(of)?;
         state.set(FUNCTION_LOADING_STATE_LOADED);
     }
 
-    /// Code is loaded already.
+    /// Checks the function; its code is loaded already.
     fn cuFuncLoad(of: CUfunction) {
         resolve(of)?;
     }

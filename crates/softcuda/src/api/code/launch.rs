@@ -58,7 +58,7 @@ unsafe fn start(
 }
 
 api! {
-    /// Refuses at the call what can be known there; faults of the kernel come later.
+    /// Submits a launch. Wrong arguments fail here; faults of the kernel show later.
     fn cuLaunchKernel(
         function: CUfunction,
         grid_x: u32,
@@ -77,7 +77,7 @@ api! {
         unsafe { start(function, shape, stream, (values, extra), &[]) }?;
     }
 
-    /// Attributes that are hints are taken as such, others are refused by name.
+    /// Submits a launch with attributes. Hints have no effect; unsupported attributes are refused.
     fn cuLaunchKernelEx(
         config: In<CUlaunchConfig>,
         function: CUfunction,
@@ -98,7 +98,7 @@ api! {
         unsafe { start(function, shape, config.hStream, (values, extra), &attributes) }?;
     }
 
-    /// A grid whose blocks may wait for each other: 720 if they cannot all be on the device at once.
+    /// Launches a grid whose blocks may wait for each other. Fails with 720 if the device cannot hold all of them at once.
     fn cuLaunchCooperativeKernel(
         function: CUfunction,
         grid_x: u32,
@@ -117,8 +117,7 @@ api! {
         unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[cooperative()]) }?;
     }
 
-    /// One cooperative grid for each device, in streams that were created: grids of several devices cannot wait for each
-    /// other here.
+    /// Launches one cooperative grid per device, in created streams. Grids of several devices cannot wait for each other here.
     fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) {
         // SAFETY: the caller's array has `count` entries.
         let list = unsafe { multi_device(list, count, flags, device::all().len()) }?;

@@ -1,4 +1,4 @@
-//! Launches as CUDA 2 had them: block, shared memory and parameters are set on the function, one call each.
+//! Launches in the style of CUDA 2: separate calls set block, shared memory and parameters on the function.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -15,13 +15,13 @@ use crate::ffi::{Outcome, api};
 use crate::process::device;
 use crate::texture::reference;
 
-/// Changes what is set on a function.
+/// Changes the launch settings of a function.
 fn change<R>(function: CUfunction, with: impl FnOnce(&mut OldLaunch) -> R) -> Outcome<R> {
     let function = function::resolve(function)?;
     Ok(with(&mut function.old.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// A grid of what is set on a function.
+/// Launches a grid with the settings of the function.
 fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Outcome {
     let [width, height] = old::grid(width, height)?;
     let state = change(function, |state| state.clone())?;
@@ -33,19 +33,19 @@ fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Ou
 }
 
 api! {
-    /// Blocks that the device could not run are refused here already.
+    /// Sets the block size. Refuses blocks that the device could not run.
     fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) {
         let device = device::get(0)?;
         let limits = BLOCK_LIMITS.map(|limit| device.attribute(limit).unwrap_or(0));
         change(function, |state| state.set_block([x, y, z], limits))??;
     }
 
-    /// Dynamic shared memory, in bytes.
+    /// Sets the dynamic shared memory, in bytes.
     fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) {
         change(function, |state| state.shared = bytes)?;
     }
 
-    /// Bytes of all parameters.
+    /// Sets the size of all parameters, in bytes.
     fn cuParamSetSize(function: CUfunction, bytes: u32) {
         change(function, |state| state.set_size(bytes))??;
     }
@@ -70,7 +70,7 @@ api! {
         change(function, |state| state.set(offset, bytes))??;
     }
 
-    /// References have been taken by name since CUDA 3.2.
+    /// Checks its arguments. Since CUDA 3.2, code finds its references by name.
     fn cuParamSetTexRef(function: CUfunction, _unit: i32, handle: CUtexref) {
         function::resolve(function)?;
         reference::resolve(handle.address(), false)?;
@@ -81,7 +81,7 @@ api! {
         launch(function, 1, 1, CUstream::NULL)?;
     }
 
-    /// In the default stream.
+    /// Launches a grid in the default stream.
     fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) {
         launch(function, width, height, CUstream::NULL)?;
     }

@@ -1,6 +1,6 @@
 //! Libraries and their kernels: code without a context.
 //!
-//! Handles of kernels stay the same in all contexts; functions, modules and variables are those of the current one.
+//! A kernel's handle is the same in all contexts. Functions, modules and variables belong to the current one.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -27,18 +27,18 @@ fn load(code: Result<Code, CodeRefusal>, options: &Options) -> Outcome<CUlibrary
     Ok(CUlibrary(std::ptr::without_provenance_mut(library::load(code)?.handle)))
 }
 
-/// The kernel behind a handle.
+/// Returns the kernel of a handle.
 fn kernel(handle: CUkernel) -> Outcome<std::sync::Arc<LibraryKernel>> {
     resolve_kernel(handle.address() as usize)
 }
 
-/// The handle of a kernel.
+/// Returns the handle of a kernel.
 fn as_handle(kernel: &LibraryKernel) -> CUkernel {
     CUkernel(std::ptr::without_provenance_mut(kernel.handle))
 }
 
 api! {
-    /// Registers are limited, other options are hints; the image is copied whether or not it stays.
+    /// Loads an image, of which it always makes a copy. Register limits count; other options are hints.
     fn cuLibraryLoadData(
         library: Out<CUlibrary>,
         image: *const c_void,
@@ -55,7 +55,7 @@ api! {
         library.set(load(unsafe { Code::at(image) }, &options)?);
     }
 
-    /// A file that cannot be read gives 301.
+    /// Loads a file. Fails with 301 if it cannot be read.
     fn cuLibraryLoadFromFile(
         library: Out<CUlibrary>,
         path: Text<'_>,
@@ -71,13 +71,13 @@ api! {
         library.set(load(module::read_file(&path)?, &options)?);
     }
 
-    /// Kernels, functions and variables end with it, in all contexts.
+    /// Unloads a library, with its kernels, functions and variables in all contexts.
     fn cuLibraryUnload(library: CUlibrary) {
         state::ready()?;
         library::unload(library)?;
     }
 
-    /// Needs no context. What is wrong with the image shows here first.
+    /// Returns a kernel; needs no context. Faults of the image show here first.
     fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text<'_>) {
         kernel.set(as_handle(&*resolve(library)?.kernel(name.name()?)?));
     }
@@ -87,19 +87,19 @@ api! {
         count.set(resolve(library)?.kernels()?.len() as u32);
     }
 
-    /// In the order of the text, as many as there is room for.
+    /// Returns the kernels in the order of the text, up to the capacity of the buffer.
     fn cuLibraryEnumerateKernels(kernels: Buffer<CUkernel>, capacity: u32, library: CUlibrary) {
         let library = resolve(library)?;
         kernels.fill(capacity as usize, library.kernels()?.iter().map(|kernel| as_handle(kernel)))?;
     }
 
-    /// Its module in the current context, loaded if need be.
+    /// Returns the library's module in the current context, and loads it there if necessary.
     fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) {
         let library = resolve(library)?;
         module.set(module::as_handle(&*library.module(&*stack::usable()?)?));
     }
 
-    /// In the current context; an unknown name gives 500.
+    /// Returns a variable in the current context. An unknown name fails with 500.
     fn cuLibraryGetGlobal(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
         let library = resolve(library)?;
         let (start, bytes) = library.module(&*stack::usable()?)?.global(name.name()?)?;
@@ -107,8 +107,8 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// In the current context, or the first device's primary one: the runtime asks before it has any, as soon as the
-    /// program touches such a variable. A variable that is not managed is none.
+    /// Returns a managed variable, in the current context or the first device's primary one. The runtime calls it before it has a
+    /// context, as soon as the program touches such a variable. Variables that are not managed do not count.
     fn cuLibraryGetManaged(address: MaybeOut<u64>, size: MaybeOut<usize>, library: CUlibrary, name: Text<'_>) {
         let library = resolve(library)?;
         let context = stack::usable().or_else(|_| primary::first())?;
@@ -117,30 +117,30 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// In the current context, and always the same there.
+    /// Returns the kernel's function in the current context: the same one each time.
     fn cuKernelGetFunction(function: Out<CUfunction>, of: CUkernel) {
         let function_record = kernel(of)?.function(&*stack::usable()?)?;
         function.set(CUfunction(std::ptr::without_provenance_mut(function_record.handle)));
     }
 
-    /// 400 once the library is unloaded.
+    /// Returns the kernel's library. Fails with 400 once that is unloaded.
     fn cuKernelGetLibrary(library: Out<CUlibrary>, of: CUkernel) {
         library.set(CUlibrary(std::ptr::without_provenance_mut(kernel(of)?.library()?.handle)));
     }
 
-    /// The text lives as long as the kernel.
+    /// Returns the name, which lives as long as the kernel.
     fn cuKernelGetName(name: Out<*const c_char>, of: CUkernel) {
         name.set(kernel(of)?.name.as_ptr());
     }
 
-    /// What was set is that of the device.
+    /// Returns an attribute of the kernel, as set for the device.
     fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
         value.set(function::attribute(&kernel.kernel, &kernel.settings(device), attribute)?);
     }
 
-    /// For the kernel in all contexts of the device.
+    /// Sets an attribute of the kernel, for all contexts of the device.
     fn cuKernelSetAttribute(attribute: u32, value: i32, of: CUkernel, device: i32) {
         let kernel = kernel(of)?;
         device::get(device)?;
@@ -154,7 +154,7 @@ api! {
         check_cache_config(config)?;
     }
 
-    /// One past the last parameter gives 1 and writes nothing.
+    /// Returns offset and size of a parameter. An index past the last one fails with 1 and writes nothing.
     fn cuKernelGetParamInfo(of: CUkernel, index: usize, offset: MaybeOut<usize>, size: MaybeOut<usize>) {
         let kernel = kernel(of)?;
         stack::usable()?;

@@ -1,7 +1,7 @@
-//! The linker: several inputs become one image.
+//! The linker: it makes one image of several inputs.
 //!
-//! Codes are those of driver 580: 218 for PTX that is wrong, 200 for bytes of no known form, 300 for a name that is
-//! defined twice or nowhere, 221 for LTO code, 301 for a file that cannot be read.
+//! Codes are those of driver 580: 218 for wrong PTX, 200 for bytes of no known form, 300 for a name that is defined twice or
+//! nowhere, 221 for LTO code, 301 for a file that cannot be read.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -20,13 +20,13 @@ use crate::context::stack;
 use crate::ffi::{MaybeOut, Out, Outcome, Text, api};
 use crate::process::state;
 
-/// Largest input that is believed.
+/// Largest accepted input of a link.
 const MAX_LINK_INPUT_BYTES: usize = 1 << 32;
 
-/// Options of living linkings, by handle: their logs are written whenever an input is added.
+/// Options of the live links, by handle. Their logs are written whenever an input is added.
 static LINK_OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
 
-/// Runs `body` on a linking, then writes what it had to say into the program's buffers.
+/// Runs `body` on a link, then writes its messages into the program's buffers.
 fn with_logs<T>(linker: &Linker, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let outcome = body();
     let options = LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ fn with_logs<T>(linker: &Linker, body: impl FnOnce() -> Outcome<T>) -> Outcome<T
 ///
 /// # Safety
 ///
-/// The option arrays have `count` entries and stay valid until the linking is destroyed, as the driver API demands.
+/// The option arrays have `count` entries and stay valid until the link is destroyed, as the driver API demands.
 unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: &Out<CUlinkState>) -> Outcome {
     stack::usable()?;
     // SAFETY: the contract.
@@ -53,7 +53,7 @@ unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void,
     Ok(())
 }
 
-/// A name for messages; programs may leave it out.
+/// Returns the name of an input for messages; programs may omit it.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ unsafe fn label<'a>(name: *const c_char) -> std::borrow::Cow<'a, str> {
 /// Options of one input, as a call passes them: count, kinds and values.
 type RawJitOptions = (u32, *mut CUjit_option, *mut *mut c_void);
 
-/// Most registers of a thread, by the options of one input; the others are hints.
+/// Reads the register limit from the options of one input; the others are hints.
 ///
 /// # Safety
 ///
@@ -83,7 +83,7 @@ unsafe fn compilation((count, kinds, values): RawJitOptions) -> Outcome<Compilat
 ///
 /// # Safety
 ///
-/// `data` is null or readable for `size` bytes; `name` is null or a text; the options are whole.
+/// `data` is null or readable for `size` bytes; `name` is null or a text; the options are complete.
 unsafe fn add(
     state: CUlinkState,
     kind: u32,
@@ -104,7 +104,7 @@ unsafe fn add(
 ///
 /// # Safety
 ///
-/// The options are whole.
+/// The options are complete.
 unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: RawJitOptions) -> Outcome {
     let linker = resolve(state)?;
     // SAFETY: the contract.
@@ -115,19 +115,19 @@ unsafe fn add_file(state: CUlinkState, kind: u32, path: &Text<'_>, options: RawJ
 }
 
 api! {
-    /// Log buffers must stay until the linking is destroyed.
+    /// Starts a link. Log buffers must stay valid until it is destroyed.
     fn cuLinkCreate(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: Out<CUlinkState>) {
         // SAFETY: the caller's promise for its options.
         unsafe { create(count, kinds, values, &state) }?;
     }
 
-    /// Log buffers must stay until the linking is destroyed.
+    /// Starts a link. Log buffers must stay valid until it is destroyed.
     fn cuLinkCreate_v2(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void, state: Out<CUlinkState>) {
         // SAFETY: the caller's promise for its options.
         unsafe { create(count, kinds, values, &state) }?;
     }
 
-    /// Of the options of a single input, the limit of registers counts.
+    /// Adds bytes. Of the options of an input, only the register limit counts.
     fn cuLinkAddData(
         state: CUlinkState,
         kind: u32,
@@ -142,7 +142,7 @@ api! {
         unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
     }
 
-    /// Of the options of a single input, the limit of registers counts.
+    /// Adds bytes. Of the options of an input, only the register limit counts.
     fn cuLinkAddData_v2(
         state: CUlinkState,
         kind: u32,
@@ -157,7 +157,7 @@ api! {
         unsafe { add(state, kind, (data, size), name, (count, kinds, values)) }?;
     }
 
-    /// A file that cannot be read gives 301.
+    /// Adds a file. Fails with 301 if it cannot be read.
     fn cuLinkAddFile(
         state: CUlinkState,
         kind: u32,
@@ -170,7 +170,7 @@ api! {
         unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
     }
 
-    /// A file that cannot be read gives 301.
+    /// Adds a file. Fails with 301 if it cannot be read.
     fn cuLinkAddFile_v2(
         state: CUlinkState,
         kind: u32,
@@ -183,7 +183,7 @@ api! {
         unsafe { add_file(state, kind, &path, (count, kinds, values)) }?;
     }
 
-    /// The image stays until the linking is destroyed.
+    /// Completes the link. The image lives until the link is destroyed.
     fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: MaybeOut<usize>) {
         let linker = resolve(state)?;
         let (start, length) = with_logs(&linker, || linker.complete())?;
@@ -191,7 +191,7 @@ api! {
         size.set(length);
     }
 
-    /// The image goes with it.
+    /// Destroys a link and its image.
     fn cuLinkDestroy(state: CUlinkState) {
         state::ready()?;
         linker::destroy(state)?;

@@ -1,7 +1,7 @@
 //! Modules: code in the current context.
 //!
-//! The load itself reports what is wrong with an image: 200 for bytes of no known form, 209 if nothing in it suits
-//! the device, 218 for PTX that is wrong or asks for something the interpreter has not.
+//! The load itself reports faults of an image: 200 for bytes of no known form, 209 if nothing in it suits the device, 218 for PTX
+//! that is wrong or needs something that the interpreter lacks.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -35,12 +35,12 @@ fn load(code: Result<Code, CodeRefusal>, options: Option<&Options>) -> Outcome<C
     loaded.map(|module| as_handle(&module)).map_err(|refusal| refusal.code)
 }
 
-/// The handle of a module.
+/// Returns the handle of a module.
 pub(super) fn as_handle(module: &Module) -> CUmodule {
     CUmodule(std::ptr::without_provenance_mut(module.handle))
 }
 
-/// The code in a file.
+/// Reads the code of a file.
 pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, CodeRefusal>> {
     let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
@@ -48,13 +48,13 @@ pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, CodeRefusal>> {
 }
 
 api! {
-    /// A file that cannot be read gives 301.
+    /// Loads a file. Fails with 301 if it cannot be read.
     fn cuModuleLoad(module: Out<CUmodule>, path: Text<'_>) {
         stack::usable()?;
         module.set(load(read_file(&path)?, None)?);
     }
 
-    /// A wrapper, a container, or PTX; machine code has nothing for this device (209).
+    /// Loads a wrapper, a container or PTX. Machine code has nothing for this device (209).
     fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) {
         // SAFETY: the caller's image, complete by its promise.
         module.set(load(unsafe { Code::at(image) }, None)?);
@@ -66,7 +66,7 @@ api! {
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
-    /// Logs, times and threads are answered, registers limited; the other options are hints.
+    /// Loads an image. It answers logs, times and threads and limits registers; other options are hints.
     fn cuModuleLoadDataEx(
         module: Out<CUmodule>,
         image: *const c_void,
@@ -88,25 +88,25 @@ api! {
         module::unload(module.address() as usize)?;
     }
 
-    /// Lazy unless the environment says otherwise.
+    /// Returns the loading mode: lazy unless the environment says otherwise.
     fn cuModuleGetLoadingMode(mode: Out<u32>) {
         state::ready()?;
         mode.set(if settings::eager_loading() { LOADING_MODES.0 } else { LOADING_MODES.1 });
     }
 
-    /// The same handle each time; an unknown name gives 500.
+    /// Returns a function, always with the same handle. An unknown name fails with 500.
     fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text<'_>) {
         let function_record = module::resolve(module)?.function(name.name()?)?;
         function.set(CUfunction(std::ptr::without_provenance_mut(function_record.handle)));
     }
 
-    /// Addresses of 32 bits: a module has none in today's contexts.
+    /// Fails: addresses have 32 bits here, and no module of a current context has such.
     fn cuModuleGetGlobal(_address: MaybeOut<u32>, _size: MaybeOut<u32>, module: CUmodule, _name: Text<'_>) {
         module::resolve(module)?;
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
 
-    /// Both answers are optional; an unknown name gives 500.
+    /// Returns a variable; one of the two outputs may be null. An unknown name fails with 500.
     fn cuModuleGetGlobal_v2(address: MaybeOut<u64>, size: MaybeOut<usize>, module: CUmodule, name: Text<'_>) {
         if !address.is_wanted() && !size.is_wanted() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -116,12 +116,12 @@ api! {
         size.set(bytes as usize);
     }
 
-    /// Number of kernels; device functions do not count.
+    /// Returns the number of kernels; device functions do not count.
     fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) {
         count.set(module::resolve(module)?.kernels().len() as u32);
     }
 
-    /// In the order of the text, as many as there is room for.
+    /// Returns the kernels in the order of the text, up to the capacity of the buffer.
     fn cuModuleEnumerateFunctions(functions: Buffer<CUfunction>, capacity: u32, module: CUmodule) {
         let module = module::resolve(module)?;
         let functions_of_module = module.kernels().iter().map(|kernel| module.function(&kernel.name)).collect::<Outcome<Vec<_>>>()?;

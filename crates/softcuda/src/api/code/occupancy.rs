@@ -1,6 +1,6 @@
-//! Occupancy: planning by the limits that the device shows.
+//! Occupancy: planning by the limits that the device reports.
 //!
-//! Functions and library kernels are both accepted, the latter as of the current context.
+//! The functions accept functions and library kernels, the latter in the current context.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -15,13 +15,13 @@ use crate::code::occupancy::BlockNeeds;
 use crate::context::stack;
 use crate::ffi::{In, Out, Outcome, api};
 
-/// Blocks that fit a multiprocessor.
+/// Returns how many blocks fit a multiprocessor.
 fn fitting(function: CUfunction, threads: i32, dynamic: usize) -> Outcome<i32> {
     let (kernel, settings) = callable(function, &*stack::usable()?)?;
     Ok(BlockNeeds::of(&kernel, &settings).blocks(threads, dynamic)? as i32)
 }
 
-/// The best block size; `sizes` says what shared memory a block size needs, else it is `dynamic`.
+/// Returns the best grid and block size. `sizes` computes the shared memory of a block size; without it, `dynamic` counts.
 fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: i32) -> Outcome<(i32, i32)> {
     let context = stack::usable()?;
     let (kernel, settings) = callable(function, &context)?;
@@ -33,7 +33,7 @@ fn best(function: CUfunction, sizes: CUoccupancyB2DSize, dynamic: usize, limit: 
     BlockNeeds::of(&kernel, &settings).best_block(context.device.multiprocessors(), needed, limit)
 }
 
-/// The largest cluster of a launch, and how many of those that it asks for the device holds.
+/// Returns the largest cluster of a launch, and how many clusters of the requested size the device holds.
 ///
 /// # Safety
 ///
@@ -52,12 +52,12 @@ unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<
 }
 
 api! {
-    /// 0 if not even one block fits.
+    /// Returns the number of blocks, 0 if not even one fits.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<i32>, of: CUfunction, threads: i32, dynamic: usize) {
         count.set(fitting(of, threads, dynamic)?);
     }
 
-    /// The one flag there is changes nothing here.
+    /// As without flags: the only flag changes nothing here.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         count: Out<i32>,
         of: CUfunction,
@@ -69,7 +69,7 @@ api! {
         count.set(fitting(of, threads, dynamic)?);
     }
 
-    /// The program's function is asked for the shared memory of each size tried.
+    /// Returns the best grid and block size. Calls the program's function for the shared memory of each tried size.
     fn cuOccupancyMaxPotentialBlockSize(
         grid: Out<i32>,
         block: Out<i32>,
@@ -83,7 +83,7 @@ api! {
         block.set(threads);
     }
 
-    /// The one flag there is changes nothing here.
+    /// As without flags: the only flag changes nothing here.
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         grid: Out<i32>,
         block: Out<i32>,
@@ -99,20 +99,20 @@ api! {
         block.set(threads);
     }
 
-    /// In bytes, for each of that many blocks.
+    /// Returns the dynamic shared memory that each of `count` blocks can have, in bytes.
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, of: CUfunction, count: i32, threads: i32) {
         let (kernel, settings) = callable(of, &*stack::usable()?)?;
         size.set(BlockNeeds::of(&kernel, &settings).available_shared(count, threads)?);
     }
 
-    /// The largest cluster of a launch like that: 8, or 16 for a kernel that has been allowed it.
+    /// Returns the largest cluster of such a launch: 8, or 16 if the kernel allows it.
     fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
         // SAFETY: the caller's configuration is complete.
         let (clusters, _) = unsafe { clusters_of(of, &config.0) }?;
         size.set(clusters as i32);
     }
 
-    /// None for a launch without clusters.
+    /// Returns how many clusters the device holds, 0 for a launch without clusters.
     fn cuOccupancyMaxActiveClusters(count: Out<i32>, of: CUfunction, config: In<CUlaunchConfig>) {
         // SAFETY: the caller's configuration is complete.
         let (_, clusters) = unsafe { clusters_of(of, &config.0) }?;

@@ -1,7 +1,7 @@
-//! Contexts that programs create, and which of them is current.
+//! Contexts that programs create, and the current context of each thread.
 //!
-//! Handles that are no context give 201; a context that has ended but is still current somewhere gives 709 to a thread that
-//! wants to work in it, and so does a primary context that is not retained.
+//! A handle of no context fails with 201. Work in a context that has ended but is still current fails with 709, as does work in a
+//! primary context that is not retained.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -23,17 +23,17 @@ use crate::sync::stream::LiveContext;
 use crate::sync::stream_attributes::GREATEST_PRIORITY;
 use crate::sync::synchronise;
 
-/// A number as a context handle.
+/// Returns a number as a context handle.
 pub(crate) fn as_handle(handle: usize) -> CUcontext {
     CUcontext(std::ptr::without_provenance_mut::<c_void>(handle))
 }
 
-/// A context handle as a number.
+/// Returns a context handle as a number.
 pub(crate) fn number(context: CUcontext) -> usize {
     context.address() as usize
 }
 
-/// A new context, current on the calling thread.
+/// Creates a context and makes it current on the calling thread.
 fn create(flags: u32, ordinal: i32, api_version: u32) -> Outcome<CUcontext> {
     state::ready()?;
     let context = contexts::create(device::get(ordinal)?, flags, api_version)?;
@@ -41,7 +41,7 @@ fn create(flags: u32, ordinal: i32, api_version: u32) -> Outcome<CUcontext> {
     Ok(as_handle(context.handle))
 }
 
-/// Ends a created context; a primary one is released instead.
+/// Destroys a created context; a primary one is released instead.
 fn destroy(argument: CUcontext) -> Outcome {
     state::ready()?;
     let handle = number(argument);
@@ -59,7 +59,7 @@ fn destroy(argument: CUcontext) -> Outcome {
     Ok(())
 }
 
-/// A context and an event that a call names.
+/// Returns the context and the event that a call names.
 fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<LiveContext>, Arc<Event>)> {
     state::ready()?;
     let context = contexts::living(number(context)).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
@@ -70,14 +70,14 @@ fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<LiveContext>, 
     Ok((context, event_record))
 }
 
-/// Takes the current context off the stack.
+/// Pops the current context off the stack.
 fn pop(context: &MaybeOut<CUcontext>) -> Outcome {
     state::ready()?;
     context.set(as_handle(stack::pop()?));
     Ok(())
 }
 
-/// Puts a context on the stack; null is none.
+/// Pushes a context onto the stack; null is invalid.
 fn push(context: CUcontext) -> Outcome {
     state::ready()?;
     if context.address() == 0 {
@@ -87,14 +87,14 @@ fn push(context: CUcontext) -> Outcome {
 }
 
 api! {
-    /// All streams of the context at once.
+    /// Records an event in all streams of the context at once.
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
         let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
         event.record_all(&context, green)?;
     }
 
-    /// All streams of the context at once.
+    /// Makes all streams of the context wait for an event.
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
         let green = green::or_none(number(context));
         let (context, event) = with_event(context, event)?;
@@ -102,7 +102,7 @@ api! {
         streams.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
-    /// One more user of the current context.
+    /// Adds one user of the current context.
     fn cuCtxAttach(context: Out<CUcontext>, flags: u32) {
         check_no_flags(flags.into())?;
         let current = stack::usable()?;
@@ -110,7 +110,7 @@ api! {
         context.set(as_handle(current.handle));
     }
 
-    /// One user less of the current context; the last one ends it, if it was created.
+    /// Drops one user of the current context. The last one ends it, if a program created it.
     fn cuCtxDetach(context: CUcontext) {
         let current = stack::usable()?;
         if current.handle != number(context) {
@@ -122,61 +122,61 @@ api! {
         }
     }
 
-    /// Replaces the top of the thread's stack; null takes it away.
+    /// Replaces the top of the thread's stack; null removes it.
     fn cuCtxSetCurrent(context: CUcontext) {
         state::ready()?;
         stack::set(number(context))?;
     }
 
-    /// Null, with success, if there is none.
+    /// Returns the current context; null, with success, if there is none.
     fn cuCtxGetCurrent(context: Out<CUcontext>) {
         state::ready()?;
         context.set(as_handle(stack::handle()));
     }
 
-    /// An inactive primary context may be pushed, a destroyed one not.
+    /// Pushes a context. It may be an inactive primary context, but not a destroyed one.
     fn cuCtxPushCurrent(context: CUcontext) {
         push(context)?;
     }
 
-    /// An inactive primary context may be pushed, a destroyed one not.
+    /// Pushes a context. It may be an inactive primary context, but not a destroyed one.
     fn cuCtxPushCurrent_v2(context: CUcontext) {
         push(context)?;
     }
 
-    /// An empty stack gives 201.
+    /// Pops the current context. An empty stack fails with 201.
     fn cuCtxPopCurrent(context: MaybeOut<CUcontext>) {
         pop(&context)?;
     }
 
-    /// An empty stack gives 201.
+    /// Pops the current context. An empty stack fails with 201.
     fn cuCtxPopCurrent_v2(context: MaybeOut<CUcontext>) {
         pop(&context)?;
     }
 
-    /// Works for an inactive primary context too: runtimes ask before they retain.
+    /// Returns the device, also of an inactive primary context: runtimes ask before they retain.
     fn cuCtxGetDevice(device: Out<i32>) {
         state::ready()?;
         device.set(stack::device_of(0)?.ordinal);
     }
 
-    /// Null means the current context.
+    /// Returns the device of a context; null means the current one.
     fn cuCtxGetDevice_v2(device: Out<i32>, context: CUcontext) {
         state::ready()?;
         device.set(stack::device_of(number(context))?.ordinal);
     }
 
-    /// As the second version: programs of 64 bits never knew contexts of 32.
+    /// Creates a context as the second version does: 64-bit programs never knew the contexts of 32-bit ones.
     fn cuCtxCreate(context: Out<CUcontext>, flags: u32, device: i32) {
         context.set(create(flags, device, FIRST_API_VERSION)?);
     }
 
-    /// The new context becomes current.
+    /// Creates a context and makes it current.
     fn cuCtxCreate_v2(context: Out<CUcontext>, flags: u32, device: i32) {
         context.set(create(flags, device, API_VERSION)?);
     }
 
-    /// Execution affinity is for sharing a GPU, which this is not.
+    /// Creates a context. Execution affinity is for sharing a GPU, which this device is not.
     fn cuCtxCreate_v3(
         context: Out<CUcontext>,
         params: *const CUexecAffinityParam,
@@ -190,7 +190,7 @@ api! {
         context.set(create(flags, device, API_VERSION)?);
     }
 
-    /// As the third version; sharing with graphics is not for this device either.
+    /// Creates a context as the third version does. This device does not share with graphics either.
     fn cuCtxCreate_v4(context: Out<CUcontext>, params: *const CUctxCreateParams, flags: u32, device: i32) {
         // SAFETY: null or readable, by the caller's promise.
         if unsafe { params.as_ref() }.is_some_and(asks_for_more) {
@@ -199,51 +199,51 @@ api! {
         context.set(create(flags, device, API_VERSION)?);
     }
 
-    /// Waits for the context's work. Primary contexts are released instead.
+    /// Waits for the context's work, then ends it. Primary contexts are released instead.
     fn cuCtxDestroy(context: CUcontext) {
         destroy(context)?;
     }
 
-    /// Waits for the context's work. Primary contexts are released instead.
+    /// Waits for the context's work, then ends it. Primary contexts are released instead.
     fn cuCtxDestroy_v2(context: CUcontext) {
         destroy(context)?;
     }
 
-    /// As created, or as set since.
+    /// Returns the flags, as created or as set since.
     fn cuCtxGetFlags(flags: Out<u32>) {
         flags.set(stack::active()?.flags());
     }
 
-    /// Kept and reported: how a thread waits makes no difference here.
+    /// Stores the flags for queries. How a thread waits makes no difference here.
     fn cuCtxSetFlags(flags: u32) {
         stack::active()?.set_flags(flags)?;
     }
 
-    /// Never used twice, unlike a primary context's handle.
+    /// Returns an id that is never used twice, unlike a primary context's handle.
     fn cuCtxGetId(context: CUcontext, id: Out<u64>) {
         id.set(stack::named(number(context))?.id);
     }
 
-    /// Also works, and tells, once the context has failed.
+    /// Waits for the context's work. In a failed context, returns its error.
     fn cuCtxSynchronize() {
         let context = stack::active()?;
         graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
         synchronise::context(&context)?;
     }
 
-    /// Null means the current context.
+    /// Waits for the context's work; null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let context = stack::named(number(context))?;
         graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
         synchronise::context(&context)?;
     }
 
-    /// 215 for limits that other devices have, 1 for unknown ones.
+    /// Returns a limit. Fails with 215 for limits of other devices, with 1 for unknown ones.
     fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
         value.set(stack::usable()?.limits.get(limit)? as usize);
     }
 
-    /// Only the heap of `malloc` has a use for its limit, and cannot change once kernels have used it.
+    /// Sets a limit. Only the heap of `malloc` uses its limit, which cannot change once kernels have used the heap.
     fn cuCtxSetLimit(limit: u32, value: usize) {
         graphs::forbid()?;
         let context = stack::usable()?;
@@ -253,7 +253,7 @@ api! {
         context.limits.set(limit, value as u64, context.device.memory.capacity())?;
     }
 
-    /// What was set; the software device has no such choice.
+    /// Returns the configuration that was set; the software device has no caches to configure.
     fn cuCtxGetCacheConfig(config: Out<u32>) {
         config.set(stack::usable()?.cache_config.load(Ordering::Relaxed));
     }
@@ -264,13 +264,13 @@ api! {
         stack::usable()?.cache_config.store(config, Ordering::Relaxed);
     }
 
-    /// Banks of shared memory have a fixed width since long: four bytes.
+    /// Returns 1, four bytes: the width of shared memory banks has long been fixed.
     fn cuCtxGetSharedMemConfig(config: Out<u32>) {
         stack::usable()?;
         config.set(1);
     }
 
-    /// A hint of the past.
+    /// Checks the arguments; the configuration is an obsolete hint.
     fn cuCtxSetSharedMemConfig(config: u32) {
         if config > 2 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -278,19 +278,19 @@ api! {
         stack::usable()?;
     }
 
-    /// Tells contexts of the first form of `cuCtxCreate` apart, as measured on the real driver.
+    /// Returns the API version, by which contexts of the first `cuCtxCreate` differ, as measured on the real driver.
     fn cuCtxGetApiVersion(context: CUcontext, version: Out<u32>) {
         version.set(stack::named(number(context))?.api_version);
     }
 
-    /// Priorities can be asked for; all are treated alike.
+    /// Returns the range of priorities. Streams accept them, but all run alike.
     fn cuCtxGetStreamPriorityRange(least: MaybeOut<i32>, greatest: MaybeOut<i32>) {
         stack::usable()?;
         least.set(0);
         greatest.set(GREATEST_PRIORITY);
     }
 
-    /// Nothing is kept in a cache here, so there is nothing to forget.
+    /// Checks the context. The device caches nothing, so there is nothing to reset.
     fn cuCtxResetPersistingL2Cache() {
         stack::usable()?;
     }

@@ -1,4 +1,4 @@
-//! Green contexts and the parts of devices that they are made of.
+//! Green contexts, and the parts of devices from which they are made.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -18,7 +18,7 @@ use crate::process::{device, state};
 use crate::sync::stream::LiveContext;
 use crate::sync::{event, streams};
 
-/// More resources are in no description.
+/// Most resources of a description.
 const MAX_RESOURCES: u32 = 1024;
 
 fn as_green(handle: usize) -> CUgreenCtx {
@@ -29,13 +29,13 @@ fn green_number(green: CUgreenCtx) -> usize {
     green.address() as usize
 }
 
-/// The green context that a stream's work belongs to: a default stream's is the current one. 0: none.
+/// Returns the green context of a stream's work, 0 for none. For a default stream, the current one counts.
 fn green_of(stream: CUstream) -> Outcome<usize> {
     let stream_record = streams::resolve(stream)?;
     Ok(if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() })
 }
 
-/// The green context of a call, its primary context in working order.
+/// Returns the green context of a call and its primary context, which must be healthy.
 fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<LiveContext>)> {
     let green = green::resolve(green_number(green))?;
     let context = green.context()?;
@@ -45,7 +45,7 @@ fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<LiveContext
 }
 
 api! {
-    /// All multiprocessors of a device.
+    /// Returns all multiprocessors of a device.
     fn cuDeviceGetDevResource(ordinal: i32, resource: Out<CUdevResource>, kind: u32) {
         state::ready()?;
         let device = device::get(ordinal)?;
@@ -53,21 +53,21 @@ api! {
         resource.set(SmResource::of_device(device).resource());
     }
 
-    /// A green context's own, else its device's.
+    /// Returns the resource of a green context, else of the context's device.
     fn cuCtxGetDevResource(context: CUcontext, resource: Out<CUdevResource>, kind: u32) {
         state::ready()?;
         check_resource_type(kind)?;
         resource.set(green::part_of(number(context))?.resource());
     }
 
-    /// What it was made with.
+    /// Returns the resource that the context was made with.
     fn cuGreenCtxGetDevResource(context: CUgreenCtx, resource: Out<CUdevResource>, kind: u32) {
         let green = green::resolve(green_number(context))?;
         check_resource_type(kind)?;
         resource.set(green.part().resource());
     }
 
-    /// Without an output for the parts it returns only their number.
+    /// Splits a resource. Without an output for the parts it returns only their number.
     fn cuDevSmResourceSplitByCount(
         result: *mut CUdevResource,
         count: *mut u32,
@@ -95,7 +95,7 @@ api! {
         remaining.set(remainder.resource());
     }
 
-    /// Parts of the same split, or one.
+    /// Describes resources for a new context: parts of the same split, or a single one.
     fn cuDevResourceGenerateDesc(description: Out<CUdevResourceDesc>, resources: *mut CUdevResource, count: u32) {
         state::ready()?;
         if resources.is_null() || !(1..=MAX_RESOURCES).contains(&count) {
@@ -107,31 +107,31 @@ api! {
         description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green::describe(&parts)?)));
     }
 
-    /// Not current; it retains the primary context.
+    /// Creates a green context and retains the primary one. It does not become current.
     fn cuGreenCtxCreate(made: Out<CUgreenCtx>, description: CUdevResourceDesc, ordinal: i32, flags: u32) {
         state::ready()?;
         let device = device::get(ordinal)?;
         made.set(as_green(green::create(description.address() as usize, device, flags)?));
     }
 
-    /// Its streams have no handles any more.
+    /// Destroys a green context; the handles of its streams end with it.
     fn cuGreenCtxDestroy(context: CUgreenCtx) {
         state::ready()?;
         green::destroy(green_number(context))?;
     }
 
-    /// The handle of the green context as a context's.
+    /// Returns the handle of the green context as a context's.
     fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) {
         context.set(as_handle(green::resolve(green_number(green))?.handle));
     }
 
-    /// All streams of the green context.
+    /// Records an event in all streams of the green context.
     fn cuGreenCtxRecordEvent(context: CUgreenCtx, event: CUevent) {
         let (green, context) = checked(context, event)?;
         event::resolve(event)?.record_all(&context, green)?;
     }
 
-    /// All streams of the green context.
+    /// Makes all streams of the green context wait for an event.
     fn cuGreenCtxWaitEvent(context: CUgreenCtx, event: CUevent) {
         let (green, context) = checked(context, event)?;
         let event = event::resolve(event)?;
@@ -139,19 +139,19 @@ api! {
         streams.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
     }
 
-    /// Null for a stream of no green context.
+    /// Returns the green context of a stream, null if it has none.
     fn cuStreamGetGreenCtx(stream: CUstream, context: Out<CUgreenCtx>) {
         context.set(as_green(green_of(stream)?));
     }
 
-    /// The primary context, and the green one if there is one.
+    /// Returns the primary context of a stream, and its green one if there is one.
     fn cuStreamGetCtx_v2(stream: CUstream, context: Out<CUcontext>, green: Out<CUgreenCtx>) {
         let (owner, part) = (streams::resolve(stream)?.context()?, green_of(stream)?);
         context.set(as_handle(owner.handle));
         green.set(as_green(part));
     }
 
-    /// Always one that does not wait for default streams.
+    /// Creates a stream, which never waits for default streams.
     fn cuGreenCtxStreamCreate(made: Out<CUstream>, context: CUgreenCtx, flags: u32, priority: i32) {
         let green = green::resolve(green_number(context))?;
         check_green_flags(flags)?;
@@ -159,7 +159,7 @@ api! {
         made.set(CUstream(std::ptr::without_provenance_mut(stream.handle)));
     }
 
-    /// A number that no other one has had.
+    /// Returns an id that no other green context has had.
     fn cuGreenCtxGetId(context: CUgreenCtx, id: Out<u64>) {
         id.set(green::resolve(green_number(context))?.id);
     }

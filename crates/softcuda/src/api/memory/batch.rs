@@ -1,7 +1,7 @@
-//! Copies in groups: many copies of one row with one call, each with its own way of reading its source.
+//! Batches: one call for many copies of a row, each with its own rule for reading its source.
 //!
-//! All entries are checked before the first is submitted, and the first wrong one is named; the legacy default stream gives 1,
-//! as on driver 580.
+//! All entries are checked before the first is submitted. The error names the first wrong one. The legacy default stream fails
+//! with 1, as on driver 580.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -19,7 +19,7 @@ use crate::sync::stream::Stream;
 use crate::sync::streams;
 use crate::texture::{array, volume};
 
-/// When a copy is done whose source may be read during the call only, or later.
+/// Returns the mode of a copy whose source may be read only during the call (`is_now`), or later.
 fn call_mode(is_now: bool) -> CallMode {
     if is_now { CallMode::Blocking } else { CallMode::Asynchronous }
 }
@@ -39,7 +39,7 @@ fn submit(stream: &Arc<Stream>, entries: &[BatchCopy]) -> BatchOutcome<()> {
     Ok(())
 }
 
-/// Reads copies of boxes and checks each in itself; with each, whether its source may be read during the call only.
+/// Reads box copies and checks each by itself. The flag of each tells whether its source may be read only during the call.
 ///
 /// # Safety
 ///
@@ -72,15 +72,14 @@ fn submit_boxes(
     Ok(())
 }
 
-/// A stream as a group names it, but null, which the functions without an index refuse, also where it means the thread's
-/// own.
+/// Returns the stream of a batch. The functions without an index refuse null, even where null means the thread's own stream.
 fn named(handle: CUstream) -> Outcome<Arc<Stream>> {
     check_named(handle)?;
     streams::of_group(handle)
 }
 
 api! {
-    /// The index of a wrong copy is answered; the greatest number if the fault is in no single one.
+    /// Submits a batch. On failure sets the index of the wrong copy, or the largest number if no single one is wrong.
     fn cuMemcpyBatchAsync(
         targets: *mut u64,
         sources: *mut u64,
@@ -102,7 +101,7 @@ api! {
         })?;
     }
 
-    /// As the first version, without the output for the failing index.
+    /// Does the same as the first version, without the output for the failing index.
     fn cuMemcpyBatchAsync_v2(
         targets: *mut u64,
         sources: *mut u64,
@@ -118,7 +117,7 @@ api! {
         let entries = unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }?;
         submit(&stream, &entries).map_err(|(code, _)| code)?;
     }
-    /// Boxes of memory and of arrays.
+    /// Copies boxes of memory and of arrays.
     fn cuMemcpy3DBatchAsync(
         count: usize,
         operations: *mut CUDA_MEMCPY3D_BATCH_OP,
@@ -135,7 +134,7 @@ api! {
         })?;
     }
 
-    /// As the first version, without the output for the failing index.
+    /// Does the same as the first version, without the output for the failing index.
     fn cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut CUDA_MEMCPY3D_BATCH_OP, flags: u64, stream: CUstream) {
         // SAFETY: the caller's array has as many entries as it says.
         let copies = unsafe { read_boxes(operations, count) };

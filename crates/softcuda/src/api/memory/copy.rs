@@ -27,7 +27,7 @@ use crate::texture::volume::{self, RowEnd, copy_row};
 
 use CopySide::{Any, Device};
 
-/// The copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
+/// Converts a peer copy to a plain one: the addresses already tell the contexts. Wrong contexts are still refused.
 fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
     for handle in [peer.srcContext, peer.dstContext] {
         if !handle.is_null() {
@@ -64,37 +64,37 @@ fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
 }
 
 api! {
-    /// Each side is what its address says.
+    /// Copies between any two sides; the addresses tell what they are.
     fn cuMemcpy(to: u64, from: u64, size: usize) {
         copy(&default_stream()?, (Any, to), (Any, from), size, CallMode::Blocking)?;
     }
 
-    /// Each side is what its address says; pageable memory makes it wait.
+    /// Copies between any two sides; the addresses tell what they are. Waits for pageable memory.
     fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Any, to), (Any, from), size, CallMode::Asynchronous)?;
     }
 
-    /// Returns when the bytes are there.
+    /// Returns when the bytes have arrived.
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
         copy(&default_stream()?, (Device, to), (Any, address(from)), size, CallMode::Blocking)?;
     }
 
-    /// Returns when the bytes are there.
+    /// Returns when the bytes have arrived.
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
         copy(&default_stream()?, (Any, address(to)), (Device, from), size, CallMode::Blocking)?;
     }
 
-    /// Does not wait, as the real driver does not: only streams can see when it happens.
+    /// Returns before the copy is done, as in the real driver: only streams can see when it happens.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) {
         copy(&default_stream()?, (Device, to), (Device, from), size, CallMode::Asynchronous)?;
     }
 
-    /// A small pageable source is taken along, a large one is waited for.
+    /// Buffers a small pageable source, and waits for a large one.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Device, to), (Any, address(from)), size, CallMode::Asynchronous)?;
     }
 
-    /// Returns at once for page-locked targets only.
+    /// Returns at once only for page-locked targets.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: CUstream) {
         copy(&resolve(stream)?, (Any, address(to)), (Device, from), size, CallMode::Asynchronous)?;
     }
@@ -104,7 +104,7 @@ api! {
         copy(&resolve(stream)?, (Device, to), (Device, from), size, CallMode::Asynchronous)?;
     }
 
-    /// Does not wait, as the real driver does not.
+    /// Returns before the copy is done, as in the real driver.
     fn cuMemcpyPeer(to: u64, to_context: CUcontext, from: u64, from_context: CUcontext, size: usize) {
         let (target, source) = (stack::named(number(to_context))?, stack::named(number(from_context))?);
         peer(&default_stream()?, (&target, to), (&source, from), size, CallMode::Asynchronous)?;
@@ -123,7 +123,7 @@ api! {
         peer(&resolve(stream)?, (&target, to), (&source, from), size, CallMode::Asynchronous)?;
     }
 
-    /// Bytes of the first row of an array, from an offset on; so with all of these.
+    /// Copies bytes into the first row of an array from an offset on, as do all functions of this group.
     fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, from: *const c_void, size: usize) {
         copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, CallMode::Blocking)?;
     }
@@ -148,32 +148,32 @@ api! {
         copy_row(&default_stream()?, &RowEnd::Array(to, to_offset), &RowEnd::Array(from, from_offset), size, CallMode::Asynchronous)?;
     }
 
-    /// Waits where the source is pageable memory.
+    /// Waits if the source is pageable memory.
     fn cuMemcpyHtoAAsync_v2(array: CUarray, offset: usize, from: *const c_void, size: usize, stream: CUstream) {
         copy_row(&resolve(stream)?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, CallMode::Asynchronous)?;
     }
 
-    /// Waits where the target is pageable memory.
+    /// Waits if the target is pageable memory.
     fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
         copy_row(&resolve(stream)?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, CallMode::Asynchronous)?;
     }
 
-    /// As between two places of one device: the addresses say where they are.
+    /// Copies between devices as within one: the addresses tell where the memory is.
     fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER>) {
         volume::copy(&default_stream()?, &of_peers(&description.0)?, CallMode::Blocking)?;
     }
 
-    /// As between two places of one device.
+    /// Copies between devices as within one.
     fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) {
         volume::copy(&resolve(stream)?, &of_peers(&description.0)?, CallMode::Asynchronous)?;
     }
 
-    /// Slices of rows; arrays may be on either side.
+    /// Copies slices of rows. Either side may be an array.
     fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) {
         volume::copy(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
-    /// Waits where a side is pageable memory.
+    /// Waits if a side is pageable memory.
     fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) {
         let stream = resolve(stream)?;
         if !capture::volume(&stream, &description.0)? {
@@ -181,17 +181,17 @@ api! {
         }
     }
 
-    /// Arrays may be on either side.
+    /// Copies rows. Either side may be an array.
     fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) {
         copy_rows(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
-    /// There is no alignment that the plain form would ask for.
+    /// Copies rows as the plain form does, which needs no alignment either.
     fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) {
         copy_rows(&default_stream()?, &description.0, CallMode::Blocking)?;
     }
 
-    /// Waits where a side is pageable memory.
+    /// Waits if a side is pageable memory.
     fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) {
         copy_rows(&resolve(stream)?, &description.0, CallMode::Asynchronous)?;
     }

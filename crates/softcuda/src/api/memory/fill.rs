@@ -1,7 +1,7 @@
-//! Fills, in one dimension and in two.
+//! Fills, in one and two dimensions.
 //!
-//! Counts and widths are elements, pitches are bytes. What is filled must lie in memory that the device reaches, and
-//! addresses must be multiples of the element's size; anything else gives 1 at the call.
+//! Counts and widths are elements, pitches are bytes. The target must lie in memory that the device reaches, and addresses must
+//! be multiples of the element's size. Other calls fail with 1.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -12,7 +12,7 @@ use crate::ffi::api;
 use crate::sync::streams::{default_stream, resolve};
 
 api! {
-    /// Does not wait; later work of any kind comes after it.
+    /// Does not wait. Later work of any kind comes after the fill.
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) {
         fill(&default_stream()?, to, [value], count, (1, 0))?;
     }
@@ -27,7 +27,7 @@ api! {
         fill(&default_stream()?, to, value.to_le_bytes(), count, (1, 0))?;
     }
 
-    /// The stream's order is kept.
+    /// Fills bytes in the order of the stream.
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: CUstream) {
         fill(&resolve(stream)?, to, [value], count, (1, 0))?;
     }

@@ -1,7 +1,7 @@
-//! Managed memory, advice about it, prefetching.
+//! Managed memory, advice about it, and prefetching.
 //!
-//! Ranges must lie in one managed allocation, else 1; codes for places are those of driver 580: an ordinal that is no
-//! device gives 101, a location that is none 1 for advice and 101 for prefetching.
+//! A range must lie in one managed allocation, else a call fails with 1. Codes for locations are those of driver 580. An ordinal
+//! of no device fails with 101. An invalid location fails with 1 for advice, and with 101 for prefetching.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -18,7 +18,7 @@ use crate::memory::managed::{self, Advice, AdviceTarget};
 use crate::process::{device, state};
 use crate::sync::streams::{self, resolve};
 
-/// Answers one attribute of a range into `size` bytes of the caller.
+/// Writes one attribute of a range into `size` bytes of the caller.
 ///
 /// # Safety
 ///
@@ -33,7 +33,7 @@ unsafe fn answer(data: *mut c_void, size: usize, attribute: u32, (start, length)
     Ok(())
 }
 
-/// The entry of a caller's array.
+/// Returns an entry of a caller's array.
 ///
 /// # Safety
 ///
@@ -43,44 +43,44 @@ unsafe fn entry<T: Copy>(array: *const T, at: usize) -> T {
     unsafe { array.add(at).read_unaligned() }
 }
 
-/// Devices that advice can name.
+/// Returns the number of devices that advice can name.
 fn devices() -> usize {
     device::all().len()
 }
 
 api! {
-    /// One address for the host and every device.
+    /// Allocates memory with one address for the host and every device.
     fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: u32) {
         graphs::forbid()?;
         address.set(managed::allocate(&*stack::usable()?, size as u64, flags)?);
     }
 
-    /// Stored, and returned by queries: the memory is where host and devices need it.
+    /// Stores advice for queries. Host and devices share the memory anyway.
     fn cuMemAdvise(start: u64, size: usize, advice: u32, device: i32) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_ordinal(advice, device, devices())?)?;
     }
 
-    /// Advice for a location: stored, and returned by queries.
+    /// Stores advice for a location, for queries.
     fn cuMemAdvise_v2(start: u64, size: usize, advice: u32, location: CUmemLocation) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_location(advice, location, devices())?)?;
     }
 
-    /// Nothing has to move.
+    /// Checks the arguments. Nothing has to move.
     fn cuMemPrefetchAsync(start: u64, size: usize, device: i32, stream: CUstream) {
         resolve(stream)?;
         managed::prefetch(start, size as u64, AdviceTarget::of_ordinal(device, devices())?)?;
     }
 
-    /// Nothing has to move to a location; there are no flags.
+    /// Checks the arguments, which have no flags. Nothing has to move.
     fn cuMemPrefetchAsync_v2(start: u64, size: usize, location: CUmemLocation, flags: u32, stream: CUstream) {
         resolve(stream)?;
         check_no_flags(flags.into())?;
         managed::prefetch(start, size as u64, AdviceTarget::of_location(location, devices())?)?;
     }
 
-    /// Every range must be managed memory, or none is prefetched.
+    /// Checks that every range is managed memory. Otherwise none is prefetched.
     fn cuMemPrefetchBatchAsync(
         starts: *mut u64,
         sizes: *mut usize,
@@ -102,7 +102,7 @@ api! {
         both.try_for_each(|((start, size), target)| managed::prefetch(start, size, target))?;
     }
 
-    /// What the memory holds afterwards is not said: it is left as it is.
+    /// Leaves the memory as it is: its contents after a discard are undefined.
     fn cuMemDiscardBatchAsync(starts: *mut u64, sizes: *mut usize, count: usize, flags: u64, stream: CUstream) {
         streams::of_group(stream)?;
         // SAFETY: the caller's arrays have as many entries as it says.
@@ -110,7 +110,7 @@ api! {
         ranges.into_iter().try_for_each(|(start, size)| managed::check(start, size))?;
     }
 
-    /// As prefetching alone: what is discarded is left as it is.
+    /// Prefetches only: the discard leaves the memory as it is.
     fn cuMemDiscardAndPrefetchBatchAsync(
         starts: *mut u64,
         sizes: *mut usize,
@@ -125,14 +125,14 @@ api! {
         unsafe { cuMemPrefetchBatchAsync(starts, sizes, count, location_list, firsts, kinds, flags, stream) }.ok()?;
     }
 
-    /// The values are 4 bytes each; only the list of accessors has room for several.
+    /// Returns an attribute in values of 4 bytes each. Only the list of accessors may have several.
     fn cuMemRangeGetAttribute(data: *mut c_void, size: usize, attribute: u32, start: u64, length: usize) {
         state::ready()?;
         // SAFETY: the caller's buffer has `size` bytes.
         unsafe { answer(data, size, attribute, (start, length)) }?;
     }
 
-    /// One after the other; the first that fails ends the call.
+    /// Returns several attributes in turn, up to the first that fails.
     fn cuMemRangeGetAttributes(
         data: *mut *mut c_void,
         sizes: *mut usize,
@@ -149,7 +149,7 @@ api! {
         }
     }
 
-    /// A whole allocation, named by its start; default streams can be attached to by all streams (`CU_MEM_ATTACH_GLOBAL`) and the host alone.
+    /// Attaches an allocation, named by its start. Default streams accept only `CU_MEM_ATTACH_GLOBAL` and the host alone.
     fn cuStreamAttachMemAsync(stream: CUstream, address: u64, length: usize, flags: u32) {
         resolve(stream)?;
         managed::check_attachment(address, length as u64, flags, || streams::created(stream).is_ok())?;

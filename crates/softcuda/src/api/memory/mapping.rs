@@ -1,7 +1,7 @@
 //! Virtual memory management: reserved addresses, physical blocks, mappings.
 //!
-//! None of this belongs to a context. Addresses and sizes are multiples of 2 MiB, other ones give 1; blocks are
-//! shared with other processes as file descriptors.
+//! None of these belongs to a context. Addresses and sizes must be multiples of 2 MiB, else calls fail with 1. Processes share
+//! blocks as file descriptors.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -19,46 +19,46 @@ use crate::memory::virtual_memory;
 use crate::process::state;
 
 api! {
-    /// The requested address is taken if it is free; otherwise the range lies elsewhere.
+    /// Reserves addresses: the requested ones if they are free, else others.
     fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
         state::ready()?;
         check_no_flags(flags)?;
         start.set(virtual_memory::reserve(size as u64, align as u64, wanted)?);
     }
 
-    /// A whole reservation in which nothing is mapped.
+    /// Frees a whole reservation that has no mappings.
     fn cuMemAddressFree(start: u64, size: usize) {
         state::ready()?;
         virtual_memory::unreserve(start, size as u64)?;
     }
 
-    /// Charged to the device at once: this call reports that memory ran out.
+    /// Creates a block and charges the device at once. Out of memory shows here.
     fn cuMemCreate(handle: Out<u64>, size: usize, properties: In<CUmemAllocationProp>, flags: u64) {
         state::ready()?;
         check_no_flags(flags)?;
         handle.set(physical::create(size as u64, &properties.0)?.handle as u64);
     }
 
-    /// The memory goes when its last mapping is gone too.
+    /// Releases a handle. The memory is freed when its last mapping is gone too.
     fn cuMemRelease(handle: u64) {
         state::ready()?;
         physical::release(handle)?;
     }
 
-    /// Without access until that is granted.
+    /// Maps a block, without access until that is granted.
     fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         state::ready()?;
         check_no_flags(flags)?;
         virtual_memory::map(start, size as u64, offset as u64, handle)?;
     }
 
-    /// Whole mappings, one or several side by side.
+    /// Unmaps whole mappings, one or several side by side.
     fn cuMemUnmap(start: u64, size: usize) {
         state::ready()?;
         virtual_memory::unmap(start, size as u64)?;
     }
 
-    /// Whole mappings; each grant names a device, or the host for its own memory.
+    /// Sets access to whole mappings. Each grant names a device, or the host for its own memory.
     fn cuMemSetAccess(start: u64, size: usize, grants: *const CUmemAccessDesc, count: usize) {
         state::ready()?;
         // SAFETY: the caller's array has `count` entries.
@@ -66,7 +66,7 @@ api! {
         virtual_memory::set_access(start, size as u64, &grants)?;
     }
 
-    /// Of one device, or of the host, at one address.
+    /// Returns the access of one device, or of the host, to an address.
     fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, start: u64) {
         state::ready()?;
         let (location, device) = physical::located(location.0)?;
@@ -77,7 +77,7 @@ api! {
         flags.set(u64::from(granted));
     }
 
-    /// The least is also the best: 2 MiB.
+    /// Returns 2 MiB, both the minimum and the recommended granularity.
     fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp>, option: u32) {
         state::ready()?;
         if option > 1 {
@@ -87,23 +87,23 @@ api! {
         granularity.set(GRANULARITY_BYTES as usize);
     }
 
-    /// There is one kind of block: pinned, on a device or the host.
+    /// Returns the properties of a block: pinned, on a device or the host.
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<CUmemAllocationProp>, handle: u64) {
         state::ready()?;
         let block = physical::get(handle)?;
         let location = block.location;
         let requestedHandleTypes = if block.is_shareable() { HANDLE_TYPE_FILE_DESCRIPTOR } else { 0 };
-        // Queries do not return its use, as on an H200.
+        // As on an H200, queries do not return the usage flags.
         let base = CUmemAllocationProp { type_: allocation_type::PINNED, ..CUmemAllocationProp::default() };
         properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
     }
 
-    /// The handle of the block, to be released once more.
+    /// Returns the handle of the block at an address. The caller must release it once more.
     fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
         state::ready()?;
         handle.set(physical::retain(&virtual_memory::block_at(address(pointer))?));
     }
-    /// A descriptor that the caller owns.
+    /// Exports a block as a file descriptor that the caller owns.
     fn cuMemExportToShareableHandle(target: *mut c_void, handle: u64, kind: u32, flags: u64) {
         state::ready()?;
         let block = physical::get(handle)?;
@@ -115,7 +115,7 @@ api! {
         unsafe { target.cast::<i32>().write_unaligned(number) };
     }
 
-    /// A handle of its own; the descriptor stays the caller's.
+    /// Imports a block under a new handle. The descriptor stays the caller's.
     fn cuMemImportFromShareableHandle(handle: Out<u64>, descriptor: *mut c_void, kind: u32) {
         state::ready()?;
         let number = i32::try_from(descriptor.addr()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

@@ -1,4 +1,4 @@
-//! Questions about addresses.
+//! Queries about addresses.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -12,14 +12,14 @@ use crate::memory::pointer;
 use crate::process::state;
 
 api! {
-    /// An unknown address is an error, and nothing is written.
+    /// Returns an attribute. An unknown address fails, and nothing is written.
     fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: u64) {
         state::ready()?;
         // SAFETY: the caller passes a variable of the attribute's width.
         unsafe { rules::attribute(data, attribute, address, pointer::find(address)) }?;
     }
 
-    /// An unknown address has values of its own.
+    /// Returns several attributes. An unknown address has defined values too.
     fn cuPointerGetAttributes(
         count: u32,
         attributes: *mut CUpointer_attribute,
@@ -31,7 +31,7 @@ api! {
         unsafe { rules::attributes(count, attributes, data, address, pointer::find(address)) }?;
     }
 
-    /// Copies are as ordered as this asks for in any case.
+    /// Checks the arguments. Copies are always as ordered as the attribute demands.
     fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) {
         state::ready()?;
         pointer::find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;

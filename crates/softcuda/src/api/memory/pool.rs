@@ -1,7 +1,7 @@
-//! Stream-ordered allocation, and the pools that it takes from.
+//! Stream-ordered allocation, and its memory pools.
 //!
-//! Codes are those of driver 580: nothing (0 bytes) succeeds and is nowhere, a pointer that is no allocation's start
-//! gives 1, and so does one that was freed, whether or not its stream has got there.
+//! Codes are those of driver 580. An allocation of 0 bytes succeeds without an address. A pointer that is no allocation's start
+//! fails with 1. So does a freed one, whether or not its stream has reached the free.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -22,17 +22,17 @@ use crate::process::{device, state};
 use crate::sync::stream::Stream;
 use crate::sync::streams;
 
-/// The handle of a pool.
+/// Returns the handle of a pool.
 fn as_handle(pool: &Pool) -> CUmemoryPool {
     CUmemoryPool(std::ptr::without_provenance_mut(pool.handle))
 }
 
-/// The pool that allocations in a stream come from.
+/// Returns the pool of allocations in a stream.
 fn pool_of(stream: &Stream) -> Outcome<std::sync::Arc<Pool>> {
     pool::current(of_device(stream.context()?.device))
 }
 
-/// The device that an access description names, and whether it is granted access: only devices are.
+/// Returns the device that a grant names, and whether it gets access. Only devices can get it.
 fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
     if description.location.type_ != location_type::DEVICE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -43,7 +43,7 @@ fn granted(description: &CUmemAccessDesc, pool: &Pool) -> Outcome<(i32, bool)> {
 }
 
 api! {
-    /// The address may be used by work that comes after in the stream.
+    /// Allocates memory for later work of the stream.
     fn cuMemAllocAsync(address: Out<u64>, size: usize, stream: CUstream) {
         let stream = streams::resolve(stream)?;
         let device = stream.context()?.device.ordinal;
@@ -55,7 +55,7 @@ api! {
         address.set(pool::allocate(&*pool_of(&stream)?, size as u64, &stream)?);
     }
 
-    /// From any pool, whatever the stream's device.
+    /// Allocates from any pool, whatever the stream's device.
     fn cuMemAllocFromPoolAsync(address: Out<u64>, size: usize, pool: CUmemoryPool, stream: CUstream) {
         let (pool, stream) = (resolve(pool)?, streams::resolve(stream)?);
         let device = stream.context()?.device.ordinal;
@@ -67,7 +67,7 @@ api! {
         address.set(pool::allocate(&pool, size as u64, &stream)?);
     }
 
-    /// Memory of `cuMemAlloc` can be freed in a stream as well; null is nothing to free.
+    /// Frees in stream order, also memory of `cuMemAlloc`. Null is allowed.
     fn cuMemFreeAsync(address: u64, stream: CUstream) {
         let stream = streams::resolve(stream)?;
         if graphs::of_process().take_free(stream.capture_stream(), address)? == CaptureOutcome::Yes {
@@ -80,44 +80,44 @@ api! {
         allocation::free_async(address, &stream)?;
     }
 
-    /// The pool that stands for the device unless another was chosen.
+    /// Returns the pool that a device uses unless another is selected.
     fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, device: i32) {
         state::ready()?;
         pool.set(as_handle(&*pool::default_of_device(device::get(device)?)?));
     }
 
-    /// The pool that allocations on the device come from.
+    /// Returns the pool for allocations on the device.
     fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: i32) {
         state::ready()?;
         pool.set(as_handle(&*pool::current(of_device(device::get(device)?))?));
     }
 
-    /// A pool of another device or of the host gives 1.
+    /// Selects the pool of a device. A pool of another device or of the host fails with 1.
     fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
         let device = device::get(device).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         pool::select(of_device(device), &pool)?;
     }
 
-    /// Of a device, of the host, or managed.
+    /// Returns the default pool of a location: of a device, of the host, or for managed memory.
     fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
         pool.set(as_handle(&*pool::default_of(named(location.0, kind)?)?));
     }
 
-    /// The one that was chosen last, or the default one.
+    /// Returns the selected pool of a location, or the default one.
     fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) {
         state::ready()?;
         pool.set(as_handle(&*pool::current(named(location.0, kind)?)?));
     }
 
-    /// A pool of another place gives 1.
+    /// Selects the pool of a location. A pool of another location fails with 1.
     fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) {
         let pool = resolve(pool)?;
         pool::select(named(location.0, kind)?, &pool)?;
     }
 
-    /// The size limit is rounded up to whole blocks; pools are never shared with other processes.
+    /// Creates a pool. The size limit is rounded up to whole blocks. No other process can share it.
     fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) {
         graphs::forbid()?;
         state::ready()?;
@@ -132,7 +132,7 @@ api! {
         pool.set(as_handle(&*pool::create(wanted, properties.maxSize as u64)?));
     }
 
-    /// What was allocated in it stays until it is freed. A default pool gives 1.
+    /// Destroys a pool; its allocations live until they are freed. A default pool fails with 1.
     fn cuMemPoolDestroy(pool: CUmemoryPool) {
         pool::destroy(pool)?;
     }
@@ -142,21 +142,21 @@ api! {
         resolve(pool)?.trim(keep as u64);
     }
 
-    /// Flags have 4 bytes, sizes 8.
+    /// Returns an attribute: flags have 4 bytes, sizes 8.
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) {
         let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
         // SAFETY: the caller's variable is as long as the attribute.
         unsafe { attribute.write(value, pool.attribute(attribute)) }?;
     }
 
-    /// High marks can be set to 0 only, what is current not at all.
+    /// Sets an attribute. High-water marks can only become 0, current sizes cannot be set.
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) {
         let (pool, attribute) = (resolve(pool)?, PoolAttribute::new(attribute)?);
         // SAFETY: the caller's variable is as long as the attribute.
         pool.set_attribute(attribute, unsafe { attribute.read(value) }?)?;
     }
 
-    /// All or nothing, and the pool's own device keeps what it has.
+    /// Grants access: all grants or none. The pool's own device keeps its access.
     fn cuMemPoolSetAccess(pool: CUmemoryPool, grants: *const CUmemAccessDesc, count: usize) {
         let pool = resolve(pool)?;
         // SAFETY: the caller's array has `count` entries.
@@ -166,7 +166,7 @@ api! {
         }
     }
 
-    /// Of a device, or of the host to its own memory.
+    /// Returns the access of a device, or of the host to its own memory.
     fn cuMemPoolGetAccess(flags: Out<u32>, pool: CUmemoryPool, location: In<CUmemLocation>) {
         let pool = resolve(pool)?;
         let grants = match location.0.type_ {
@@ -179,13 +179,13 @@ api! {
         flags.set(rules::access(grants));
     }
 
-    /// No pool was made for that.
+    /// Fails: no pool can be exported.
     fn cuMemPoolExportToShareableHandle(_handle: *mut c_void, pool: CUmemoryPool, _kind: u32, _flags: u64) {
         resolve(pool)?;
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
 
-    /// No pool was made for that.
+    /// Fails: no pool can be exported.
     fn cuMemPoolExportPointer(_data: Out<CUmemPoolPtrExportData>, _address: u64) {
         state::ready()?;
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -1,6 +1,6 @@
-//! Events, and what other processes may have of this one: events and memory.
+//! Events, and exports to other processes: of events and of memory.
 //!
-//! Handles that are no living event give 400, the null handle too.
+//! Handles of no live event fail with 400, as does the null handle.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -17,7 +17,7 @@ use crate::process::state;
 use crate::sync::streams::resolve;
 use crate::sync::{event, synchronise};
 
-/// The event stands for this point of the stream, or of the graph that the stream is captured into.
+/// Records an event at the current point of the stream, or of the graph that captures it.
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
     let (event_record, stream) = (event::resolve(event)?, resolve(stream)?);
     match graphs::of_process().record(event, stream.capture_stream(), is_external)? {
@@ -26,52 +26,52 @@ fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
     }
 }
 
-/// Ends an event's handle.
+/// Ends the handle of an event.
 fn destroy(handle: CUevent) -> Outcome {
     state::ready()?;
     graphs::of_process().forget_event(handle);
     event::destroy(handle)
 }
 
-/// Milliseconds from one event to another.
+/// Returns the milliseconds from one event to another.
 fn elapsed(milliseconds: &MaybeOut<f32>, start: CUevent, end: CUevent) -> Outcome {
     let (first, last) = (event::resolve(start)?, event::resolve(end)?);
     graphs::of_process().check_event(start)?;
     graphs::of_process().check_event(end)?;
     let elapsed = event::elapsed(&first, &last)?;
     milliseconds.set(elapsed);
-    // What is wrong with the events comes first.
+    // Faults of the events come first.
     if milliseconds.is_wanted() { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 api! {
-    /// Those for other processes have no times.
+    /// Creates an event. Events for other processes have no times.
     fn cuEventCreate(event: Out<CUevent>, flags: u32) {
         let made = event::create(&*stack::usable()?, flags)?;
         event.set(CUevent(std::ptr::without_provenance_mut(made.handle)));
     }
 
-    /// What waits for the event still does.
+    /// Destroys an event. Work that waits for it still does.
     fn cuEventDestroy(event: CUevent) {
         destroy(event)?;
     }
 
-    /// What waits for the event still does.
+    /// Destroys an event. Work that waits for it still does.
     fn cuEventDestroy_v2(event: CUevent) {
         destroy(event)?;
     }
 
-    /// The event stands for this record from now on.
+    /// Records an event, which replaces its earlier record.
     fn cuEventRecord(event: CUevent, stream: CUstream) {
         record(event, stream, false)?;
     }
 
-    /// The only flag there is means something during capture only.
+    /// Records an event. The only flag matters during capture alone.
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) {
         record(event, stream, is_external(flags)?)?;
     }
 
-    /// 600 before it is reached; never recorded is as good as reached.
+    /// Fails with 600 until the event is reached. One that was never recorded counts as reached.
     fn cuEventQuery(event: CUevent) {
         let event_record = event::resolve(event)?;
         graphs::of_process().check_event(event)?;
@@ -87,45 +87,45 @@ api! {
         synchronise::event(&event_record)?;
     }
 
-    /// 400 for events without a time, 600 for those not reached.
+    /// Returns the time between events. Fails with 400 for events without times, with 600 for events not reached.
     fn cuEventElapsedTime(milliseconds: MaybeOut<f32>, start: CUevent, end: CUevent) {
         elapsed(&milliseconds, start, end)?;
     }
 
-    /// 400 for events without a time, 600 for those not reached.
+    /// Returns the time between events. Fails with 400 for events without times, with 600 for events not reached.
     fn cuEventElapsedTime_v2(milliseconds: MaybeOut<f32>, start: CUevent, end: CUevent) {
         elapsed(&milliseconds, start, end)?;
     }
 
-    /// For another process, which must open it while this one lives.
+    /// Exports an event. The other process must open it while this one lives.
     fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) {
         handle.set(event::handle_of(&*event::resolve(event)?)?);
     }
 
-    /// Of memory of `cuMemAlloc`, for another process, which must open it while this one lives.
+    /// Exports memory of `cuMemAlloc`. The other process must open it while this one lives.
     fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, address: CUdeviceptr) {
         stack::usable()?;
         handle.set(ipc::handle_of(address)?);
     }
 
-    /// Memory of another process, which is not open here.
+    /// Opens memory of another process that is not open here yet.
     fn cuIpcOpenMemHandle(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
         address.set(ipc::open_once(&*stack::usable()?, handle, flags)?);
     }
 
-    /// Memory of another process.
+    /// Opens memory of another process.
     fn cuIpcOpenMemHandle_v2(address: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
         address.set(ipc::open(&*stack::usable()?, handle, flags)?);
     }
 
-    /// As often as it was opened.
+    /// Closes opened memory, once for each time it was opened.
     fn cuIpcCloseMemHandle(address: CUdeviceptr) {
         graphs::forbid()?;
         state::ready()?;
         ipc::close(address)?;
     }
 
-    /// An event of another process.
+    /// Opens an event of another process.
     fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) {
         let opened = event::open(&*stack::usable()?, &handle)?;
         event.set(CUevent(std::ptr::without_provenance_mut(opened.handle)));

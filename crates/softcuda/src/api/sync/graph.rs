@@ -1,4 +1,4 @@
-//! Graphs and stream capture: every function is one of the shared model's, once the library is ready for calls.
+//! Graphs and stream capture. Each function calls the shared model's, once the library is ready.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 

@@ -1,4 +1,4 @@
-//! Functions of the program that streams call.
+//! Host functions: functions of the program that streams call.
 
 #![expect(unsafe_code, reason = "calls functions of the program")]
 
@@ -11,21 +11,21 @@ use crate::graphs::capture;
 use crate::sync::job::StreamJob;
 use crate::sync::streams::resolve;
 
-/// Data of the program, which it wants back from another thread.
+/// The program's argument of a host function, which another thread passes on.
 struct Data(*mut c_void);
 
 // SAFETY: never looked at here; the program passes it knowing that a thread of the driver will hand it back.
 unsafe impl Send for Data {}
 
 impl Data {
-    /// The whole value is taken, so that closures capture it and not the pointer in it.
+    /// Takes the whole value, so that closures capture it and not the pointer inside.
     fn get(self) -> *mut c_void {
         self.0
     }
 }
 
 api! {
-    /// Not called any more once the context has failed.
+    /// Submits a host function. Once the context has failed, it is not called any more.
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) {
         let function = function.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let stream = resolve(stream)?;
@@ -42,7 +42,7 @@ api! {
         stream.submit(job)?;
     }
 
-    /// Called in every case, with what became of the context.
+    /// Submits a callback. It is always called, with the state of the context.
     fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: u32) {
         let callback = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags != 0 {

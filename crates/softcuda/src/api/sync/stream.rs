@@ -1,8 +1,7 @@
 //! Streams, and the words in memory that they wait for and write.
 //!
-//! Every function that takes a stream accepts the special handles: null and 1 are the legacy default stream of the
-//! current context, 2 is the calling thread's own; in the `_ptsz` forms null is the thread's own too. Anything else that
-//! is no living stream gives 400.
+//! Every function accepts the special stream handles: null and 1 are the legacy default stream of the current context, 2 is the
+//! calling thread's own. In the `_ptsz` forms, null also is the thread's own. Any other handle of no live stream fails with 400.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -23,7 +22,7 @@ fn handle(number: usize) -> CUstream {
     CUstream(std::ptr::without_provenance_mut(number))
 }
 
-/// Ends a stream's handle; the default streams have none.
+/// Ends the handle of a stream; the default streams have none.
 fn destroy(stream: CUstream) -> Outcome {
     state::ready()?;
     if let Ok(stream) = streams::created(stream) {
@@ -33,68 +32,68 @@ fn destroy(stream: CUstream) -> Outcome {
 }
 
 api! {
-    /// Flag 1 makes it independent of the legacy default stream.
+    /// Creates a stream. Flag 1 makes it independent of the legacy default stream.
     fn cuStreamCreate(stream: Out<CUstream>, flags: u32) {
         stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, 0)?.handle));
     }
 
-    /// The priority is cut to the range and reported; it changes nothing.
+    /// Creates a stream. The priority is clamped to the range and reported, without effect.
     fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) {
         stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, priority)?.handle));
     }
 
-    /// The handle ends at once, the work in it goes on.
+    /// Ends the handle at once; pending work goes on.
     fn cuStreamDestroy(stream: CUstream) {
         destroy(stream)?;
     }
 
-    /// The handle ends at once, the work in it goes on.
+    /// Ends the handle at once; pending work goes on.
     fn cuStreamDestroy_v2(stream: CUstream) {
         destroy(stream)?;
     }
 
-    /// Default streams have priority 0.
+    /// Returns the priority, 0 for default streams.
     fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) {
         priority.set(resolve(stream)?.priority);
     }
 
-    /// Default streams have no flags.
+    /// Returns the flags, 0 for default streams.
     fn cuStreamGetFlags(stream: CUstream, flags: Out<u32>) {
         flags.set(resolve(stream)?.flags);
     }
 
-    /// The default streams of every thread and context have their own.
+    /// Returns the id. Each thread's and context's default stream has its own.
     fn cuStreamGetId(stream: CUstream, id: Out<u64>) {
         id.set(resolve(stream)?.id);
     }
 
-    /// The device of the stream's context.
+    /// Returns the device of the stream's context.
     fn cuStreamGetDevice(stream: CUstream, device: Out<i32>) {
         device.set(resolve(stream)?.context()?.device.ordinal);
     }
 
-    /// For default streams the current context.
+    /// Returns the context of the stream; for default streams, the current one.
     fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
         let stream_record = resolve(stream)?;
         let green = if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() };
         context.set(as_handle(if green == 0 { stream_record.context()?.handle } else { green }));
     }
 
-    /// The legacy default stream waits for all blocking streams.
+    /// Waits for the stream. The legacy default stream waits for all blocking streams.
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = resolve(stream)?;
         graphs::of_process().forbid(UncapturedCall::Stream(stream.capture_stream()))?;
         synchronise::stream(&stream)?;
     }
 
-    /// 600 while anything is pending.
+    /// Fails with 600 while work is pending.
     fn cuStreamQuery(stream: CUstream) {
         let stream = resolve(stream)?;
         graphs::of_process().forbid(UncapturedCall::Stream(stream.capture_stream()))?;
         stream.query()?;
     }
 
-    /// The flag for external events means something during capture only.
+    /// Makes the stream wait for an event. The flag for external events matters during capture alone.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
         let (stream, event_record) = (resolve(stream)?, event::resolve(event)?);
         let (is_external, was_recorded) = (is_external(flags)?, event_record.was_recorded());
@@ -103,7 +102,7 @@ api! {
         }
     }
 
-    /// Any word that the device reaches, registered host memory included.
+    /// Submits operations on any words that the device reaches, in registered host memory too.
     fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, operations: *mut CUstreamBatchMemOpParams, flags: u32) {
         let stream = resolve(stream)?;
         // SAFETY: the caller's array has `count` entries.
@@ -111,42 +110,42 @@ api! {
         wait_value::batch(&stream, list)?;
     }
 
-    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    /// Fails, as NVIDIA's driver does since 11.7. The second version replaces it.
     fn cuStreamWriteValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
-    /// Any word that the device reaches, registered host memory included.
+    /// Writes any word that the device reaches, in registered host memory too.
     fn cuStreamWriteValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::single(&resolve(stream)?, id::WRITE_VALUE_32, address, u64::from(value), flags)?;
     }
 
-    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    /// Fails, as NVIDIA's driver does since 11.7. The second version replaces it.
     fn cuStreamWriteValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
-    /// Any word that the device reaches, registered host memory included.
+    /// Writes any word that the device reaches, in registered host memory too.
     fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::single(&resolve(stream)?, id::WRITE_VALUE_64, address, value, flags)?;
     }
 
-    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    /// Fails, as NVIDIA's driver does since 11.7. The second version replaces it.
     fn cuStreamWaitValue32(_stream: CUstream, _address: u64, _value: u32, _flags: u32) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
-    /// The stream waits, not the caller; the low flag bits choose the comparison.
+    /// Makes the stream wait for a word. The low flag bits choose the comparison.
     fn cuStreamWaitValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) {
         wait_value::single(&resolve(stream)?, id::WAIT_VALUE_32, address, u64::from(value), flags)?;
     }
 
-    /// Refused since 11.7, as by NVIDIA's driver; the second version took its place.
+    /// Fails, as NVIDIA's driver does since 11.7. The second version replaces it.
     fn cuStreamWaitValue64(_stream: CUstream, _address: u64, _value: u64, _flags: u32) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
 
-    /// The stream waits, not the caller; the low flag bits choose the comparison.
+    /// Makes the stream wait for a word. The low flag bits choose the comparison.
     fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) {
         wait_value::single(&resolve(stream)?, id::WAIT_VALUE_64, address, value, flags)?;
     }

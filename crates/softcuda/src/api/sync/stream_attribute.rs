@@ -1,4 +1,4 @@
-//! Attributes of streams, and of the execution of contexts.
+//! Stream attributes, and the execution affinity of contexts.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -12,7 +12,7 @@ use crate::sync::stream_attributes::MAX_ATTRIBUTE_BYTES;
 use crate::sync::streams::resolve;
 
 api! {
-    /// As many bytes are written as the attribute has.
+    /// Writes as many bytes as the attribute has.
     fn cuStreamGetAttribute(stream: CUstream, attribute: u32, value: *mut CUstreamAttrValue) {
         let stream = resolve(stream)?;
         let attributes = stream.attributes();
@@ -24,7 +24,7 @@ api! {
         unsafe { value.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// What is not an attribute of streams, or not a value of it, gives 1.
+    /// Sets an attribute. An id that streams do not have, or a wrong value, fails with 1.
     fn cuStreamSetAttribute(stream: CUstream, attribute: u32, value: *const CUstreamAttrValue) {
         let stream = resolve(stream)?;
         if value.is_null() {
@@ -35,21 +35,21 @@ api! {
         stream.attributes().set(attribute, &value)?;
     }
 
-    /// All of them but the priority, which stays what the stream was made with.
+    /// Copies all attributes except the priority, which a stream keeps from its creation.
     fn cuStreamCopyAttributes(target: CUstream, source: CUstream) {
         let (target, source) = (resolve(target)?, resolve(source)?);
         let copied = *source.attributes();
         *target.attributes() = copied;
     }
 
-    /// No kind of affinity can be asked for.
+    /// Returns 0: no kind of affinity is supported.
     fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, _kind: u32, ordinal: i32) {
         state::ready()?;
         device::get(ordinal)?;
         supported.set(0);
     }
 
-    /// All multiprocessors of the device, as kind and count.
+    /// Returns all multiprocessors of the device, as kind and count.
     fn cuCtxGetExecAffinity(affinity: Out<CUexecAffinityParam>, kind: u32) {
         let context = stack::usable()?;
         affinity.set(exec_affinity(kind, context.device.multiprocessors())?);

@@ -14,7 +14,7 @@ use crate::texture::object;
 const MAX_LINEAR_EXTENT: (usize, usize) = (1 << 30, 1 << 32);
 
 api! {
-    /// Objects are numbers from 1; the view may be left out.
+    /// Creates a texture object, a number from 1 on. The view is optional.
     fn cuTexObjectCreate(
         object: Out<u64>,
         resource: In<CUDA_RESOURCE_DESC>,
@@ -27,49 +27,49 @@ api! {
         object.set(object::create(resource.0, description.0, view)?);
     }
 
-    /// A number without an object is no error.
+    /// Destroys an object. A number without an object is no error.
     fn cuTexObjectDestroy(object: u64) {
         stack::active()?;
         object::destroy(object);
     }
 
-    /// As it was made.
+    /// Returns the resource that the object was made with.
     fn cuTexObjectGetResourceDesc(resource: Out<CUDA_RESOURCE_DESC>, object: u64) {
         stack::active()?;
         resource.set(object::resource(object)?);
     }
 
-    /// As it was made.
+    /// Returns the description that the object was made with.
     fn cuTexObjectGetTextureDesc(description: Out<CUDA_TEXTURE_DESC>, object: u64) {
         stack::active()?;
         description.set(object::description(object)?);
     }
 
-    /// As it was made.
+    /// Returns the view that the object was made with.
     fn cuTexObjectGetResourceViewDesc(view: Out<CUDA_RESOURCE_VIEW_DESC>, object: u64) {
         stack::active()?;
         view.set(object::view(object)?);
     }
 
-    /// Of arrays only. The flag for surfaces is not asked for, as on an H200.
+    /// Creates a surface object, of an array only. The array needs no surface flag, as on an H200.
     fn cuSurfObjectCreate(object: Out<u64>, resource: In<CUDA_RESOURCE_DESC>) {
         stack::usable()?;
         object.set(object::create_surface(resource.0)?);
     }
 
-    /// A number without an object is no error.
+    /// Destroys an object. A number without an object is no error.
     fn cuSurfObjectDestroy(object: u64) {
         stack::active()?;
         object::destroy(object);
     }
 
-    /// As it was made.
+    /// Returns the resource that the object was made with.
     fn cuSurfObjectGetResourceDesc(resource: Out<CUDA_RESOURCE_DESC>, object: u64) {
         stack::active()?;
         resource.set(object::resource(object)?);
     }
 
-    /// As many texels as 32 bits of bytes hold, up to 2^30.
+    /// Returns as many texels as fit in 32 bits of bytes, up to 2^30.
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {
         device::get(device)?;
         check_channels(channels)?;

@@ -23,7 +23,7 @@ fn state(handle: CUtexref) -> Outcome<ReferenceState> {
     Ok(reference::resolve(handle.address(), false)?.state())
 }
 
-/// The reference called `name`; `NOT_FOUND` for any other variable.
+/// Returns the reference called `name`. Any other variable fails with `NOT_FOUND`.
 fn of_module(module: CUmodule, name: &str, is_surface: bool) -> Outcome<Arc<Reference>> {
     let module = module::resolve(module)?;
     let address = module.reference(name, is_surface)?;
@@ -31,42 +31,42 @@ fn of_module(module: CUmodule, name: &str, is_surface: bool) -> Outcome<Arc<Refe
 }
 
 api! {
-    /// The same handle each time.
+    /// Returns a texture reference, always with the same handle.
     fn cuModuleGetTexRef(target: Out<CUtexref>, module: CUmodule, name: Text<'_>) {
         let reference = of_module(module, name.name()?, false)?;
         target.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
-    /// The same handle each time.
+    /// Returns a surface reference, always with the same handle.
     fn cuModuleGetSurfRef(target: Out<CUsurfref>, module: CUmodule, name: Text<'_>) {
         let reference = of_module(module, name.name()?, true)?;
         target.set(CUsurfref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
-    /// One that no code reads.
+    /// Creates a reference that no code reads.
     fn cuTexRefCreate(made: Out<CUtexref>) {
         let reference = reference::create(stack::usable()?.id);
         made.set(CUtexref(std::ptr::without_provenance_mut(reference.handle)));
     }
 
-    /// One of the program's own.
+    /// Destroys a reference that the program created.
     fn cuTexRefDestroy(handle: CUtexref) {
         reference::destroy(handle.address())?;
     }
 
-    /// In the format of the array.
+    /// Binds an array, in the array's format.
     fn cuTexRefSetArray(handle: CUtexref, array: CUarray, flags: u32) {
         check_reference_flags(flags)?;
         change(handle, |state| state.bind_array(array))?;
     }
 
-    /// In the format of the mipmap.
+    /// Binds a mipmap, in the mipmap's format.
     fn cuTexRefSetMipmappedArray(handle: CUtexref, mipmap: CUmipmappedArray, flags: u32) {
         check_reference_flags(flags)?;
         change(handle, |state| state.bind_mipmap(mipmap))?;
     }
 
-    /// Returns the bytes between the address and the first texel; without an output for them there must be none.
+    /// Binds memory. Returns the bytes between the address and the first texel; without an output for them there must be none.
     fn cuTexRefSetAddress_v2(offset: MaybeOut<usize>, handle: CUtexref, address: u64, bytes: usize) {
         let mut offset_bytes = 0;
         change(handle, |state| {
@@ -76,7 +76,7 @@ api! {
         offset.set(offset_bytes as usize);
     }
 
-    /// Rows at a distance.
+    /// Binds rows of memory, `pitch` bytes apart.
     fn cuTexRefSetAddress2D_v2(handle: CUtexref, it: In<CUDA_ARRAY_DESCRIPTOR>, address: u64, pitch: usize) {
         change(handle, |state| {
             state.bind_rows(&it.0, address, pitch as u64);
@@ -84,7 +84,7 @@ api! {
         })?;
     }
 
-    /// As the second version.
+    /// Does the same as the second version.
     fn cuTexRefSetAddress2D_v3(handle: CUtexref, it: In<CUDA_ARRAY_DESCRIPTOR>, address: u64, pitch: usize) {
         change(handle, |state| {
             state.bind_rows(&it.0, address, pitch as u64);
@@ -92,7 +92,7 @@ api! {
         })?;
     }
 
-    /// Of memory, or the way in which an array is taken.
+    /// Sets the format of memory, or how the code reads an array.
     fn cuTexRefSetFormat(handle: CUtexref, format: u32, channels: i32) {
         change(handle, |state| state.set_format(format, channels))?;
     }
@@ -139,7 +139,7 @@ api! {
         })?;
     }
 
-    /// First and last level.
+    /// Sets the first and the last level.
     fn cuTexRefSetMipmapLevelClamp(handle: CUtexref, first: f32, last: f32) {
         change(handle, |state| {
             (state.description.minMipmapLevelClamp, state.description.maxMipmapLevelClamp) = (first, last);
@@ -147,7 +147,7 @@ api! {
         })?;
     }
 
-    /// Stored, and returned by queries.
+    /// Stores the anisotropy for queries.
     fn cuTexRefSetMaxAnisotropy(handle: CUtexref, most: u32) {
         change(handle, |state| {
             state.description.maxAnisotropy = most;
@@ -165,7 +165,7 @@ api! {
         })?;
     }
 
-    /// As those of texture objects.
+    /// Sets the flags, which are those of texture objects.
     fn cuTexRefSetFlags(handle: CUtexref, flags: u32) {
         change(handle, |state| {
             state.description.flags = flags;
@@ -173,63 +173,63 @@ api! {
         })?;
     }
 
-    /// The array that is bound.
+    /// Returns the bound array.
     fn cuTexRefGetArray(array: Out<CUarray>, handle: CUtexref) {
         let bound = state(handle)?.bound(&[kind::ARRAY])?;
         array.set(CUarray(std::ptr::with_exposed_provenance_mut(bound as usize)));
     }
 
-    /// The mipmap that is bound.
+    /// Returns the bound mipmap.
     fn cuTexRefGetMipmappedArray(mipmap: Out<CUmipmappedArray>, handle: CUtexref) {
         let bound = state(handle)?.bound(&[kind::MIPMAP])?;
         mipmap.set(CUmipmappedArray(std::ptr::with_exposed_provenance_mut(bound as usize)));
     }
 
-    /// Where the first texel lies.
+    /// Returns the address of the first texel.
     fn cuTexRefGetAddress_v2(address: Out<u64>, handle: CUtexref) {
         address.set(state(handle)?.bound(&[kind::LINEAR, kind::PITCHED])?);
     }
 
-    /// Address mode of one dimension.
+    /// Returns the address mode of one dimension.
     fn cuTexRefGetAddressMode(mode: Out<u32>, handle: CUtexref, number: i32) {
         mode.set(state(handle)?.description.addressMode[dimension(number)?]);
     }
 
-    /// Gives the filter between texels, 0 (point) or 1 (linear).
+    /// Returns the filter between texels, 0 (point) or 1 (linear).
     fn cuTexRefGetFilterMode(mode: Out<u32>, handle: CUtexref) {
         mode.set(state(handle)?.description.filterMode);
     }
 
-    /// Format code and number of channels.
+    /// Returns the format code and the number of channels.
     fn cuTexRefGetFormat(format: Out<u32>, channels: Out<i32>, handle: CUtexref) {
         let (code, count) = state(handle)?.format;
         format.set(code);
         channels.set(count.cast_signed());
     }
 
-    /// Gives the filter between mipmap levels, 0 (point) or 1 (linear).
+    /// Returns the filter between mipmap levels, 0 (point) or 1 (linear).
     fn cuTexRefGetMipmapFilterMode(mode: Out<u32>, handle: CUtexref) {
         mode.set(state(handle)?.description.mipmapFilterMode);
     }
 
-    /// Gives the number that is added to mipmap levels.
+    /// Returns the number that is added to mipmap levels.
     fn cuTexRefGetMipmapLevelBias(bias: Out<f32>, handle: CUtexref) {
         bias.set(state(handle)?.description.mipmapLevelBias);
     }
 
-    /// First and last level.
+    /// Returns the first and the last level.
     fn cuTexRefGetMipmapLevelClamp(first: Out<f32>, last: Out<f32>, handle: CUtexref) {
         let description = state(handle)?.description;
         first.set(description.minMipmapLevelClamp);
         last.set(description.maxMipmapLevelClamp);
     }
 
-    /// As it was set.
+    /// Returns the anisotropy that was set.
     fn cuTexRefGetMaxAnisotropy(most: Out<i32>, handle: CUtexref) {
         most.set(state(handle)?.description.maxAnisotropy.cast_signed());
     }
 
-    /// Gives the color outside of a texture, four channels.
+    /// Returns the color outside of a texture, four channels.
     fn cuTexRefGetBorderColor(colour: *mut f32, handle: CUtexref) {
         if colour.is_null() {
             return Err(INVALID_VALUE);
@@ -239,12 +239,12 @@ api! {
         unsafe { colour.cast::<[f32; 4]>().write_unaligned(border) };
     }
 
-    /// As they were set.
+    /// Returns the flags that were set.
     fn cuTexRefGetFlags(flags: Out<u32>, handle: CUtexref) {
         flags.set(state(handle)?.description.flags);
     }
 
-    /// Flags have no meaning yet.
+    /// Binds an array; there are no flags yet.
     fn cuSurfRefSetArray(handle: CUsurfref, array: CUarray, flags: u32) {
         if flags != 0 {
             return Err(INVALID_VALUE);
@@ -252,7 +252,7 @@ api! {
         reference::resolve(handle.address(), true)?.change(|state| state.bind_array(array))?;
     }
 
-    /// The array that is bound.
+    /// Returns the bound array.
     fn cuSurfRefGetArray(array: Out<CUarray>, handle: CUsurfref) {
         let bound = reference::resolve(handle.address(), true)?.state().bound(&[kind::ARRAY])?;
         array.set(CUarray(std::ptr::with_exposed_provenance_mut(bound as usize)));

@@ -1,4 +1,4 @@
-//! Tensor maps. No context is asked for: a map is arithmetic.
+//! Tensor maps. They are pure arithmetic and need no context.
 
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
@@ -12,7 +12,7 @@ use crate::ffi::{Outcome, address, api};
 use crate::process::state;
 use crate::texture::tensor_map::{GatherShape, Tensor};
 
-/// What all forms have.
+/// The arguments that all forms have.
 struct Arrays {
     rank: u32,
     dimensions: *const u64,
@@ -34,14 +34,14 @@ impl Arrays {
     }
 }
 
-/// Passes a place where a map can lie.
+/// Checks the caller's pointer to a map.
 fn checked_target(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
     state::ready()?;
     check_map_pointer(map).map(|()| map)
 }
 
 api! {
-    /// In a layout of this driver's own, as all of them.
+    /// Encodes a map, in this driver's own layout.
     fn cuTensorMapEncodeTiled(
         map: *mut CUtensorMap,
         data_type: u32,
@@ -65,7 +65,7 @@ api! {
         }
     }
 
-    /// Corners of as many dimensions as pixels have.
+    /// Encodes a map. Corners have as many dimensions as pixels.
     fn cuTensorMapEncodeIm2col(
         map: *mut CUtensorMap,
         data_type: u32,
@@ -94,7 +94,7 @@ api! {
         }
     }
 
-    /// NVIDIA's asks for a device of compute capability 10; nothing reads a map here, so any will do.
+    /// Encodes a map. NVIDIA's driver needs a device of compute capability 10; here nothing reads the map, so any will do.
     fn cuTensorMapEncodeIm2colWide(
         map: *mut CUtensorMap,
         data_type: u32,
@@ -123,7 +123,7 @@ api! {
         }
     }
 
-    /// The first word of a map.
+    /// Replaces the address, the first word of a map.
     fn cuTensorMapReplaceAddress(map: *mut CUtensorMap, start: *mut c_void) {
         state::ready()?;
         // SAFETY: a map, by the contract of the function.

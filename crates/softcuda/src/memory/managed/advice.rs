@@ -1,4 +1,4 @@
-//! Advice about managed memory: checked against the space, kept in a book.
+//! Advice about managed memory: checked against the space, and stored.
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::mem_advise::Book;
@@ -9,7 +9,7 @@ use crate::memory::space::{self, Region};
 
 static ADVICE_BOOK: Book = Book::new();
 
-/// Refuses ranges that are not wholly in one managed allocation.
+/// Refuses ranges that are not entirely in one managed allocation.
 pub(crate) fn check(start: u64, size: u64) -> Outcome {
     let region = space::find(start).filter(Region::is_managed);
     let inside = region.is_some_and(|region| size > 0 && size <= region.end() - start);
@@ -23,19 +23,19 @@ pub(crate) fn advise(start: u64, size: u64, advice: Advice) -> Outcome {
     Ok(())
 }
 
-/// `cuMemPrefetchAsync`: the memory is there already; where it was wanted is remembered.
+/// `cuMemPrefetchAsync`: stores the target for queries. The memory is there already.
 pub(crate) fn prefetch(start: u64, size: u64, target: AdviceTarget) -> Outcome {
     check(start, size)?;
     ADVICE_BOOK.prefetch(start, size, target);
     Ok(())
 }
 
-/// Forgets what was said about freed memory.
+/// Forgets the advice about freed memory.
 pub(crate) fn forget(start: u64, size: u64) {
     ADVICE_BOOK.forget(start, size);
 }
 
-/// `cuMemRangeGetAttribute`: the numbers that answer, for a caller with room for `room` of them.
+/// `cuMemRangeGetAttribute`: returns the numbers of the answer, at most `capacity` of them.
 pub(crate) fn attribute(start: u64, size: u64, attribute: u32, capacity: usize) -> Outcome<Vec<i32>> {
     check(start, size)?;
     ADVICE_BOOK.attribute(start, size, attribute, capacity)

@@ -1,4 +1,4 @@
-//! Which pool a call means: the default one of a place, and the one that a program made current for it.
+//! Finds the pool that a call means: the default one of a location, or the one that a program made current there.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,23 +9,23 @@ use super::object::{POOLS, Pool, may_be_any};
 use crate::ffi::Outcome;
 use crate::process::device::{self, Device};
 
-/// The location of a device's own memory.
+/// Returns the location of a device's own memory.
 pub(crate) fn of_device(device: &Device) -> PoolLocation {
     PoolLocation::Device(device.ordinal.unsigned_abs())
 }
 
-/// What a location and an allocation type name. The machine is shown as one node.
+/// Returns what a location and an allocation type name. Programs see the machine as one NUMA node.
 pub(crate) fn named(location: CUmemLocation, kind: u32) -> Outcome<PoolLocation> {
     PoolLocation::named(&location, kind, 1, |ordinal| device::get(ordinal).is_ok())
 }
 
-/// What is known about pools besides themselves.
+/// Default, current and ended pools.
 struct PoolChoices {
-    /// Default pools that a caller has asked for.
+    /// Default pools that calls have used.
     defaults: Vec<(PoolLocation, Arc<Pool>)>,
-    /// Pools that were made current in the place of default ones.
+    /// Pools that are current in place of the default ones.
     current: Vec<(PoolLocation, Arc<Pool>)>,
-    /// Pools without a handle that still hold places.
+    /// Pools without a handle that still have allocations.
     ended: Vec<Arc<Pool>>,
 }
 
@@ -36,12 +36,12 @@ fn choice() -> MutexGuard<'static, PoolChoices> {
     POOL_CHOICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pool of `list` for a place.
+/// Returns the pool of `list` for a location.
 fn listed(list: &[(PoolLocation, Arc<Pool>)], location: PoolLocation) -> Option<Arc<Pool>> {
     list.iter().find(|(known, _)| *known == location).map(|(_, pool)| Arc::clone(pool))
 }
 
-/// The default pool of a place, made when it is first asked for.
+/// Returns the default pool of a location, made at first use.
 pub(crate) fn default_of(location: PoolLocation) -> Outcome<Arc<Pool>> {
     let mut choice = choice();
     if let Some(pool) = listed(&choice.defaults, location) {
@@ -52,18 +52,18 @@ pub(crate) fn default_of(location: PoolLocation) -> Outcome<Arc<Pool>> {
     Ok(pool)
 }
 
-/// The default pool of a device.
+/// Returns the default pool of a device.
 pub(crate) fn default_of_device(device: &Device) -> Outcome<Arc<Pool>> {
     default_of(of_device(device))
 }
 
-/// The pool that allocations for a place come from.
+/// Returns the pool for allocations at a location.
 pub(crate) fn current(location: PoolLocation) -> Outcome<Arc<Pool>> {
     let chosen = listed(&choice().current, location);
     chosen.map_or_else(|| default_of(location), Ok)
 }
 
-/// Makes `pool` the current one of a place that it suits.
+/// Makes `pool` the current one of a location that it suits.
 pub(crate) fn select(location: PoolLocation, pool: &Arc<Pool>) -> Outcome {
     if !pool.location.suits(location) {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -74,27 +74,27 @@ pub(crate) fn select(location: PoolLocation, pool: &Arc<Pool>) -> Outcome {
     Ok(())
 }
 
-/// Whether it is a default pool.
+/// Returns whether it is a default pool.
 pub(super) fn is_default(pool: &Arc<Pool>) -> bool {
     choice().defaults.iter().any(|(_, known)| Arc::ptr_eq(known, pool))
 }
 
-/// A pool that ends is current nowhere any more.
+/// Removes a pool that ends from the current ones.
 pub(super) fn forget(pool: &Arc<Pool>) {
     choice().current.retain(|(_, known)| !Arc::ptr_eq(known, pool));
 }
 
-/// Keeps a pool without a handle as long as it holds places.
+/// Keeps a pool without a handle as long as it has allocations.
 pub(super) fn keep_until_empty(pool: Arc<Pool>) {
     choice().ended.push(pool);
 }
 
-/// The pool that had this handle.
+/// Returns the pool that had this handle.
 pub(super) fn ended_pool(handle: usize) -> Option<Arc<Pool>> {
     choice().ended.iter().find(|pool| pool.handle == handle).cloned()
 }
 
-/// A synchronisation point of `device`: its pools give back what they need not keep.
+/// Frees the unused memory of the device's pools at a synchronisation point.
 pub(crate) fn reclaim_completed(device: i32) {
     if !may_be_any() {
         return;
@@ -106,21 +106,21 @@ pub(crate) fn reclaim_completed(device: i32) {
     drop(ended);
 }
 
-/// Has all pools of a device keep at most `keep` bytes of unused memory.
+/// Trims all pools of a device to at most `keep` bytes of unused memory.
 pub(super) fn trim(device: i32, keep: u64) {
     for pool in counted_for(device) {
         pool.trim(keep);
     }
 }
 
-/// Gives back the unused memory of all pools of a device: another allocation needs it.
+/// Frees the unused memory of all pools of a device, for another allocation.
 pub(crate) fn trim_device(device: i32) {
     if may_be_any() {
         trim(device, 0);
     }
 }
 
-/// All pools whose memory counts for a device.
+/// Returns all pools whose memory counts for a device.
 fn counted_for(ordinal: i32) -> Vec<Arc<Pool>> {
     let mut pools = POOLS.all();
     pools.extend(choice().ended.iter().cloned());

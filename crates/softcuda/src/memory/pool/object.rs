@@ -1,4 +1,4 @@
-//! A pool: its state ordered with streams, and the address space.
+//! A pool: its state, ordered with streams, and the address space.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,23 +18,23 @@ use crate::sync::stream::Stream;
 pub(crate) struct Pool {
     /// Handle that programs know the pool by.
     pub(crate) handle: usize,
-    /// Where its memory lives.
+    /// Location of its memory.
     pub(crate) location: PoolLocation,
     state: Mutex<PoolState>,
 }
 
 /// Pools whose handle is alive.
 pub(super) static POOLS: Registry<Pool> = Registry::new();
-/// Whether there was ever a pool: most programs have none, and their synchronisations need not look.
+/// Whether a pool ever existed. Most programs have none, and their synchronisations need not look for pools.
 static EVER_HAD_POOLS: AtomicBool = AtomicBool::new(false);
 
-/// Whether there may be a pool.
+/// Returns whether there may be a pool.
 pub(super) fn may_be_any() -> bool {
     EVER_HAD_POOLS.load(Ordering::Acquire)
 }
 
 impl Pool {
-    /// A pool of at most `limit` bytes (0: as much as there is), alive until its handle ends.
+    /// Creates a pool of at most `limit` bytes (0: unlimited), alive until its handle ends.
     pub(super) fn new(location: PoolLocation, limit: u64) -> Outcome<Arc<Self>> {
         let (budget, granted) = match location {
             PoolLocation::Device(ordinal) => (&device::get(ordinal.cast_signed())?.memory, 1 << ordinal),
@@ -48,7 +48,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Ordinal of the device that pointers are said to belong to.
+    /// Returns the ordinal of the device that owns its memory for queries.
     pub(super) fn device(&self) -> i32 {
         match self.location {
             PoolLocation::Device(ordinal) | PoolLocation::Managed(Some(ordinal)) => ordinal.cast_signed(),
@@ -60,7 +60,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for work of a stream, and the region over it.
+    /// Allocates for work of a stream, and inserts the region into the space.
     pub(super) fn find_range(&self, size: u64, stream: u64) -> Outcome<u64> {
         let mut state = self.state();
         let at = state.take(size, stream)?;
@@ -70,7 +70,7 @@ impl Pool {
         Ok(at)
     }
 
-    /// Frees a place when `stream` gets there.
+    /// Frees an allocation when `stream` gets there.
     pub(super) fn free_in(self: &Arc<Self>, region: &Region, stream: &Arc<Stream>) -> Outcome {
         let (at, id, pool) = (region.start, region.id, Arc::clone(self));
         if region.is_managed() {
@@ -78,7 +78,7 @@ impl Pool {
         }
         space::write().leave(at);
         self.state().leave(FreedRange { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
-        // In a failed context too: the memory outlives it.
+        // The job runs in a failed context too, since the memory outlives it.
         let job = StreamJob::always(move |_| {
             pool.reached(at, id);
             Ok(())
@@ -86,14 +86,14 @@ impl Pool {
         stream.submit(job.short()).map(drop)
     }
 
-    /// The stream has come to where it freed a place, unless the place was given out again in between. Nothing is waited
-    /// for: the pages stay mapped as long as the pool, so that a late access of another stream meets old bytes at worst.
+    /// Handles a stream that has reached its free, unless the memory was reused in between. No wait is necessary: the pages stay
+    /// mapped as long as the pool, so a late access of another stream reads old bytes at worst.
     fn reached(&self, at: u64, id: u64) {
         space::write().remove_same(at, id);
         self.state().reached(at, id);
     }
 
-    /// Waits until every stream has passed what it freed here.
+    /// Waits until every stream has reached its frees of this pool.
     pub(super) fn wait_for_freed(&self) {
         let streams = self.state().streams();
         for stream in streams {
@@ -102,14 +102,14 @@ impl Pool {
         self.state().merge();
     }
 
-    /// `cuMemPoolTrimTo`: gives unused blocks back as long as `keep` bytes stay.
+    /// `cuMemPoolTrimTo`: frees unused blocks as long as `keep` bytes stay.
     pub(crate) fn trim(&self, keep: u64) {
         let mut state = self.state();
         state.merge();
         state.trim(keep);
     }
 
-    /// A synchronisation point: what was freed before it can be had by all, and unused blocks go.
+    /// At a synchronisation point, gives all streams what was freed before, and frees unused blocks.
     pub(super) fn reclaim_completed(&self) {
         let mut state = self.state();
         state.merge();
@@ -117,22 +117,22 @@ impl Pool {
         state.trim(keep);
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub(crate) fn attribute(&self, attribute: PoolAttribute) -> u64 {
         self.state().attribute(attribute)
     }
 
-    /// Changes an attribute; those that are counters can only be set back to 0.
+    /// Changes an attribute. Counters can only be reset to 0.
     pub(crate) fn set_attribute(&self, attribute: PoolAttribute, value: u64) -> Outcome {
         self.state().set_attribute(attribute, value)
     }
 
-    /// Whether `device` may use the pool's memory.
+    /// Returns whether `device` may use the pool's memory.
     pub(crate) fn grants(&self, device: i32) -> bool {
         self.state().granted & (1 << device) != 0
     }
 
-    /// `cuMemPoolSetAccess`: for memory that was given out before as well.
+    /// `cuMemPoolSetAccess`: also applies to earlier allocations.
     pub(crate) fn grant(&self, device: i32, allowed: bool) {
         let mut state = self.state();
         let bit = 1 << device;

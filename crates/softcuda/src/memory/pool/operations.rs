@@ -1,4 +1,4 @@
-//! What calls do with pools and with memory out of them.
+//! Implements calls on pools and on their memory.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn create(location: PoolLocation, limit: u64) -> Outcome<Arc<Pool>> {
     Pool::new(location, limit)
 }
 
-/// `cuMemPoolDestroy`: the handle ends, and the memory once everything in it is freed. Default pools cannot end.
+/// `cuMemPoolDestroy`: ends the handle, and the memory once all of it is freed. Default pools cannot end.
 pub(crate) fn destroy(handle: CUmemoryPool) -> Outcome {
     let pool = resolve(handle)?;
     if choice::is_default(&pool) {
@@ -37,11 +37,11 @@ pub(crate) fn destroy(handle: CUmemoryPool) -> Outcome {
     Ok(())
 }
 
-/// An address of `size` bytes that work in `stream` may use from now on; 0 bytes are nowhere.
+/// Returns the address of `size` bytes that work in `stream` may use from now on; 0 bytes have no address.
 ///
 /// # Errors
 ///
-/// `OUT_OF_MEMORY` after everything that was freed has been waited for.
+/// `OUT_OF_MEMORY`, after waiting for everything that was freed.
 pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> {
     if size == 0 {
         return Ok(0);
@@ -53,7 +53,7 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
     })
 }
 
-/// The pool that a range came from, also one whose handle has ended.
+/// Returns the pool of a range, even if its handle has ended.
 fn owner(region: &Region) -> Outcome<Arc<Pool>> {
     let RangeKind::Pooled { pool, .. } = region.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
     let pool_object = POOLS.get(pool).or_else(|| choice::ended_pool(pool));

@@ -1,5 +1,4 @@
-//! The books of a pool: which places are taken, which blocks of memory stand behind them, and who may have what was
-//! freed.
+//! The bookkeeping of a pool: its allocations, the memory blocks behind them, and which streams may reuse freed ranges.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,53 +12,53 @@ use crate::memory::heap::Heap;
 use crate::memory::pages::{Protection, Range};
 use crate::sync::stream::Stream;
 
-/// A place that a stream has freed.
+/// A range that a stream has freed.
 pub(super) struct FreedRange {
     pub(super) at: u64,
-    /// Bytes that the program asked for.
+    /// Bytes that the program requested.
     pub(super) size: u64,
     /// Number of its region.
     pub(super) id: u64,
     /// Stream in which it was freed.
     pub(super) stream: Arc<Stream>,
-    /// Whether the stream has got there.
+    /// Whether the stream has reached the free.
     pub(super) reached: bool,
 }
 
-/// What a pool knows.
+/// Allocations, blocks and settings of a pool.
 pub(super) struct PoolState {
     budget: &'static DeviceMemory,
-    /// Most bytes to take, whole blocks; 0 for no limit.
+    /// Largest memory, in whole blocks; 0 for no limit.
     limit: u64,
-    /// Made at the first allocation.
+    /// Reserved at the first allocation.
     addresses: Option<Addresses>,
-    /// First addresses of the blocks that memory was taken for.
+    /// First addresses of the blocks that have memory.
     blocks: BTreeSet<u64>,
     freed: Vec<FreedRange>,
-    /// What it counts, and what is set on it.
+    /// Its counters and settings.
     pub(super) counts: PoolCounts,
     /// A bit for each device that may use the memory.
     pub(super) granted: u32,
 }
 
-/// Addresses of a pool, and which of them are taken.
+/// Addresses of a pool, and which of them are allocated.
 struct Addresses {
     range: Range,
     heap: Heap,
 }
 
-/// Ranges of pools that have ended: addresses are kept mapped for good, as late work of a stream may still touch them.
+/// Ranges of ended pools. They stay mapped for good, since late work of a stream may still touch them.
 static SPARE_RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 
 impl Addresses {
-    /// Twice the memory there is, so that holes do not hinder large places.
+    /// Reserves twice the addresses of the memory, so that fragmentation does not prevent large allocations.
     fn new(capacity: u64) -> Outcome<Self> {
         let size = capacity.checked_next_multiple_of(POOL_BLOCK_BYTES).and_then(|size| size.checked_mul(2));
         let size = size.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let mut spare = SPARE_RANGES.lock().unwrap_or_else(PoisonError::into_inner);
         let range = match spare.iter().position(|range| range.size() == size) {
             Some(at) => spare.swap_remove(at),
-            // A limit on address space leaves room for the memory itself at best.
+            // Under a limit on address space, there is room for the memory itself at best.
             None => Range::anywhere(size, POOL_BLOCK_BYTES, Protection::ReadWrite)
                 .or_else(|_| Range::anywhere(size / 2, POOL_BLOCK_BYTES, Protection::ReadWrite))
                 .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
@@ -70,11 +69,11 @@ impl Addresses {
 }
 
 impl PoolState {
-    /// Nothing is reserved yet.
+    /// Reserves nothing yet.
     pub(super) fn new(budget: &'static DeviceMemory, limit: u64, granted: u32) -> Self {
         Self {
             budget,
-            // One beyond all addresses is none.
+            // A limit beyond all addresses is none.
             limit: limit.checked_next_multiple_of(POOL_BLOCK_BYTES).unwrap_or(0),
             addresses: None,
             blocks: BTreeSet::new(),
@@ -84,12 +83,12 @@ impl PoolState {
         }
     }
 
-    /// Bytes taken of the budget.
+    /// Returns the bytes charged to the budget.
     fn reserved(&self) -> u64 {
         self.blocks.len() as u64 * POOL_BLOCK_BYTES
     }
 
-    /// A place of `size` bytes for `stream`: one of its own that it freed, or a new one.
+    /// Allocates `size` bytes for `stream`: a range that the stream freed, or a new one.
     pub(super) fn take(&mut self, size: u64, stream: u64) -> Outcome<u64> {
         let at = match self.own_freed(size, stream) {
             Some(at) => at,
@@ -99,14 +98,14 @@ impl PoolState {
         Ok(at)
     }
 
-    /// A place of the same extent that the stream freed, whether or not it has got there.
+    /// Returns a range of the same size that the stream freed, whether or not it has reached the free.
     fn own_freed(&mut self, size: u64, stream: u64) -> Option<u64> {
         let fits = |freed: &FreedRange| freed.stream.id == stream && Heap::cost(freed.size) == Heap::cost(size);
         let index = self.freed.iter().position(fits)?;
         Some(self.freed.swap_remove(index).at)
     }
 
-    /// A free place with memory behind it.
+    /// Takes a free range and its memory.
     fn take_new(&mut self, size: u64) -> Outcome<u64> {
         if size > self.budget.capacity() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -139,13 +138,13 @@ impl PoolState {
         Ok(())
     }
 
-    /// A place was freed in a stream.
+    /// Notes a range that a stream frees.
     pub(super) fn leave(&mut self, freed: FreedRange) {
         self.counts.give_back(freed.size);
         self.freed.push(freed);
     }
 
-    /// A stream has come to where it freed a place.
+    /// Notes that a stream has reached its free.
     pub(super) fn reached(&mut self, at: u64, id: u64) {
         if let Some(freed) = self.freed.iter_mut().find(|freed| freed.at == at && freed.id == id) {
             freed.reached = true;
@@ -155,7 +154,7 @@ impl PoolState {
         }
     }
 
-    /// Gives all streams the blocks whose stream has got there.
+    /// Gives all streams the ranges whose stream has reached the free.
     pub(super) fn merge(&mut self) {
         let Some(addresses) = &mut self.addresses else { return };
         for freed in self.freed.extract_if(.., |freed| freed.reached) {
@@ -163,7 +162,7 @@ impl PoolState {
         }
     }
 
-    /// Frees a place that no work can use.
+    /// Frees a range that no work can use.
     pub(super) fn free(&mut self, at: u64, size: u64) {
         self.counts.give_back(size);
         if let Some(addresses) = &mut self.addresses {
@@ -171,17 +170,17 @@ impl PoolState {
         }
     }
 
-    /// Streams that have not come to where they freed places.
+    /// Returns the streams that have not reached their frees.
     pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
         self.freed.iter().filter(|freed| !freed.reached).map(|freed| Arc::clone(&freed.stream)).collect()
     }
 
-    /// Whether anything is given out or on its way back.
+    /// Returns whether anything is allocated, or freed but not reached.
     pub(super) fn holds_ranges(&self) -> bool {
         self.counts.used > 0 || !self.freed.is_empty()
     }
 
-    /// Gives back blocks without a place, last ones first, as long as `keep` bytes stay.
+    /// Frees unused blocks, the last ones first, as long as `keep` bytes stay.
     pub(super) fn trim(&mut self, keep: u64) {
         let Some(addresses) = &self.addresses else { return };
         let unused = |block: &u64| !addresses.heap.uses(*block, block + POOL_BLOCK_BYTES);

@@ -79,8 +79,8 @@ impl Memory for Model {
     }
 }
 
-/// Three records through a ring that holds two: both sides have to wait for the other in some interleavings, and the producer
-/// begins anew after the first word in those where that was taken already.
+/// Three records through a ring that holds two. In some interleavings each side has to wait for the other. Where the first word
+/// was taken by then, the producer returns to the beginning after it.
 #[test]
 fn no_interleaving_loses_a_record_or_a_wake_up() {
     let mut builder = loom::model::Builder::new();

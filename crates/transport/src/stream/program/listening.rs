@@ -1,4 +1,5 @@
-//! The program's thread that listens for reclaim notices of its worker. It leaves replies to those who wait for them, and sleeps meanwhile.
+//! The program's thread that listens for its worker's reclaim notices. It leaves replies to the threads that wait for them, and
+//! sleeps meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -11,13 +12,13 @@ use crate::link::error::LinkError;
 use crate::stream::frame_reader::FrameReader;
 use crate::stream::program::StreamProgram;
 
-/// How long a thread that listens for reclaim notices leaves what has come to others: the longer, the longer they have read all of it.
-/// A worker that waits for the program's idle memory waits longer than this.
+/// How long the listening thread leaves received bytes to other threads. It doubles while they keep reading. A worker that waits
+/// for the program's idle memory waits longer than this.
 const LISTEN_DELAY: Duration = Duration::from_millis(20);
 const MAX_LISTEN_DELAY: Duration = Duration::from_millis(320);
 
 impl StreamProgram {
-    /// The next reclaim notice, once there is one.
+    /// Waits for the next reclaim notice and returns its number.
     pub(super) fn listen(&self) -> Result<u32, LinkError> {
         self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LISTEN_DELAY;
@@ -33,8 +34,8 @@ impl StreamProgram {
             if self.stop_listening() {
                 continue;
             }
-            // A thread that waits for a reply reads all that comes, reclaim notices too, and rings then; what is left is for this thread, which
-            // is not to wake for each reply of a busy program.
+            // A thread that waits for a reply reads everything, reclaim notices too, and signals this thread then. This thread
+            // reads the rest, without waking for each reply of a busy program.
             let received = self.received.load(Ordering::Relaxed);
             self.wait_for_word(Some(lag))?;
             let is_busy = self.received.load(Ordering::Relaxed) != received;
@@ -49,7 +50,8 @@ impl StreamProgram {
         }
     }
 
-    /// Waits until something has come or a reclaim notice was signalled; or for a notice alone, so long at most.
+    /// Waits until bytes have come or a reclaim notice was signalled. With a limit, waits only for a notice, and at most that
+    /// long.
     fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
         let notify_fd = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
         let has_socket = limit.is_none() && self.socket.is_connected();
@@ -60,7 +62,7 @@ impl StreamProgram {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(LinkError::system("listen for the worker")(error)),
         }
-        // A program may close what is not its own.
+        // A program may close descriptors that are not its own.
         if both.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
             return Err(LinkError::Closed);
         }
@@ -68,19 +70,19 @@ impl StreamProgram {
         Ok(())
     }
 
-    /// Readers report no more of what they leave, and their reports are known. Whether there is a reclaim notice.
+    /// Keeps readers from reporting what they leave, and clears their reports. Returns whether there is a reclaim notice.
     fn stop_listening(&self) -> bool {
         let mut replies = self.replies();
         replies.is_listened = false;
-        // A thread that has put a reclaim notice there rings afterwards.
+        // A thread that leaves a reclaim notice signals afterwards.
         if let Some(notify_fd) = self.reclaim_requests.fd() {
             drain_notifications(notify_fd);
         }
         replies.reclaim_notice.is_some()
     }
 
-    /// A reclaim notice that was received. If there is none, readers tell from now on of what they leave; that a reader has left something
-    /// before is found here.
+    /// Takes a received reclaim notice. If there is none, readers report from now on what they leave. Also returns whether a
+    /// reader has left something before.
     fn take_notice(&self) -> (Option<u32>, bool) {
         let mut replies = self.replies();
         let is_left = replies.frames.as_deref().is_some_and(FrameReader::has_buffered);
@@ -89,7 +91,7 @@ impl StreamProgram {
     }
 }
 
-/// Resets a notification; one that was not is as good.
+/// Resets a notification. One that was not signalled does no harm.
 fn drain_notifications(bell: BorrowedFd<'_>) {
     let _ = rustix::io::read(bell, &mut [0; 8]);
 }

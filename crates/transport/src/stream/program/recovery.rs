@@ -1,20 +1,20 @@
-//! A thread that left its call by `longjmp`: its next call takes up again what it was reading.
+//! Recovery after `longjmp`: a thread's next call takes back what its abandoned call was reading.
 //!
-//! A handler of a signal may jump out of a call that waits; natively nothing comes of that. The next call of such a thread finds
-//! again what it had in hand: the reading half of the connection, and its slot among the waiting threads. The rule: until
-//! then no other thread touches what it reads; and nothing is written any more to memory that the call named.
+//! A signal handler may jump out of a waiting call; natively that does no harm. The next call of such a thread takes back what
+//! the thread held: the reading half of the connection, and its entry among the waiting threads. The rule: until then no other
+//! thread touches what it reads, and nothing more is written to memory that the call named.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::stream::program::StreamProgram;
 
-/// Between two looks whether another thread still writes to the memory of a call that was left.
+/// Interval between checks whether another thread still writes to the memory of an abandoned call.
 const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl StreamProgram {
-    /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies differ by the
-    /// number of their request.
+    /// Recovers from a call that the thread with this id has abandoned. Returns true: the thread id can be used again, as replies
+    /// differ by their request's number.
     pub(super) fn recover(&self, thread: u32) -> bool {
         let mut replies = self.replies();
         for waiter in replies.waiting.values_mut().filter(|waiter| waiter.thread == thread) {
@@ -31,7 +31,7 @@ impl StreamProgram {
         replies.ring_next();
         drop(replies);
         if !is_whole {
-            // A part of a reply is lost with the call, and nothing that follows can be read.
+            // The call has lost a part of a reply, so nothing that follows can be read.
             self.let_go();
         }
         true

@@ -1,7 +1,7 @@
 //! System calls that no worker needs, refused by seccomp.
 //!
-//! What is not in these lists is allowed: drivers use more of the kernel with each release. In the lists is what reaches into
-//! other processes, changes the machine, leaves the sandbox or goes around it.
+//! Calls outside of these lists are allowed: drivers use more of the kernel with each release. The lists have calls that reach
+//! into other processes, change the machine, leave the sandbox or bypass it.
 
 #![expect(unsafe_code, reason = "installs filters with a flag that no library passes")]
 
@@ -42,7 +42,7 @@ const FORBIDDEN_CALLS: &[i64] = &[
     libc::SYS_swapon,
     libc::SYS_swapoff,
     libc::SYS_fanotify_init,
-    // Goes past the path, by which files are restricted.
+    // Bypasses the path, by which files are restricted.
     libc::SYS_open_by_handle_at,
     // The kernel and the machine.
     libc::SYS_kexec_load,
@@ -75,7 +75,7 @@ const FORBIDDEN_CALLS: &[i64] = &[
     libc::SYS_request_key,
 ];
 
-/// Refused to a worker that serves others, whatever the arguments: a file that it may only read can be its user's own.
+/// Refused to a worker that serves other users, whatever the arguments: a file that it may only read can belong to its user.
 const FORBIDDEN_TO_OTHERS: &[i64] = &[
     // Modes, owners, times and attributes of files.
     #[cfg(target_arch = "x86_64")]
@@ -103,7 +103,7 @@ const FORBIDDEN_TO_OTHERS: &[i64] = &[
     libc::SYS_fremovexattr,
     SYS_SETXATTRAT,
     SYS_REMOVEXATTRAT,
-    // Memory that stays when the process has ended.
+    // Memory that outlives the process.
     libc::SYS_shmget,
     libc::SYS_semget,
     libc::SYS_msgget,
@@ -112,17 +112,17 @@ const FORBIDDEN_TO_OTHERS: &[i64] = &[
     libc::SYS_setsid,
     libc::SYS_setpgid,
 ];
-/// Numbers that the C library's bindings lack; the same on every processor.
+/// Numbers missing from the C library's bindings; the same on every processor.
 const SYS_FCHMODAT2: i64 = 452;
 const SYS_SETXATTRAT: i64 = 463;
 const SYS_REMOVEXATTRAT: i64 = 466;
 
-/// As if the kernel had no such call: callers then do without. `clone3` has its flags where no filter sees them, and what
-/// `io_uring` does no filter sees.
+/// Answered as if the kernel had no such call, so that callers do without. A filter cannot see the flags of `clone3`, nor what
+/// `io_uring` does.
 const UNKNOWN_CALLS: &[i64] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// Flags of `clone` that no worker needs: new namespaces, and children that are the server's, which would have to wait for them.
+/// Flags of `clone` that no worker needs: new namespaces, and children of the server, which would have to wait for them.
 const CLONE_FLAGS: [i32; 8] = [
     libc::CLONE_PARENT,
     libc::CLONE_NEWUSER,
@@ -134,49 +134,50 @@ const CLONE_FLAGS: [i32; 8] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-/// The kernel's name for a process as what `ioprio_set` is about.
+/// The kernel's value for a process as the target of `ioprio_set`.
 const IOPRIO_WHO_PROCESS: u32 = 1;
-/// The part of a socket's type that is no flag.
+/// The part of a socket's type without its flags.
 const SOCKET_TYPE_MASK: u64 = 0xf;
-/// Asks for the personality, and changes nothing.
+/// Queries the personality, and changes nothing.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
-/// Numbers of the other ABI of this processor, x32, begin here: by them every call has another number.
+/// First call number of x32, this processor's other ABI, in which every call has another number.
 const X32_CALL_BIT: u32 = 0x4000_0000;
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallsError {
-    /// It cannot be written.
+    /// The filter cannot be built.
     #[error(transparent)]
     Filter(#[from] Error),
-    /// The kernel does not take it.
+    /// The kernel refuses the filter.
     #[error("seccomp: {0}")]
     Kernel(#[from] io::Error),
 }
 
-/// Whom a worker serves, and beside which driver: what it need not do follows from that.
+/// Which users a worker serves, and beside which driver. That decides what it need not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SandboxPurpose {
     /// Its own user, whose sockets it may use.
     OwnUser,
-    /// Others. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
+    /// Other users. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
     Tenants,
-    /// Others, beside NVIDIA's driver, which makes one socket for itself: in processes that share memory, it exports others a
-    /// descriptor.
+    /// Other users, with NVIDIA's driver, which makes one socket for itself: by it, it exports descriptors to processes that
+    /// share memory.
     TenantsBesideNvidia {
-        /// The driver's service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
+        /// Whether the driver's service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
         has_mps: bool,
     },
 }
 
-/// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
-/// alone, which checkpoints of OpenCL on processors need. One that serves others is refused [`FORBIDDEN_TO_OTHERS`] too.
+/// Restricts this thread, and all its descendants. With `children_only`, the system lets the process read only the memory of its
+/// own children, which checkpoints of OpenCL on processors need. A worker that serves other users is refused
+/// [`FORBIDDEN_TO_OTHERS`] too.
 pub(super) fn restrict(children_only: bool, serves: SandboxPurpose) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
     if serves != SandboxPurpose::OwnUser {
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
-        // Times of an open file are those of the worker's own caches.
+        // Changing times of an open file is allowed, for the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
     }
     if serves == SandboxPurpose::Tenants {
@@ -201,19 +202,19 @@ pub(super) fn restrict(children_only: bool, serves: SandboxPurpose) -> Result<()
 }
 
 impl SandboxPurpose {
-    /// Which may not be made: those that reach other machines; of a worker that serves others, all but its own. A datagram names its
-    /// receiver, so that a pair of such sockets would reach others.
+    /// Returns the sockets that may not be made: those that reach other machines, and for a worker that serves other users all
+    /// but its own pairs. A datagram names its receiver, so a pair of datagram sockets would reach other processes.
     fn sockets(self) -> Result<Rules, Error> {
         let remote = || rule_for(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
         let of_kind = |kind: i32| rule_for(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE_MASK), u64::from(kind.unsigned_abs()));
-        // The kernel takes a raw unix socket for one of datagrams.
+        // The kernel treats a raw unix socket as a datagram socket.
         let with_datagrams = || Ok::<_, Error>(vec![remote()?, of_kind(libc::SOCK_DGRAM)?, of_kind(libc::SOCK_RAW)?]);
         let mut rules = Rules::new();
         rules.insert(libc::SYS_socketpair, if self == Self::OwnUser { vec![remote()?] } else { with_datagrams()? });
         let alone = match self {
             Self::OwnUser => vec![remote()?],
             Self::Tenants => Vec::new(),
-            // Its own is one of packets.
+            // The driver's own socket carries packets.
             Self::TenantsBesideNvidia { .. } => {
                 with_datagrams()?.into_iter().chain([of_kind(libc::SOCK_STREAM)?]).collect()
             }
@@ -222,16 +223,16 @@ impl SandboxPurpose {
         Ok(rules)
     }
 
-    /// Whether the worker may connect a socket to another process's.
+    /// Returns whether the worker may connect a socket to another process's.
     fn may_connect(self) -> bool {
         matches!(self, Self::OwnUser | Self::TenantsBesideNvidia { has_mps: true })
     }
 }
 
-/// Installs a filter for this thread, and all that come of it.
+/// Installs a filter for this thread, and all its descendants.
 ///
-/// Kernels before Linux 5.16 also switch speculative stores off for a filtered thread, which slows its code down and holds nothing
-/// here: what a worker could learn so lies in its own memory. So that is not asked for.
+/// Kernels before Linux 5.16 also turn off speculative stores for a filtered thread. That slows its code down and protects
+/// nothing here: what a worker could learn that way is in its own memory. So this is not requested.
 fn install(program: &[sock_filter]) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
@@ -262,40 +263,40 @@ fn forbidden() -> Result<Rules, Error> {
     rules.insert(libc::SYS_personality, vec![rule_for(0, SeccompCmpOp::Ne, PERSONALITY_QUERY)?]);
     // Limits of another process.
     rules.insert(libc::SYS_prlimit64, vec![rule_for(0, SeccompCmpOp::Ne, 0)?]);
-    // What is typed at the terminal that the server was started from.
+    // Input to the terminal that the server was started from.
     let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| rule_for(1, SeccompCmpOp::Eq, request));
     rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
     Ok(rules)
 }
 
-/// Priorities and processors of other processes of its user, the server among them. Beside NVIDIA's driver, which has not been seen
-/// without, these calls stay.
+/// Returns rules for priorities and processors of other processes of its user, such as the server. With NVIDIA's driver, which
+/// was not tested without them, these calls stay allowed.
 fn scheduling_of_others() -> Result<Rules, Error> {
     let of_others = |argument| rule_for(argument, SeccompCmpOp::Ne, 0);
     let calls =
         [libc::SYS_sched_setaffinity, libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler];
     let mut rules: Rules =
         calls.into_iter().map(|call| Ok((call, vec![of_others(0)?]))).collect::<Result<_, Error>>()?;
-    // Of these the first argument says of what kind the second one is, and 0 there is the caller, its group or its user.
+    // The first argument of these calls says what the second one names, for which 0 is the caller, its group or its user.
     rules.insert(libc::SYS_setpriority, vec![of_others(0)?, of_others(1)?]);
     let of_process = u64::from(IOPRIO_WHO_PROCESS);
     rules.insert(libc::SYS_ioprio_set, vec![rule_for(0, SeccompCmpOp::Ne, of_process)?, of_others(1)?]);
     Ok(rules)
 }
 
-/// A rule for calls that name a file, and not the open one alone: the second argument is a path.
+/// Returns a rule for calls that name a file by path instead of an open one: the second argument is the path.
 fn named_file() -> Result<SeccompRule, Error> {
     let condition = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
     Ok(SeccompRule::new(vec![condition])?)
 }
 
-/// A rule about the low half of one argument.
+/// Returns a rule about the low half of one argument.
 fn rule_for(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
     Ok(SeccompRule::new(vec![condition])?)
 }
 
-/// The program behind three instructions that refuse calls by the numbers of the other ABI.
+/// Prepends three instructions to the program that refuse the call numbers of the other ABI.
 fn without_other_abi(program: BpfProgram) -> BpfProgram {
     let load_number = sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
     let is_other =

@@ -1,8 +1,8 @@
-//! Files that a worker may use, by Landlock; and what Landlock holds besides.
+//! The files that a worker may use, by Landlock; and the other restrictions of Landlock.
 //!
-//! To read: programs and libraries, what the system tells of itself, and where the chosen drivers lie. To write: devices of
-//! GPUs, the worker's own temporary folder, and folders that a driver or the operator has named. Nothing of a home but the
-//! drivers' caches, nothing of other users, nothing of the server.
+//! It may read programs and libraries, the system's information, and the folders of the chosen drivers. It may write to devices
+//! of GPUs, its own temporary folder, and folders that a driver or the operator has named. It sees nothing of a home but the
+//! drivers' caches, nothing of other users, and nothing of the server.
 
 #![expect(unsafe_code, reason = "asks the kernel for its version of Landlock")]
 
@@ -20,15 +20,15 @@ use landlock::{
 
 use super::SandboxUser;
 
-/// What this is written for; a kernel with less holds less.
+/// The ABI version that this module uses. An older kernel restricts less.
 const WANTED_LANDLOCK_ABI: ABI = ABI::V6;
 /// `LANDLOCK_CREATE_RULESET_VERSION`: asks for the ABI version (landlock_create_ruleset(2)).
 const ASK_VERSION: u32 = 1;
-/// Versions from which TCP, and signals, are held.
+/// Versions from which TCP, and signals, are restricted.
 const FIRST_ABI_WITH_TCP: i64 = 4;
 const FIRST_ABI_WITH_SIGNALS: i64 = 6;
 
-/// Programs, libraries, and what the system says of itself.
+/// Programs, libraries, and the system's information.
 const SYSTEM_PATHS: [&str; 13] = [
     "/usr",
     "/lib",
@@ -44,9 +44,9 @@ const SYSTEM_PATHS: [&str; 13] = [
     "/sys",
     "/run/opengl-driver",
 ];
-/// Folder of settings, which every process may read in here, all but [`PRIVATE_FOLDERS`].
+/// Folder of settings. Entries that every process may read are allowed, except [`PRIVATE_FOLDERS`].
 const SETTINGS_FOLDER: &str = "/etc";
-/// Folders there that may hold keys of services.
+/// Its folders that may have keys of services.
 const PRIVATE_FOLDERS: [&str; 13] = [
     "ssl",
     "pki",
@@ -62,42 +62,42 @@ const PRIVATE_FOLDERS: [&str; 13] = [
     "NetworkManager",
     "krb5.keytab",
 ];
-/// Where homes are.
+/// The parent folder of homes.
 const HOMES_FOLDER: &str = "/home";
-/// Where devices are.
+/// The folder of devices.
 const DEVICE_FOLDER: &str = "/dev";
 /// Devices for any process.
 const COMMON_DEVICES: [&str; 7] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/dri", "/dev/hugepages"];
-/// How names of GPUs' devices begin.
+/// Prefixes of the names of GPUs' devices.
 const GPU_DEVICE_PREFIXES: [&str; 7] = ["nvidia", "nvhost", "nvmap", "dxg", "kfd", "gdrdrv", "infiniband"];
-/// There where NVIDIA's kernel module is loaded.
+/// Paths that exist where NVIDIA's kernel module is loaded.
 const NVIDIA_PATHS: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
-/// What NVIDIA's driver writes to then: memory between processes, and its services.
+/// Paths that NVIDIA's driver writes to: memory between processes, and its services.
 const NVIDIA_WRITES: [&str; 4] = ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", MPS_FOLDER];
-/// Where NVIDIA's service for several processes has its sockets, unless the variable names another folder.
+/// Folder with the sockets of NVIDIA's service for several processes (MPS), unless the variable names another one.
 const MPS_FOLDER: &str = "/tmp/nvidia-mps";
 const MPS_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Variables that name folders which drivers write to.
+/// Variables that name folders to which drivers write.
 const WRITTEN_FOLDER_VARIABLES: [&str; 6] =
     ["TMPDIR", "CUDA_CACHE_PATH", "POCL_CACHE_DIR", MPS_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "KATYDID_SOFT_SHARED"];
-/// Variables that name libraries, or folders of them, with colons between.
+/// Variables that name libraries or their folders, separated by colons.
 const READ_PATH_VARIABLES: [&str; 6] =
     ["LD_LIBRARY_PATH", "LD_PRELOAD", "KATYDID_LIB", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "KATYDID_OPENCL_DRIVERS"];
-/// Variables with which the driver writes dumps of faults into the current folder.
+/// Variables that make the driver write dumps of faults into the current folder.
 const COREDUMP_VARIABLES: [&str; 3] =
     ["CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"];
-/// Variables that name files which drivers write.
+/// Variables that name files to which drivers write.
 const WRITTEN_FILE_VARIABLES: [&str; 3] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE", "KATYDID_SOFT_DISPLACE"];
 
-/// Version of the kernel's Landlock; none: it has none.
+/// Returns the version of the kernel's Landlock; none without Landlock.
 fn version() -> Option<i64> {
-    // SAFETY: with this flag the call takes no ruleset, and only answers.
+    // SAFETY: with this flag the call takes no ruleset, and only returns the version.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<u8>(), 0_usize, ASK_VERSION) };
     (version > 0).then_some(version)
 }
 
-/// What the sandbox does not hold on this kernel, in words.
+/// Returns what the sandbox does not restrict on this kernel, in words.
 #[must_use]
 pub fn missing() -> Option<&'static str> {
     match version() {
@@ -121,18 +121,18 @@ pub fn missing() -> Option<&'static str> {
 pub(super) struct AllowedPaths {
     readable: Vec<PathBuf>,
     writable: Vec<PathBuf>,
-    /// Regular files may be kept in these.
+    /// Folders in which regular files may be kept.
     stores: Vec<PathBuf>,
 }
 
 impl AllowedPaths {
-    /// All that there is to write.
+    /// Allows writing everywhere.
     pub(super) fn everything() -> Self {
         Self { readable: Vec::new(), writable: vec![PathBuf::from("/")], stores: Vec::new() }
     }
 
-    /// What drivers need, as the environment names it, and further files and folders. Folders that drivers would make themselves
-    /// are made.
+    /// Allows what drivers need, according to the environment, and further files and folders. Creates folders that drivers would
+    /// make themselves.
     pub(super) fn with(
         readable: &[PathBuf],
         writable: &[PathBuf],
@@ -142,7 +142,7 @@ impl AllowedPaths {
         Self { readable: self::readable(readable), writable: self::writable(writable, user), stores: stores.to_vec() }
     }
 
-    /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.
+    /// Returns all of them. The folders of settings and devices are whole; Landlock refuses the entries that are not allowed.
     pub(super) fn all(&self) -> Vec<PathBuf> {
         [SETTINGS_FOLDER, DEVICE_FOLDER]
             .iter()
@@ -152,10 +152,10 @@ impl AllowedPaths {
     }
 }
 
-/// Restricts this thread, and all that come of it; whether the kernel does that at all.
+/// Restricts this thread, and all its descendants. Returns whether the kernel has Landlock.
 ///
-/// Whatever files are allowed, the memory of other processes, signals to them and TCP are held. `is_strict`: unix sockets without a
-/// name in a folder too.
+/// Whatever files are allowed, the memory of other processes, signals to them and TCP are refused. With `is_strict`, so are
+/// abstract unix sockets.
 pub(super) fn restrict(allowed: &AllowedPaths, is_strict: bool) -> Result<bool, RulesetError> {
     if version().is_none() {
         return Ok(false);
@@ -172,14 +172,14 @@ pub(super) fn restrict(allowed: &AllowedPaths, is_strict: bool) -> Result<bool, 
     Ok(true)
 }
 
-/// What workers do in a folder that they share: folders, links and sockets of one would be in the way of the others. What is in the way
-/// all the same may go.
+/// Returns the rights in folders that workers share: folders, links and sockets of one worker would disturb the others. Those
+/// that exist all the same may be removed.
 fn in_stores() -> BitFlags<AccessFs> {
     let files = AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile;
     files | AccessFs::Truncate | AccessFs::RemoveFile | AccessFs::RemoveDir
 }
 
-/// What may be read and executed.
+/// Returns the paths that may be read and executed.
 fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = SYSTEM_PATHS.iter().map(PathBuf::from).collect();
     paths.extend(settings(Path::new(SETTINGS_FOLDER)));
@@ -195,7 +195,7 @@ fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
     paths
 }
 
-/// Entries of the settings' folder that every process may read.
+/// Returns the entries of the settings' folder that every process may read.
 fn settings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_private =
@@ -204,7 +204,8 @@ fn settings(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| !is_private(path) && is_open(path)).collect()
 }
 
-/// A library's folder, or a folder itself; of one that is in a `lib`, all that it was installed with, unless that is a home.
+/// Returns a library's folder, or a folder itself. For one in a `lib`, returns everything that it was installed with, unless that
+/// is a home.
 fn around(path: &Path) -> Option<PathBuf> {
     let folder = if path.is_dir() { path } else { path.parent()? };
     let is_lib = |it: &&Path| it.file_name().is_some_and(|name| ["lib", "lib64", "bin"].iter().any(|lib| name == *lib));
@@ -212,7 +213,7 @@ fn around(path: &Path) -> Option<PathBuf> {
     Some(root.unwrap_or(folder).to_owned()).filter(|found| !holds_a_home(found))
 }
 
-/// Whether a user's own files lie there: in the root of all files, in a home, above one.
+/// Returns whether the folder may have a user's own files: it is the root, in a home, or above one.
 fn holds_a_home(folder: &Path) -> bool {
     let own = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let is_of_others =
@@ -220,7 +221,7 @@ fn holds_a_home(folder: &Path) -> bool {
     is_of_others || own.is_some_and(|home| home.starts_with(folder))
 }
 
-/// What is around the libraries that files of a vendors' folder name.
+/// Returns the surroundings of libraries named in the files of a vendors' folder.
 fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(vendors).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.extension() == Some(OsStr::new("icd")));
@@ -228,14 +229,14 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
     lines.filter_map(|text| around(Path::new(text.lines().next()?.trim()))).collect()
 }
 
-/// What may be written, too.
+/// Returns the paths that may be written, too.
 fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = COMMON_DEVICES.iter().map(PathBuf::from).collect();
     let devices = fs::read_dir(DEVICE_FOLDER).into_iter().flatten().flatten();
     let is_gpu =
         |name: &OsStr| GPU_DEVICE_PREFIXES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
     paths.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
-    // Names of threads.
+    // For names of threads.
     paths.push("/proc/self".into());
     if has_nvidia() {
         paths.extend(NVIDIA_WRITES.iter().map(PathBuf::from));
@@ -243,7 +244,7 @@ fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
     }
     let named = |names: &[&str]| names.iter().filter_map(env::var_os).map(PathBuf::from).collect::<Vec<_>>();
     for path in named(&WRITTEN_FOLDER_VARIABLES) {
-        // Drivers make a cache themselves, which they could not any more.
+        // Drivers make a cache themselves, but in the sandbox they no longer could.
         let is_there = path.exists() || make(&path, user);
         let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
         paths.extend(folder.filter(|_| is_there).map(PathBuf::from));
@@ -256,18 +257,18 @@ fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
     paths
 }
 
-/// A folder that a variable of the server's has workers write to.
+/// A folder that workers write to, named by a variable of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFolder {
     /// Name of the environment variable.
     pub variable: &'static str,
-    /// The folder; it need not be there.
+    /// The folder; it need not exist.
     pub path: PathBuf,
-    /// Workers of several users can use it, if it is open to them. Drivers' caches and services are one user's.
+    /// Whether workers of several users can share it, if its mode lets them. Drivers' caches and services belong to one user.
     pub may_share: bool,
 }
 
-/// All of them but those for temporary files, which are a worker's own.
+/// Returns all named folders except those for temporary files, of which each worker has its own.
 #[must_use]
 pub fn named_folders() -> Vec<NamedFolder> {
     let set = |variable: &'static str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -285,19 +286,19 @@ pub fn named_folders() -> Vec<NamedFolder> {
     folders.chain(files).chain(dumps).collect()
 }
 
-/// Whether NVIDIA's kernel module is loaded.
+/// Returns whether NVIDIA's kernel module is loaded.
 #[must_use]
 pub fn has_nvidia() -> bool {
     NVIDIA_PATHS.iter().any(|path| Path::new(path).exists())
 }
 
-/// Whether NVIDIA's service for several processes runs where a worker would look for it.
+/// Returns whether NVIDIA's service for several processes (MPS) runs where a worker would find it.
 pub(super) fn has_mps() -> bool {
     let folder = env::var_os(MPS_VARIABLE).filter(|value| !value.is_empty());
     folder.map_or_else(|| PathBuf::from(MPS_FOLDER), PathBuf::from).join("control").exists()
 }
 
-/// Where NVIDIA's driver keeps what it has compiled, made if it is not there.
+/// Returns the cache of NVIDIA's driver for compiled code. Creates it if it does not exist.
 fn compute_cache(user: Option<&SandboxUser>) -> Option<PathBuf> {
     let folder = PathBuf::from(env::var_os("HOME")?).join(".nv");
     let cache = folder.join("ComputeCache");
@@ -305,7 +306,7 @@ fn compute_cache(user: Option<&SandboxUser>) -> Option<PathBuf> {
     is_there.then_some(folder)
 }
 
-/// Makes a folder for the user that the worker becomes.
+/// Creates a folder for the user that the worker becomes.
 fn make(folder: &Path, user: Option<&SandboxUser>) -> bool {
     let result = fs::create_dir_all(folder);
     result.and_then(|()| user.map_or(Ok(()), |user| user.give(folder))).is_ok()

@@ -1,11 +1,11 @@
-//! A root folder of the worker's own: nothing is there but what [`files`](super::files) allows.
+//! The worker's own root folder, with only what [`files`](super::files) allows.
 //!
-//! Landlock does not hold connections to unix sockets that have a place in a folder: control sockets of jobs, the server's
-//! own, services of the machine. In a mount namespace whose root has the allowed files alone, those sockets have no names.
-//! Sockets without a place in a folder, by which workers export memory to each other, stay.
+//! Landlock does not restrict connections to unix sockets with a path: control sockets of jobs, the server's own, services of the
+//! machine. In a mount namespace whose root has only the allowed files, those sockets have no names. Abstract sockets, by which
+//! workers export memory to each other, stay.
 //!
-//! It takes `CAP_SYS_ADMIN`, which servers of root's have outside of most containers. Without it the names stay, and
-//! `SECURITY.md` says what that means.
+//! This takes `CAP_SYS_ADMIN`, which servers of root have outside of most containers. Without it the names stay, and
+//! `SECURITY.md` describes the consequences.
 
 #![expect(unsafe_code, reason = "leaves the mount namespace of the server")]
 
@@ -22,13 +22,13 @@ use rustix::mount::{
 use rustix::process::{chroot, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Where the new root is made, in the worker's own folder for temporary files; outside of its namespace it stays empty.
+/// The new root's folder, in the worker's own folder for temporary files. Outside of the worker's namespace it stays empty.
 const ROOT_FOLDER: &str = "root";
-/// The number of the privilege to mount.
+/// The capability's number.
 const CAP_SYS_ADMIN: u32 = 21;
 /// Size and mode of the new root: a few folders, links and empty files to mount on.
 const ROOT_MOUNT_OPTIONS: &std::ffi::CStr = c"size=4m,mode=755";
-/// Whether this process has the privilege that it takes. A container may forbid it all the same.
+/// Returns whether this process has the necessary capability. A container may still forbid mounting.
 pub(super) fn may_mount() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -36,16 +36,16 @@ pub(super) fn may_mount() -> bool {
     effective.is_some_and(|effective| effective >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// Makes `allowed` all that there is, at the same paths; whether this process may do that.
+/// Replaces the root by one with only `allowed`, at the same paths. Returns false if this process may not do that.
 ///
 /// # Errors
 ///
-/// It may, and the system refuses a part of it.
+/// The process may, but the system refuses a part of it.
 pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     // SAFETY: the process has one thread, and this flag leaves its descriptors alone.
     match unsafe { unshare_unsafe(UnshareFlags::NEWNS) } {
         Ok(()) => {}
-        // No capability, or a container that forbids it.
+        // No capability, or a container that forbids this.
         Err(Errno::PERM | Errno::NOSYS | Errno::INVAL) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
@@ -61,14 +61,14 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Has the namespace begin at `root`, with nothing above it. It has to be the namespace's own root and not the process's alone
-/// (`chroot`): Landlock looks for rules on the whole way up to the former, and above `root` lies a folder in which all is allowed.
+/// Makes `root` the root of the namespace. It must be that, and not only the process's root (`chroot`): Landlock checks rules all
+/// the way up to the namespace's root, and above `root` lies a folder in which everything is allowed.
 fn become_root(root: &Path) -> io::Result<()> {
     env::set_current_dir(root)?;
-    // The old root goes to the same place, above the new one, and is let go of from there.
+    // The old root is mounted at the same place, above the new one, and detached from there.
     match pivot_root(".", ".") {
         Ok(()) => unmount(".", UnmountFlags::DETACH)?,
-        // A system that runs from its first root (initramfs), which cannot go away: the new one covers it.
+        // A system that runs from its first root (initramfs), which cannot be removed: the new root covers it.
         Err(Errno::INVAL) => {
             mount_move(".", "/")?;
             chroot(".")?;
@@ -78,15 +78,15 @@ fn become_root(root: &Path) -> io::Result<()> {
     env::set_current_dir("/")
 }
 
-/// A path below the new root, and the path that is mounted there.
+/// A path below the new root, and the path to mount there.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BindMount {
     path: PathBuf,
     real: PathBuf,
 }
 
-/// Shows at a path below `root` what is there now. What is mounted below comes along, such as a driver's libraries on a file system of
-/// their own; but not where `root` lies itself.
+/// Mounts a path's current contents below `root`. Mounts inside of it come along, such as a driver's libraries on a file system
+/// of their own, except where `root` lies itself.
 fn bind(mount: &BindMount, root: &Path, own: &Path) -> io::Result<()> {
     let inside = root.join(mount.path.strip_prefix("/").unwrap_or(&mount.path));
     if mount.real.is_dir() {
@@ -103,14 +103,15 @@ fn bind(mount: &BindMount, root: &Path, own: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What is mounted: each path, and what it leads to at its own path too. None lies in another one: a folder that comes after a part
-/// of it would hide what the part has, or be taken for mounted. What is not there cannot be used either.
+/// Returns what to mount: each path, and also the path that it resolves to. None lies inside another one: a folder mounted after
+/// a part of it would hide that part, or the part would seem to be mounted already. Paths that do not exist cannot be used
+/// anyway.
 fn bind_mounts(allowed: &[PathBuf]) -> Vec<BindMount> {
     let absolute = allowed.iter().filter(|path| path.is_absolute());
     let both = absolute
         .filter_map(|path| Some((path.clone(), fs::canonicalize(path).ok()?)))
         .flat_map(|(path, real)| [BindMount { path, real: real.clone() }, BindMount { path: real.clone(), real }]);
-    // A folder comes right before what it holds.
+    // A folder sorts right before its contents.
     let mut sorted: Vec<BindMount> = both.collect();
     sorted.sort();
     let mut mounts: Vec<BindMount> = Vec::new();
@@ -135,7 +136,7 @@ mod tests {
         for name in ["usr/lib/x", "usr/local", "x/y/z", "x/yy", "opt"] {
             fs::create_dir_all(at(name)).unwrap();
         }
-        // As /lib is on most systems: its name comes before the folder that holds what it leads to.
+        // As with /lib on most systems: the link sorts before the folder that it leads to.
         symlink("usr/lib", at("lib")).unwrap();
         symlink("../opt", at("usr/apart")).unwrap();
         let names = ["lib", "usr/lib/x", "usr", "x/y", "x/yy", "x/y/z", "usr/apart", "absent"];

@@ -1,6 +1,6 @@
 //! The user that a worker becomes, which no other process has.
 //!
-//! It does so behind the root folder, which takes root's privileges, and before all else.
+//! It becomes that user after it has entered the root folder, which takes root's privileges, and before everything else.
 
 #![expect(unsafe_code, reason = "becomes another user")]
 
@@ -16,9 +16,9 @@ use rustix::process::{Signal, set_parent_process_death_signal, umask};
 
 /// Whether this process has become a user that no other process has.
 static IS_OWN: AtomicBool = AtomicBool::new(false);
-/// Umask for files that a worker makes and its group uses as well.
+/// Umask for files that a worker's group uses as well.
 const SHARED_UMASK: Mode = Mode::from_raw_mode(0o007);
-/// Mode of a folder that was made for a worker, for its group as well, or for it alone.
+/// Mode of a folder made for a worker and its group, or for the worker alone.
 const SHARED_FOLDER_MODE: u32 = 0o770;
 const OWN_FOLDER_MODE: u32 = 0o700;
 
@@ -28,11 +28,11 @@ pub struct SandboxUser {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
-    /// Its files are for its group as well, which all workers of the machine have.
+    /// Whether its group, which all workers of the machine share, may use its files.
     shares: bool,
 }
 
-/// The text is no user in the form UID:GID:GROUPS.
+/// The text is not of the form UID:GID:GROUPS.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker's user is UID:GID:GROUP,GROUP")]
 pub struct NoUser;
@@ -50,18 +50,18 @@ impl FromStr for SandboxUser {
     }
 }
 
-/// Whether files that this process makes are no other process's to read, and those of others not its own.
+/// Returns whether other processes cannot read the files that this process makes, nor it theirs.
 pub(crate) fn is_own() -> bool {
     IS_OWN.load(Ordering::Relaxed)
 }
 
 impl SandboxUser {
-    /// Notes which kind of user it is.
+    /// Notes what kind of user it is.
     pub(super) fn note(&self) {
         IS_OWN.store(self.shares, Ordering::Relaxed);
     }
 
-    /// Becomes it, in a process of one thread.
+    /// Becomes this user. The process must have one thread.
     pub(super) fn enter(&self) -> io::Result<()> {
         // SAFETY: the length is that of the list.
         check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
@@ -72,13 +72,13 @@ impl SandboxUser {
         if self.shares {
             umask(SHARED_UMASK);
         }
-        // The kernel has taken both back. Without the first, `/proc/self` would be root's.
+        // The kernel has reset both settings. Without the first one, `/proc/self` would belong to root.
         // SAFETY: this option takes a number.
         check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) })?;
         Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
     }
 
-    /// Gives it a folder that was just made.
+    /// Gives the user a folder that was just made.
     pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
         let (user, mode) = if self.shares { (None, SHARED_FOLDER_MODE) } else { (Some(self.uid), OWN_FOLDER_MODE) };
         chown(folder, user, Some(self.gid))?;

@@ -31,13 +31,13 @@ use tempfile::TempDir;
 /// Tells the test binary that it is the worker; its control socket is descriptor 0.
 const ROLE: &str = "KATYDID_TEST_WORKER";
 
-/// Names the drivers of OpenCL, which a worker of these tests then loads before a program comes.
+/// Names the drivers of OpenCL that a worker of these tests loads before a program comes.
 pub(crate) const OPENCL_DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
 
 /// Programs share this process, and with it the addresses of the arenas.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How frames travel.
+/// The link that carries frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Rings in memory that both sides map.
@@ -51,7 +51,7 @@ pub(crate) enum Way {
 /// Names the session of every program here.
 pub(crate) const KEY: SessionKey = SessionKey([0x4b; 16]);
 
-/// Names another driver than softcuda, to run these tests where a GPU is: `auto`, or a path.
+/// Names another driver than softcuda, to run these tests on a GPU: `auto`, or a path.
 const OTHER_DRIVER: &str = "KATYDID_TEST_DRIVER";
 
 /// The driver of these tests.
@@ -93,7 +93,7 @@ pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
     spawn_worker_with(driver, &[])
 }
 
-/// As [`spawn_worker`], with variables besides.
+/// Starts a worker like [`spawn_worker`], with additional variables.
 pub(crate) fn spawn_worker_with(driver: &str, variables: &[(&str, &str)]) -> (Child, OwnedFd) {
     let (server_end, worker_end) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -109,8 +109,8 @@ pub(crate) fn spawn_worker_with(driver: &str, variables: &[(&str, &str)]) -> (Ch
     (child, server_end)
 }
 
-/// Takes a program, and the process that comes after it, and hands them to the worker. The worker ends with its server: this
-/// one stays until the test is over.
+/// Takes a program, and the process that comes after it, and hands them to the worker. The worker ends with its server, so this
+/// server stays until the test is over.
 fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: OwnedFd, note: &'static [u8]) {
     thread::spawn(move || {
         let build = Build::current(SPEC_HASH);
@@ -143,7 +143,7 @@ impl Program {
         Self::start_with(way, b"")
     }
 
-    /// Connects as [`Self::start`] does, with the server's note to the worker.
+    /// Connects like [`Self::start`], with the server's note to the worker.
     pub(crate) fn start_with(way: Way, note: &'static [u8]) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (worker, control) = spawn_worker(&driver());
@@ -186,14 +186,14 @@ impl Program {
         program
     }
 
-    /// Sends a message that no process waits for.
+    /// Sends a message without waiting for a reply.
     pub(crate) fn enqueue<M: Message>(&self, message: &M) {
         let mut fields = Vec::new();
         message.encode(&mut fields);
         self.link.enqueue(M::OPCODE, self.context, &[&fields, message.tail()]).unwrap();
     }
 
-    /// Calls and waits: the reply, or the code of this call or of an enqueued one before it.
+    /// Makes a call. Returns the reply, or the code of this call or of an earlier enqueued one.
     pub(crate) fn call<M: Message>(&self, message: &M) -> Result<M::Reply, u32> {
         let (mut fields, mut reply) = (Vec::new(), Vec::new());
         message.encode(&mut fields);
@@ -206,7 +206,7 @@ impl Program {
         }
     }
 
-    /// What the worker says when it ends.
+    /// Returns the worker's output at its end.
     pub(crate) fn last_words(mut self) -> String {
         let mut lines = String::new();
         for line in BufReader::new(self.worker.stderr.take().unwrap()).lines() {
