@@ -1,4 +1,4 @@
-//! What a process of a job has, as the kernel shows it.
+//! State of a job's processes, as the kernel shows it.
 
 pub(crate) mod attributes;
 pub(crate) mod descriptors;
@@ -7,9 +7,8 @@ pub mod inherited_fds;
 pub(crate) mod injection;
 pub(crate) mod libraries;
 pub(crate) mod losses;
-pub(crate) mod memory_policy;
+pub(crate) mod memory;
 pub(crate) mod own_settings;
-pub(crate) mod saved_pointers;
 pub mod shared_memory;
 pub mod signals;
 pub mod stdio;

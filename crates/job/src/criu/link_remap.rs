@@ -1,11 +1,10 @@
-//! Files that have lost the name under which a process opened them, and have others: semaphores of POSIX, which the C
-//! library makes under a name of the moment before they get the one that was asked for.
+//! Files that have lost the name under which a process opened them, but have other names. POSIX semaphores are such: the C
+//! library creates them under a temporary name, and then gives them the requested one.
 //!
-//! For the time of a dump CRIU gives such a file a name beside the lost one (`link_remap.7`), and wants to find it by that
-//! when it restores, after which it takes the name away. The rule: there is such a name only while a process dumps or
-//! restores. The file is in the image under all its names (`process/shared_memory.rs`); a dump that is killed leaves none behind for
-//! longer than until the next one there. Since CRIU counts anew each time, dumps and restores with such files in a folder
-//! lock each other out (`criu/link_remap_lock.rs`).
+//! For the time of a dump, CRIU gives such a file a name beside the lost one (`link_remap.7`). A restore finds the file by that
+//! name, and then removes the name. The rule: there is such a name only while a process dumps or restores. The image has the file
+//! under all its names (`process/shared_memory.rs`); a name that a killed dump leaves goes with the next dump there. CRIU counts
+//! anew each time, so dumps and restores with such files in a folder lock each other out (`criu/link_remap_lock.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
@@ -14,28 +13,27 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::process::file_id::FileId;
+use crate::process::memory::maps::{self, MemoryMapping};
 use crate::process::tree::Process;
 
-/// Begin of the names that CRIU gives; a number follows.
+/// Prefix of the names that CRIU gives; a number follows.
 pub(crate) const LINK_REMAP_PREFIX: &[u8] = b"link_remap.";
-/// What the kernel writes behind a name that is gone.
-const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
 /// A file that has lost the name under which a process has it.
 #[derive(Debug)]
 pub(crate) struct UnlinkedFile {
     pub(crate) id: FileId,
-    /// A process can write to it through a mapping that others see.
+    /// Whether a process can write to it through a shared mapping.
     pub(crate) is_written: bool,
-    /// One that has it.
+    /// A process that has the file.
     pid: u32,
     /// The name that is gone.
     name: PathBuf,
-    /// By which it is found nevertheless: a link of the kernel's.
+    /// A link of the kernel's by which the file can still be found.
     pub(crate) link: PathBuf,
 }
 
-/// The unlinked files that the processes of a tree have open or mapped. What ends meanwhile is passed over.
+/// Returns the unlinked files that the processes of a tree have open or mapped. Processes that end meanwhile are skipped.
 pub(crate) fn lost(tree: &[Process]) -> Vec<UnlinkedFile> {
     tree.iter().flat_map(|process| open(process.pid).into_iter().chain(mapped(process.pid))).collect()
 }
@@ -48,64 +46,51 @@ fn open(pid: u32) -> Vec<UnlinkedFile> {
 }
 
 fn mapped(pid: u32) -> Vec<UnlinkedFile> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.split(|byte| *byte == b'\n').filter_map(|line| of_mapping(pid, line)).collect()
+    maps::of(pid).iter().filter_map(|mapping| of_mapping(pid, mapping)).collect()
 }
 
-/// `7f00-7f10 rw-s 00000000 00:1a 12   /dev/shm/name (deleted)`.
-fn of_mapping(pid: u32, line: &[u8]) -> Option<UnlinkedFile> {
-    let name = line.iter().position(|byte| *byte == b'/').map(|at| OsStr::from_bytes(&line[at..]))?;
-    without_mark(name)?;
-    let mut words = line.split(|byte| *byte == b' ');
-    let (range, rights) = (std::str::from_utf8(words.next()?).ok()?, words.next()?);
-    // Without the zeros that make up the lines' columns.
-    let (from, to) = range.split_once('-')?;
-    let range = format!("{}-{}", from.trim_start_matches('0'), to.trim_start_matches('0'));
-    let lost = UnlinkedFile::new(pid, name, Path::new(&format!("/proc/{pid}/map_files/{range}")))?;
-    Some(UnlinkedFile { is_written: rights.starts_with(b"rw") && rights.ends_with(b"s"), ..lost })
-}
-
-fn without_mark(name: &OsStr) -> Option<&OsStr> {
-    name.as_bytes().strip_suffix(DELETED_SUFFIX).map(OsStr::from_bytes)
+fn of_mapping(pid: u32, mapping: &MemoryMapping) -> Option<UnlinkedFile> {
+    let lost = UnlinkedFile::new(pid, mapping.name(), &mapping.link(pid))?;
+    Some(UnlinkedFile { is_written: mapping.rights.starts_with("rw") && mapping.is_shared(), ..lost })
 }
 
 impl UnlinkedFile {
-    /// What `link` leads to, if the kernel says that its name is gone, and it has another.
+    /// The file behind `link`, if the kernel says that its name is gone, and it has another name.
     fn new(pid: u32, name: &OsStr, link: &Path) -> Option<Self> {
-        let name = PathBuf::from(without_mark(name)?);
+        let name = PathBuf::from(maps::deleted_name(name)?);
         let stat = fs::metadata(link).ok()?;
         let is_lost = name.is_absolute() && stat.is_file() && stat.nlink() > 0;
         is_lost.then(|| Self { id: FileId::of(&stat), is_written: false, pid, name, link: link.to_owned() })
     }
 
-    /// Where CRIU gives it a name: the folder of the lost one, or where that is gone too, one above.
+    /// The folder in which CRIU gives it a name: the folder of the lost name, or, if that is gone too, the nearest one above.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         self.name.ancestors().skip(1).map(|folder| rooted(self.pid, folder)).find(|folder| folder.is_dir())
     }
 }
 
-/// A path as a process sees it, which may be in a namespace of its own.
+/// The path, from this process, of what a process sees at `path`, since that may be in another mount namespace.
 pub(crate) fn rooted(pid: u32, path: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Names that the file has in the folder of `name`, as the process sees them, but for those that CRIU gives.
+/// Names of the file in the folder of `name`, as the process sees them, except names that CRIU gave.
 pub(crate) fn names_beside(pid: u32, name: &Path, id: FileId) -> Vec<PathBuf> {
     let Some(folder) = name.parent() else { return Vec::new() };
     names_in(&rooted(pid, folder), id).into_iter().map(|name| folder.join(name)).collect()
 }
 
-/// The name that stands for the one by which a process has a file open: another one, if that is gone and there is one.
+/// The present name of a file that a process opened under `name`: another one if that is gone, or `None` if there is no other.
 pub(crate) fn standing_name(pid: u32, name: PathBuf, stat: &Metadata) -> Option<PathBuf> {
-    let Some(lost) = without_mark(name.as_os_str()) else { return Some(name) };
-    // A file may really be called so.
+    let Some(lost) = maps::deleted_name(name.as_os_str()) else { return Some(name) };
+    // The name of a file may really end so.
     if fs::symlink_metadata(rooted(pid, &name)).is_ok_and(|there| FileId::of(&there) == FileId::of(stat)) {
         return Some(name);
     }
     names_beside(pid, Path::new(lost), FileId::of(stat)).into_iter().next()
 }
 
-/// Names of a file in a folder, but for those that CRIU gives.
+/// Names of a file in a folder, except names that CRIU gave.
 fn names_in(folder: &Path, id: FileId) -> Vec<OsString> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = entries.filter(|entry| {
@@ -121,7 +106,7 @@ fn names_in(folder: &Path, id: FileId) -> Vec<OsString> {
 /// Removes names, as the process sees them.
 pub(crate) fn remove(pid: u32, names: &[PathBuf]) {
     for name in names {
-        // CRIU may have been before us.
+        // CRIU may have removed it already.
         let _ = fs::remove_file(rooted(pid, name));
     }
 }
@@ -131,6 +116,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+    use crate::process::memory::maps::tests::mapping;
 
     fn own_process() -> [Process; 1] {
         [Process { pid: std::process::id(), parent: 1, state: 'R' }]
@@ -158,8 +144,8 @@ mod tests {
 
     #[test]
     fn mapping_of_another_kind_is_not_a_link() {
-        for line in ["7f00-7f10 rw-s 00000000 00:1a 12   /dev/shm/a", "7f00-7f10 rw-p 00000000 00:00 0", ""] {
-            assert!(of_mapping(1, line.as_bytes()).is_none(), "{line}");
+        for line in ["7f00-7f10 rw-s 00000000 00:1a 12   /dev/shm/a", "7f00-7f10 rw-p 00000000 00:00 0"] {
+            assert!(of_mapping(1, &mapping(line)).is_none(), "{line}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! System calls that a thread makes for itself, and that no other process can make for it.
+//! Makes a thread of another process execute system calls that only the thread itself can make.
 //!
-//! The thread is traced (`ptrace`) for as long as that takes, and runs an instruction for system calls that its vDSO has. The rule: it
-//! comes back to the registers, the signal mask and the stop that it had, and no signal reaches it meanwhile.
+//! The thread is traced (`ptrace`) meanwhile, and runs a system call instruction of its vDSO. The rule: afterwards it has its old
+//! registers, signal mask and stop again, and no signal reaches it meanwhile.
 
 #![expect(unsafe_code, reason = "tracing has no safe interface")]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::mem::zeroed;
 use std::os::unix::fs::FileExt as _;
@@ -13,26 +13,28 @@ use std::ptr::null_mut;
 
 use libc::{c_long, c_uint, c_void, pid_t, user_regs_struct};
 
+use crate::process::memory::maps;
+
 /// The instruction of a system call.
 const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 /// Bytes of a signal mask.
 const MASK_SIZE: usize = 8;
-/// What marks the stops at the begin and at the end of a system call (`PTRACE_O_TRACESYSGOOD`).
+/// Marks the stops at the entry and exit of a system call (`PTRACE_O_TRACESYSGOOD`).
 const SYSCALL_STOP_SIGNAL: i32 = libc::SIGTRAP | 0x80;
-/// Stops on the way to one of these that are passed over.
+/// Most other stops that are skipped on the way to such a stop.
 const MAX_STOPS: u32 = 16;
 /// Bytes of memory for arguments.
 const SCRATCH_SIZE: u64 = 4096;
 
-/// A thread that is traced. Dropped: it stands or runs as before.
+/// A thread that is traced. Dropping it lets the thread stand or run as before.
 pub(crate) struct Tracee {
     tid: pid_t,
     saved: user_regs_struct,
     mask: u64,
-    /// The address of an instruction for system calls.
+    /// Address of a system call instruction.
     gate: u64,
     memory: File,
-    /// Memory of its process for arguments; 0 for none.
+    /// Memory for arguments in the thread's process; 0 for none.
     scratch: u64,
 }
 
@@ -44,7 +46,7 @@ impl Tracee {
         Self::of_seized(pid, tid).inspect_err(|_| drop(trace(libc::PTRACE_DETACH, tid, 0, null_mut())))
     }
 
-    /// Looks at the memory once the thread is stopped: until then it may be about to have another program's (`execve`).
+    /// Inspects the memory once the thread is stopped: until then it may still execute another program (`execve`).
     fn of_seized(pid: u32, tid: pid_t) -> io::Result<Self> {
         let (saved, mask) = stopped(tid)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
@@ -53,10 +55,10 @@ impl Tracee {
         Ok(Self { tid, saved, mask, gate, memory, scratch: 0 })
     }
 
-    /// Has the thread make a system call.
+    /// Makes the thread execute a system call.
     pub(crate) fn call(&self, number: c_long, arguments: [u64; 6]) -> io::Result<u64> {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        // Without a number of its own: nothing that was interrupted before is begun again.
+        // Without a system call number in `orig_rax` the kernel restarts no interrupted call.
         let (rip, rax, orig_rax) = (self.gate, number.cast_unsigned(), u64::MAX);
         let mut registers = user_regs_struct { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..self.saved };
         trace(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut registers).cast())?;
@@ -70,7 +72,7 @@ impl Tracee {
         }
     }
 
-    /// Where in the memory of the process these bytes are now.
+    /// Copies bytes into the process, and returns their address there.
     pub(crate) fn copy_in(&mut self, bytes: &[u8]) -> io::Result<u64> {
         if self.scratch == 0 {
             let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -91,13 +93,13 @@ impl Tracee {
         Err(io::Error::other("the thread does not come to its system call"))
     }
 
-    /// Has the thread be where it was.
+    /// Restores the state of the thread.
     fn put_back(&mut self) -> io::Result<()> {
         if self.scratch != 0 {
             self.call(libc::SYS_munmap, [self.scratch, SCRATCH_SIZE, 0, 0, 0, 0])?;
         }
         trace(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut self.saved).cast())?;
-        // What it was in the middle of is begun again by the kernel on the way back from a stop, not from a system call.
+        // The kernel restarts an interrupted call on the way back from a stop, not from a system call.
         trace(libc::PTRACE_INTERRUPT, self.tid, 0, null_mut())?;
         trace(libc::PTRACE_CONT, self.tid, 0, null_mut())?;
         wait(self.tid)?;
@@ -107,13 +109,13 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        // A thread that has ended is where it will be.
+        // A thread that has ended needs no state.
         let _ = self.put_back();
         let _ = trace(libc::PTRACE_DETACH, self.tid, 0, null_mut());
     }
 }
 
-/// Begins to trace. Filters of system calls do not count meanwhile, where we may have it so.
+/// Starts tracing, with seccomp filters suspended if this process may do so.
 fn seize(tid: pid_t) -> io::Result<()> {
     let options = [libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP, libc::PTRACE_O_TRACESYSGOOD];
     let mut outcome = Ok(());
@@ -127,7 +129,7 @@ fn seize(tid: pid_t) -> io::Result<()> {
     outcome
 }
 
-/// Waits until the thread is stopped, and has it hear no signal; its registers and its signal mask.
+/// Stops the thread and blocks all its signals. Returns its registers and its signal mask.
 fn stopped(tid: pid_t) -> io::Result<(user_regs_struct, u64)> {
     trace(libc::PTRACE_INTERRUPT, tid, 0, null_mut())?;
     wait(tid)?;
@@ -142,11 +144,11 @@ fn set_mask(tid: pid_t, mut mask: u64) -> io::Result<()> {
     trace(libc::PTRACE_SETSIGMASK, tid, MASK_SIZE, (&raw mut mask).cast())
 }
 
-/// The signal by which the thread stops next.
+/// Waits for the thread's next stop, and returns the signal of that.
 fn wait(tid: pid_t) -> io::Result<i32> {
     loop {
         let mut status = 0;
-        // SAFETY: the output is a local. A thread that is traced is ours to wait for.
+        // SAFETY: the output is a local. A tracer may wait for its tracees.
         let found = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
         match found {
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -159,31 +161,25 @@ fn wait(tid: pid_t) -> io::Result<i32> {
 
 fn trace(request: c_uint, tid: pid_t, address: usize, data: *mut c_void) -> io::Result<()> {
     let address = std::ptr::without_provenance_mut::<c_void>(address);
-    // SAFETY: the callers give a structure of the request's kind, or none where it takes none.
+    // SAFETY: the callers pass a structure of the request's kind, or none if it takes none.
     let done = unsafe { libc::ptrace(request, tid, address, data) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An instruction for system calls in the vDSO, where the kernel has the program make some.
+/// Finds a system call instruction in the vDSO.
 fn gate(pid: u32, memory: &File) -> io::Result<u64> {
     let none = || io::Error::other("the process has no vDSO");
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let line = maps.lines().find(|line| line.ends_with("[vdso]")).ok_or_else(none)?;
-    let (start, end) = range(line).ok_or_else(none)?;
-    let mut code = vec![0; usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?];
-    memory.read_exact_at(&mut code, start)?;
+    let mappings = maps::read(pid)?;
+    let vdso = mappings.iter().find(|mapping| mapping.name() == "[vdso]").ok_or_else(none)?;
+    let mut code = vec![0; usize::try_from(vdso.end.saturating_sub(vdso.start)).map_err(io::Error::other)?];
+    memory.read_exact_at(&mut code, vdso.start)?;
     let at = code.windows(SYSCALL_INSTRUCTION.len()).position(|bytes| bytes == SYSCALL_INSTRUCTION).ok_or_else(none)?;
-    Ok(start + at as u64)
-}
-
-/// Begin and end of a line of `maps`.
-pub(crate) fn range(line: &str) -> Option<(u64, u64)> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    Ok(vdso.start + at as u64)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Command, Stdio};
 
@@ -192,7 +188,7 @@ mod tests {
     use super::*;
     use crate::process::tree;
 
-    /// A process that was just started may still be about to run its program, whose memory is then another one.
+    /// A process that was just started may still be about to execute its program, which replaces its memory.
     #[test]
     fn a_process_that_begins_a_program_is_attached_to() {
         for _ in 0..50 {
@@ -223,7 +219,7 @@ mod tests {
             assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
             let name = tracee.copy_in(b"traced\0").unwrap();
             tracee.call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name, 0, 0, 0, 0]).unwrap();
-            // It is heard when the thread is let go.
+            // The shell gets it when the thread is released.
             kill_process(pid, Signal::USR1).unwrap();
             assert_eq!(tracee.call(libc::SYS_getppid, [0; 6]).unwrap(), u64::from(std::process::id()));
             drop(tracee);
@@ -234,11 +230,5 @@ mod tests {
         let rest: Vec<String> = lines.map(Result::unwrap).collect();
         assert!(rest.contains(&"heard".to_owned()), "{rest:?}");
         assert!(child.wait().unwrap().success());
-    }
-
-    #[test]
-    fn a_range_is_read_of_a_line() {
-        assert_eq!(range("7ffd1000-7ffd3000 r-xp 00000000 00:00 0  [vdso]"), Some((0x7ffd_1000, 0x7ffd_3000)));
-        assert_eq!(range("7ffd1000"), None);
     }
 }

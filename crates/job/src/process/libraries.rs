@@ -1,10 +1,10 @@
-//! Katydid's own libraries in the processes of a job: kept in the image, and given to the job that is restored.
+//! Katydid's own libraries in the processes of a job: saves them in the image, and gives them to the restored job.
 //!
-//! A process goes on with the code that it has mapped, and CRIU maps the very same files again. An installation may be
-//! upgraded, moved or removed meanwhile. So the image has those files, known by their note (`build_note`). Where one is
-//! not at its place any more at the restore, the job gets a copy in its folder, and CRIU's list of files names that.
+//! A process goes on with the code that it has mapped, and CRIU maps the very same files again. An installation may be upgraded,
+//! moved or removed meanwhile. So the image has those files, recognized by their note (`build_note`). If one is not at its path
+//! any more at the restore, the job gets a copy in its folder, and CRIU's list of files names that.
 //!
-//! The rule: what a program was built against is compared first. An image of a build that this one does not understand
+//! The rule: the restore compares first what a program was built against. An image of a build that this one does not understand
 //! is refused before anything begins.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,17 +20,16 @@ use rustix::fs::StatVfsMountFlags;
 
 use crate::criu::files_img::RenamedFile;
 use crate::criu::{files_img, link_remap};
+use crate::process::memory::maps::{self, MemoryMapping};
 use crate::process::tree::Process;
 use crate::supervisor::folder;
 use crate::system::why;
 
-/// What the name of a mapped file that is gone ends with.
-const DELETED_SUFFIX: &str = " (deleted)";
 /// Bytes of a chunk of a library.
 const LIBRARY_COPY_BYTES: usize = 1 << 20;
 /// Largest library in bytes.
 const MAX_LIBRARY_BYTES: u64 = 1 << 30;
-/// What is read of an ELF file: most program headers, most bytes of one segment of notes.
+/// Limits for reading an ELF file: most program headers, most bytes of one segment of notes.
 const MAX_HEADERS: usize = 64;
 const MAX_NOTES: usize = 1 << 16;
 /// Lengths of an ELF file's header and of a program header, and the type of a segment of notes.
@@ -41,7 +40,7 @@ const PT_NOTE: u32 = 4;
 /// Why a restored job cannot have a library.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// A program with a library that we do not understand.
+    /// A program has a library that this build does not understand.
     #[error(
         "its program runs with {saved_build}, which this {own_build} does not understand: restore it with `katydid` and a server of {}",
         saved_build.release
@@ -52,7 +51,7 @@ pub enum LibraryError {
         /// The library of this build.
         own_build: Box<LibraryBuild>,
     },
-    /// Code in the job's folder would not run.
+    /// Code in the job's folder could not be executed.
     #[error(
         "{}: nothing that lies there may be executed (noexec), so the job cannot have its own {library}: mount it without noexec, or install that build of Katydid again where it was",
         folder.display()
@@ -60,7 +59,7 @@ pub enum LibraryError {
     NoExec {
         /// Path of the job's folder.
         folder: PathBuf,
-        /// Where the library was.
+        /// Path of the library at the checkpoint.
         library: String,
     },
     /// The image cannot be read.
@@ -80,16 +79,16 @@ fn system(path: &Path) -> impl Fn(io::Error) -> LibraryError {
     move |source| LibraryError::System { path: path.to_owned(), source }
 }
 
-/// Keeps Katydid's libraries that the processes of a tree have mapped.
+/// Saves Katydid's libraries that the processes of a tree have mapped.
 ///
 /// # Errors
 ///
-/// The image cannot be written. A process or file that vanishes meanwhile is passed over.
+/// The image cannot be written. A process or file that vanishes meanwhile is skipped.
 pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, ImageError> {
     let mut libraries = Vec::new();
-    for (mapped, file) in opened(tree) {
+    for (mapping, file) in opened(tree) {
         let Some(build) = build_of(&file) else { continue };
-        let (Ok(stat), Some(path)) = (file.metadata(), mapped.path.to_str()) else { continue };
+        let (Ok(stat), Some(path)) = (file.metadata(), mapping.path().and_then(Path::to_str)) else { continue };
         let Some(contents) = put_library(path, &file, stat.len(), sink)? else { continue };
         let build = Build {
             protocol: build.protocol,
@@ -99,7 +98,7 @@ pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, Im
         };
         libraries.push(Library {
             path: path.to_owned(),
-            deleted: mapped.is_deleted,
+            deleted: mapping.is_deleted(),
             mode: stat.mode(),
             build,
             contents,
@@ -108,63 +107,31 @@ pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, Im
     Ok(unambiguous(libraries))
 }
 
-/// A file that a process has mapped to run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct MappedFile {
-    path: PathBuf,
-    is_deleted: bool,
-    /// The range, as `/proc/PID/map_files` has it.
-    range: String,
-    inode: u64,
-}
-
-/// Every file that a process of the tree has mapped to run, once.
-fn opened(tree: &[Process]) -> Vec<(MappedFile, File)> {
+/// Every file that a process of the tree has mapped as code, once: privately, and executable.
+fn opened(tree: &[Process]) -> Vec<(MemoryMapping, File)> {
     let (mut names, mut files) = (BTreeSet::new(), Vec::new());
     for pid in tree.iter().map(|process| process.pid) {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for mapped in maps.lines().filter_map(MappedFile::read) {
-            if names.insert((mapped.path.clone(), mapped.inode))
-                && let Some(file) = mapped.open(pid)
+        for mapping in maps::of(pid).into_iter().filter(|mapping| mapping.rights == "r-xp") {
+            if let Some(path) = mapping.path()
+                && names.insert((path.to_owned(), mapping.inode))
+                && let Some(file) = open(&mapping, path, pid)
             {
-                files.push((mapped, file));
+                files.push((mapping, file));
             }
         }
     }
     files
 }
 
-impl MappedFile {
-    /// `7f00-7f10 r-xp 00001000 00:1a 12   /lib/name`: nothing for what is not run, not private, or no file.
-    fn read(line: &str) -> Option<Self> {
-        let path = &line[line.find('/')?..];
-        let mut words = line.split_ascii_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
-        let inode = words.nth(2)?.parse().ok()?;
-        let (is_run, standing) = (rights == "r-xp", path.strip_suffix(DELETED_SUFFIX));
-        let (path, range) = (standing.unwrap_or(path).into(), without_zeros(range)?);
-        is_run.then_some(Self { path, is_deleted: standing.is_some(), range, inode })
-    }
-
-    /// Opens the very file that is mapped, if that is possible.
-    fn open(&self, pid: u32) -> Option<File> {
-        let is_it = |file: &File| file.metadata().is_ok_and(|stat| stat.is_file() && stat.ino() == self.inode);
-        let by_name = || fs::metadata(link_remap::rooted(pid, &self.path)).is_ok_and(|stat| stat.is_file());
-        let named = (!self.is_deleted && by_name()).then(|| File::open(link_remap::rooted(pid, &self.path)).ok());
-        // Takes CAP_CHECKPOINT_RESTORE, as a checkpoint does.
-        let mapped = || File::open(format!("/proc/{pid}/map_files/{}", self.range)).ok();
-        named.flatten().filter(is_it).or_else(|| mapped().filter(is_it))
-    }
+/// Opens the very file that is mapped, if that is possible.
+fn open(mapping: &MemoryMapping, path: &Path, pid: u32) -> Option<File> {
+    let is_it = |file: &File| file.metadata().is_ok_and(|stat| stat.is_file() && stat.ino() == mapping.inode);
+    let by_name = || fs::metadata(link_remap::rooted(pid, path)).is_ok_and(|stat| stat.is_file());
+    let named = (!mapping.is_deleted() && by_name()).then(|| File::open(link_remap::rooted(pid, path)).ok());
+    named.flatten().filter(is_it).or_else(|| File::open(mapping.link(pid)).ok().filter(is_it))
 }
 
-/// The name of a range in `map_files`, whose numbers have no zeros in front.
-fn without_zeros(range: &str) -> Option<String> {
-    let (from, to) = range.split_once('-')?;
-    let short = |number: &str| u64::from_str_radix(number, 16).map(|number| format!("{number:x}")).ok();
-    Some(format!("{}-{}", short(from)?, short(to)?))
-}
-
-/// The build of a library of Katydid's; none for any other file.
+/// The build of one of Katydid's libraries; `None` for any other file.
 fn build_of(file: &File) -> Option<LibraryBuild> {
     let header = piece(file, 0, ELF_HEADER_BYTES)?;
     if !header.starts_with(b"\x7fELF\x02\x01") {
@@ -196,7 +163,7 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
 }
 
-/// Puts the bytes of a library; none for one that is too large, or that becomes shorter meanwhile.
+/// Writes the bytes of a library to the image; `None` if it is too large, or becomes shorter meanwhile.
 fn put_library(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<Option<Region>, ImageError> {
     if length == 0 || length > MAX_LIBRARY_BYTES {
         return Ok(None);
@@ -216,7 +183,7 @@ fn put_library(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<
     Ok(Some(region))
 }
 
-/// Without files that had the same name, of which CRIU's list does not tell one from the other.
+/// Leaves out files that had the same name, since CRIU's list does not distinguish them.
 fn unambiguous(libraries: Vec<Library>) -> Vec<Library> {
     let mut times: BTreeMap<(String, bool), u32> = BTreeMap::new();
     for library in &libraries {
@@ -226,7 +193,7 @@ fn unambiguous(libraries: Vec<Library>) -> Vec<Library> {
     libraries.into_iter().filter(is_one).collect()
 }
 
-/// Whether the programs of an image can be understood.
+/// Checks that this build understands the programs of an image.
 ///
 /// # Errors
 ///
@@ -247,32 +214,32 @@ pub(crate) fn check(libraries: &[Library]) -> Result<(), LibraryError> {
     }
 }
 
-/// What CRIU restores with.
+/// Files that CRIU restores from.
 #[derive(Debug)]
 pub(crate) struct RestoreFiles {
-    /// The folder of its files.
+    /// The folder of CRIU's files.
     pub(crate) files: PathBuf,
-    /// Libraries that are not where they were.
+    /// Libraries that are gone from their paths.
     pub(crate) missing: Vec<PathBuf>,
 }
 
-/// The folders that a restore deals with.
+/// The folders of a restore.
 #[derive(Debug)]
 pub(crate) struct Folders<'a> {
     /// The files of the dump.
     pub(crate) files: &'a Path,
-    /// The job's folder, and where its processes see it.
+    /// The job's folder, and its path as the job's processes see it.
     pub(crate) folder: &'a Path,
     pub(crate) known_folder: &'a Path,
-    /// Takes what CRIU is to read in place of the dump's files.
+    /// Folder for files that CRIU reads in place of the dump's.
     pub(crate) work: &'a Path,
 }
 
-/// Gives the job each library that is not at its place any more.
+/// Gives the job each library that is gone from its path.
 ///
 /// # Errors
 ///
-/// See [`LibraryError`]. What was written lies in the job's folder, and goes with it.
+/// See [`LibraryError`]. Files that were written lie in the job's folder, and go with it.
 pub(crate) fn restore_files(
     libraries: &[Library],
     source: &dyn ImageSource,
@@ -298,10 +265,10 @@ pub(crate) fn restore_files(
     Ok(RestoreFiles { files, missing })
 }
 
-/// Whether the file at a library's place is that library.
+/// Whether the file at a library's path is that library.
 fn is_present(library: &Library) -> bool {
     let path = Path::new(&library.path);
-    // Not a device or a FIFO, of which opening may not come to an end.
+    // Not a device or a FIFO, since opening one may block.
     let is_like_it = fs::metadata(path).is_ok_and(|stat| stat.is_file() && stat.len() == library.contents.bytes);
     let Some(file) = is_like_it.then(|| File::open(path).ok()).flatten() else { return false };
     let mut chunks = library.contents.chunks.iter().enumerate();
@@ -315,7 +282,7 @@ fn offset(library: &Library, index: usize) -> u64 {
     u64::from(library.contents.chunk_bytes) * index as u64
 }
 
-/// The place of a library in the folder of a job, which is the same for the same bytes.
+/// The path of a library in the job's folder, which is the same for the same bytes.
 fn below_the_folder(library: &Library) -> PathBuf {
     let names: Vec<u8> = library.contents.chunks.iter().flat_map(|id| *id.as_bytes()).collect();
     let digits: String = ChunkId::of(&names).as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -340,7 +307,7 @@ fn write(library: &Library, source: &dyn ImageSource, to: &Path, folder: &Path) 
     file.set_permissions(mode).map_err(system(to))
 }
 
-/// A folder with CRIU's files, of which those about names are written anew.
+/// Makes a folder with CRIU's files, in which those about names are rewritten.
 fn with_names(folders: &Folders<'_>, renamed: &[RenamedFile]) -> Result<PathBuf, LibraryError> {
     let folder = folders.work.join("files");
     private::folder(&folder).map_err(system(&folder))?;
@@ -369,17 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_run_are_found_with_their_ranges() {
-        let line = "7f00-00007f10 r-xp 00001000 fe:00 12                      /l/a b (deleted)";
-        let mapped = MappedFile { path: "/l/a b".into(), is_deleted: true, range: "7f00-7f10".into(), inode: 12 };
-        assert_eq!(MappedFile::read(line), Some(mapped));
-        assert_eq!(MappedFile::read("7f00-7f10 r--p 00001000 fe:00 12 /l/a"), None);
-        assert_eq!(MappedFile::read("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
+    fn files_that_are_run_are_found_and_opened() {
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         let found = opened(&us);
         let exe = std::env::current_exe().unwrap();
-        let (mapped, file) = found.iter().find(|(mapped, _)| mapped.path == exe).unwrap();
-        assert_eq!(file.metadata().unwrap().ino(), mapped.inode);
+        assert!(found.iter().all(|(mapping, _)| mapping.rights == "r-xp" && mapping.path().is_some()));
+        let (mapping, file) = found.iter().find(|(mapping, _)| mapping.path() == Some(&exe)).unwrap();
+        assert_eq!(file.metadata().unwrap().ino(), mapping.inode);
         assert_eq!(build_of(file), None, "it has no note");
     }
 

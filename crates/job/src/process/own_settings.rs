@@ -18,7 +18,7 @@ use libc::c_long;
 use serde::{Deserialize, Serialize};
 
 use crate::process::injection::Tracee;
-use crate::process::memory_policy::{Arguments, Mapping, Policy, of_mappings};
+use crate::process::memory::policy::{Arguments, Mapping, Policy, of_mappings};
 
 /// `PF_MCE_PROCESS` and `PF_MCE_EARLY` of Linux.
 const PF_MCE_PROCESS: u64 = 0x80;

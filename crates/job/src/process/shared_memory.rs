@@ -1,19 +1,19 @@
-//! Shared memory with a name: files that a job's processes have mapped for others to see, such as those of POSIX and of MPI
-//! in `/dev/shm` and in `/tmp`.
+//! Shared memory with a name: files that a job's processes have mapped as shared, such as those of POSIX and MPI in `/dev/shm`
+//! and `/tmp`.
 //!
-//! CRIU takes a file with a name to be there at the restore, and to hold what the program last saw. These files are
-//! memory: they are gone with the machine or with the program, and whatever runs on after a checkpoint changes them, locks
-//! and all. Those of memory file systems count, and those of disks that the job writes, but for large ones, which are data.
-//! The rule: they are copied while all processes are stopped, and made anew before the job is restored; under their names
-//! come new files, so that processes that still have the old ones keep them. The old ones lie beside them until the job goes on, and
-//! come back where the restore fails. A job in namespaces of its own has `/dev/shm` for itself.
+//! CRIU expects a file with a name to be there at the restore, and to hold what the program last saw. These files are memory:
+//! they are gone with the machine or with the program, and programs that run on after a checkpoint change them, locks and all.
+//! Files of memory file systems count, and files of disks that the job writes, except large ones, which are data. The rule: they
+//! are copied while all processes are stopped, and made anew before the job is restored. New files get their names, so that
+//! processes with the old files keep those. The old files lie beside them until the job goes on, and come back if the restore
+//! fails. A job in namespaces of its own has `/dev/shm` for itself.
 //!
-//! With them go small files that the job has open for writing, and FIFOs: a program that removes such files at its end, as MPI
-//! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone. So
-//! are folders in which the job has sockets, which CRIU binds again.
+//! The image also has small files that the job has open for writing, and FIFOs. A program that removes such files at its end, as
+//! MPI does with those of its session, may have ended since the checkpoint. They are made anew only if they are gone. So are
+//! folders in which the job has sockets, which CRIU binds again.
 //!
-//! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
-//! under that by which CRIU finds it (`criu/link_remap.rs`).
+//! A file that has lost the name under which it was opened comes back under its other names. During the restore it also has the
+//! name by which CRIU finds it (`criu/link_remap.rs`).
 
 mod change_journal;
 mod held_folder;
@@ -42,21 +42,22 @@ use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::descriptors::leases;
 use crate::process::file_id::{DatedFileId, FileId};
+use crate::process::memory::maps::{self, MemoryMapping};
 use crate::process::stdio::StandardStream;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
 
-/// Where POSIX's shared memory is.
+/// Folder of POSIX shared memory.
 pub(crate) const SHM_FOLDER: &str = "/dev/shm";
 /// `f_type` of a memory file system, from `linux/magic.h`.
 pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// Largest file of a disk that counts.
+/// Largest file of a disk that is saved.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
-/// Largest file that counts because it is open.
+/// Largest file that is saved because it is open.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
-/// Most files and FIFOs that count because they are open.
+/// Most files and FIFOs that are saved because they are open.
 const MAX_OPEN_FILES: usize = 1024;
-/// Where no file can be made.
+/// Folders in which no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Bytes that are copied at a time.
 const SHARED_FILE_COPY_BYTES: usize = 1 << 20;
@@ -64,9 +65,9 @@ const SHARED_FILE_COPY_BYTES: usize = 1 << 20;
 /// A file of shared memory, or one that may be gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Its name, as the processes know it.
+    /// Its name, as the processes see it.
     path: PathBuf,
-    /// The copy, in CRIU's folder.
+    /// Name of the copy, in CRIU's folder.
     copy: String,
     mode: u32,
     owner: (u32, u32),
@@ -75,7 +76,7 @@ pub struct Segment {
     /// Other paths of the same file (hard links).
     #[serde(default)]
     links: Vec<PathBuf>,
-    /// Names by which CRIU finds it, which takes them away when it has restored the job.
+    /// Names by which CRIU finds it; CRIU removes them when it has restored the job.
     #[serde(default, rename = "given")]
     criu_names: Vec<PathBuf>,
 }
@@ -84,25 +85,25 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum SharedFileKind {
-    /// It is mapped for others to see: always made anew.
+    /// It is mapped as shared: always made anew.
     #[default]
     Mapped,
-    /// It is open: made anew where it is gone.
+    /// It is open: made anew if it is gone.
     Open,
-    /// It is a FIFO that is open: the same, and it has no copy.
+    /// It is an open FIFO: made anew if it is gone; it has no copy.
     Fifo,
-    /// It is a folder in which a socket is bound: the same.
+    /// It is a folder in which a socket is bound: made anew if it is gone.
     Folder,
-    /// It is large and on a disk, where it is taken to be: only the names that CRIU needs are made.
+    /// It is large and on a disk, and is expected to be there: only the names that CRIU needs are made.
     Linked,
 }
 
-/// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
-/// restoring side's. `criu_names` are the names that CRIU gave files of which the name was gone. All processes are stopped.
+/// Copies files that the tree has mapped or open into `folder`, except the files behind its standard streams, which the restoring
+/// side replaces. `criu_names` are the names that CRIU gave files that had lost theirs. All processes are stopped.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or its copy not be written; or one has names that cannot be found.
+/// A file cannot be read, or its copy cannot be written; or one has names that cannot be found.
 pub(crate) fn save(
     tree: &[Process],
     stdio: &[StandardStream; 3],
@@ -117,19 +118,19 @@ pub(crate) fn save(
     Ok(saving.segments)
 }
 
-/// What is on its way into an image.
+/// The files that are being saved.
 struct SharedFileCopy<'a> {
     tree: &'a [Process],
     folder: &'a Path,
     segments: Vec<Segment>,
-    /// Which file each of them is.
+    /// Index of each file in `segments`.
     by_id: BTreeMap<FileId, usize>,
 }
 
 impl SharedFileCopy<'_> {
     fn mapped(&mut self) -> io::Result<()> {
         for (path, (pid, is_written)) in mapped(self.tree) {
-            // As the process sees it, which may be in a namespace of its own.
+            // The path as the process sees it, which may be in another mount namespace.
             let Ok(mut file) = File::open(link_remap::rooted(pid, &path)) else { continue };
             let stat = file.metadata()?;
             if let Some(known) = self.by_id.get(&FileId::of(&stat)) {
@@ -141,7 +142,7 @@ impl SharedFileCopy<'_> {
         Ok(())
     }
 
-    /// Files with names that CRIU gave, all of each file's together.
+    /// Adds the files to which CRIU gave names, with all names of each file.
     fn add_criu_names(&mut self, criu_names: &[PathBuf]) -> io::Result<()> {
         let Some(root) = self.tree.first().filter(|_| !criu_names.is_empty()).map(|process| process.pid) else {
             return Ok(());
@@ -196,7 +197,7 @@ impl SharedFileCopy<'_> {
         let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
         for (path, link) in written_files::named(self.tree).into_iter().take(MAX_OPEN_FILES) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|subfolder| path.starts_with(subfolder));
-            // One that is closed is changed by a process that we do not hold.
+            // If it is closed now, a process that is not stopped changes it.
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
             };
@@ -216,7 +217,7 @@ impl SharedFileCopy<'_> {
 
     fn folders(&mut self) -> io::Result<()> {
         for (path, pid) in written_files::folders_of_sockets(self.tree).into_iter().take(MAX_OPEN_FILES) {
-            // One that is gone has to be gone at the restore as well.
+            // A folder that is gone must be gone at the restore as well.
             let stat = fs::symlink_metadata(link_remap::rooted(pid, &path));
             if let Some(stat) = stat.ok().filter(Metadata::is_dir) {
                 self.add(SharedFileKind::Folder, path, &stat, None)?;
@@ -225,7 +226,7 @@ impl SharedFileCopy<'_> {
         Ok(())
     }
 
-    /// Takes a file in, by its number in the list.
+    /// Adds a file, and returns its index in `segments`.
     fn add(
         &mut self,
         kind: SharedFileKind,
@@ -246,8 +247,8 @@ impl SharedFileCopy<'_> {
     }
 }
 
-/// The file of a descriptor of a process, if that is still the one that has this `stat`: a process that we do not hold may have
-/// closed it meanwhile, and opened something else. Of a file with a lease it is a copy.
+/// Opens the file of a descriptor, if that is still the file with this `stat`. A process that is not stopped may have closed it
+/// meanwhile, and opened another one. A file with a lease is copied instead.
 fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
     let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| FileId::of(&found) == FileId::of(stat));
     let is_leased = leases::is_leased(link);
@@ -260,63 +261,59 @@ fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a file that is mapped is to be there as it is now: one of memory, and one that the job writes.
+/// Whether a mapped file is restored with its contents: it is in memory, or the job writes it.
 fn is_restored_with_contents(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
     Ok(fstatfs(file)?.f_type == TMPFS_MAGIC || (is_written && stat.len() <= MAX_SEGMENT_BYTES))
 }
 
 impl Segment {
-    /// Names that others may know it by.
+    /// Names by which other processes may know it.
     fn names(&self) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.path).chain(&self.links).filter(|name| !self.criu_names.contains(name))
     }
 
-    /// All names of the file to which CRIU gave this one.
-    pub(crate) fn names_of<'s>(segments: &'s [Self], criu_names: &Path) -> impl Iterator<Item = &'s PathBuf> {
-        let segment = segments.iter().find(|segment| segment.criu_names.iter().any(|name| name == criu_names));
+    /// All names of the file to which CRIU gave this name.
+    pub(crate) fn names_of<'s>(segments: &'s [Self], criu_name: &Path) -> impl Iterator<Item = &'s PathBuf> {
+        let segment = segments.iter().find(|segment| segment.criu_names.iter().any(|name| name == criu_name));
         segment.into_iter().flat_map(Self::names)
     }
 }
 
-/// Files with names that are mapped for others to see: a process that has each, and whether a process can write to it.
+/// Files with names that are mapped as shared: for each, a process that has it mapped, and whether any process can write to it.
 fn mapped(tree: &[Process]) -> BTreeMap<PathBuf, (u32, bool)> {
     let mut mappings = BTreeMap::new();
     for pid in tree.iter().map(|process| process.pid) {
-        // One that has ended meanwhile has mapped nothing.
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for (path, is_written) in maps.lines().filter_map(shared_name) {
+        for (path, is_written) in maps::of(pid).iter().filter_map(shared_name) {
             mappings.entry(path).or_insert((pid, false)).1 |= is_written;
         }
     }
     mappings
 }
 
-/// `7f…-7f… rw-s 00000000 00:1a 12   /dev/shm/name` → the name, and whether there is a `w`; nothing for private mappings and
-/// deleted files.
-fn shared_name(line: &str) -> Option<(PathBuf, bool)> {
-    let name = line.find('/').map(|at| &line[at..])?;
-    let rights = line.split(' ').nth(1)?;
-    (rights.ends_with('s') && !name.ends_with(" (deleted)")).then(|| (name.into(), rights.contains('w')))
+/// The path of a shared file, and whether the mapping can be written to; `None` for private mappings and deleted files.
+fn shared_name(mapping: &MemoryMapping) -> Option<(PathBuf, bool)> {
+    let is_named = mapping.is_shared() && !mapping.is_deleted();
+    mapping.path().filter(|_| is_named).map(|path| (path.to_owned(), mapping.rights.contains('w')))
 }
 
-/// Copies what a file has; holes stay holes.
+/// Copies the contents of a file; holes stay holes.
 fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
     let length = from.metadata()?.len();
     copied_up_to(length, from, to)
 }
 
-/// Copies the first `length` bytes of a file; holes stay holes. A process outside of the job may write on, or have made the
-/// file shorter since.
+/// Copies the first `length` bytes of a file; holes stay holes. A process outside the job may still write, or may have made the
+/// file shorter.
 fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
     let mut buffer = vec![0; SHARED_FILE_COPY_BYTES];
     let mut at = 0;
-    // Behind the last data there is none: the answer is an error then.
+    // Behind the last data `seek` fails.
     while at < length
         && let Ok(data) = seek(&*from, SeekFrom::Data(at))
     {
         let hole = match seek(&*from, SeekFrom::Hole(data)) {
-            // It has just been made shorter.
+            // The file has just become shorter.
             Err(Errno::NXIO) => break,
             hole => hole?.min(length),
         };
@@ -337,11 +334,11 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the files anew from their copies in `folder`. What is changed is noted in the `journal`, or in a new one.
+/// Makes the files anew from their copies in `folder`. The changes are noted in the `journal`, or in a new one.
 ///
 /// # Errors
 ///
-/// With the file's name; all is as it was then.
+/// The error, with the file's name; everything is as it was then.
 pub(crate) fn make(
     segments: &[Segment],
     folder: &Path,
@@ -355,8 +352,8 @@ pub(crate) fn make(
     Ok(made_files)
 }
 
-/// Gives second names to sockets whose names CRIU takes for those of the job: another process may listen there by now. CRIU complains
-/// of a list that cannot be read, and a socket of another user is its owner's to lose.
+/// Gives second names to sockets whose names CRIU takes for the job's: another process may listen there by now. Errors do not
+/// matter: CRIU reports an unreadable list, and a socket of another user is that user's risk.
 fn hold_sockets(folder: &Path, made_files: &MadeFiles) {
     for name in files_img::bound_names(folder).unwrap_or_default() {
         if fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
@@ -365,7 +362,7 @@ fn hold_sockets(folder: &Path, made_files: &MadeFiles) {
     }
 }
 
-/// A file with all its names.
+/// Makes a file with all its names.
 fn make_files(segment: &Segment, folder: &Path, made_files: &MadeFiles) -> io::Result<()> {
     let is_anew = match segment.kind {
         SharedFileKind::Mapped => true,
@@ -400,25 +397,25 @@ fn make_files(segment: &Segment, folder: &Path, made_files: &MadeFiles) -> io::R
     Ok(())
 }
 
-/// Names that CRIU needs for them, and others might need too.
+/// Names that CRIU needs for these files, and that others might need too.
 pub(crate) fn criu_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
     segments.iter().flat_map(|segment| &segment.criu_names).map(PathBuf::as_path)
 }
 
-/// Those of them that a job in namespaces of its own shares with others: it has `/dev/shm` for itself.
+/// Those of the names that a job in namespaces of its own shares with other jobs: it has `/dev/shm` for itself.
 pub(crate) fn criu_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
     criu_names(segments).filter(|name| !name.starts_with(SHM_FOLDER))
 }
 
-/// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
-/// where it has restored.
+/// Names that CRIU needs and the job shares with others, made in namespaces of the job. Dropping the value removes them; after a
+/// successful restore CRIU has done so already.
 #[derive(Debug)]
 pub(crate) struct OutsideFiles<'a>(pub(crate) &'a [Segment]);
 
 impl Drop for OutsideFiles<'_> {
     fn drop(&mut self) {
         for name in criu_names_outside(self.0) {
-            // There may be none.
+            // The name may not exist.
             let _ = fs::remove_file(name);
         }
     }
@@ -441,7 +438,7 @@ fn make_file(segment: &Segment, folder: &Path, made_files: &MadeFiles) -> io::Re
     }
 }
 
-/// Makes the folders on a path that are missing. Those that another process has made meanwhile are its own.
+/// Makes the missing folders of a path. Folders that another process makes meanwhile belong to that process.
 fn make_folders(above: &Path, made_files: &MadeFiles) -> io::Result<()> {
     let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
@@ -453,7 +450,7 @@ fn make_folders(above: &Path, made_files: &MadeFiles) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an entry under a free name, and notes it: never one that had the name before, nor one in another folder.
+/// Makes an entry under a free name, and notes it. It never notes an entry that had the name before, nor one in another folder.
 fn make_new(path: &Path, made_files: &MadeFiles, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let held = HeldFolder::of(path).ok_or(io::ErrorKind::NotFound)?;
     let entry = held.entry(path).ok_or(io::ErrorKind::InvalidInput)?;
@@ -468,7 +465,7 @@ fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(segment.mode))
 }
 
-/// Gives a new file its name. What had it lies beside it then.
+/// Gives a new file its name. A file that had the name then lies beside it.
 fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made_files: &MadeFiles) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -483,7 +480,7 @@ fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made_files: &MadeFiles)
     if renameat_with(CWD, fresh, CWD, path, RenameFlags::EXCHANGE).is_ok() {
         return Ok(());
     }
-    // Not every file system can (NFS).
+    // Not every file system can exchange names (NFS).
     made_files.rename_original(path)?;
     made_files.note(path, id)?;
     fs::rename(fresh, path)
@@ -496,7 +493,7 @@ fn make_fifo(segment: &Segment, path: &Path) -> io::Result<()> {
     Ok(chownat(CWD, path, ids.0, ids.1, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// By its descriptor: another user may put a symbolic link in its place.
+/// Uses the folder's descriptor, since another user may put a symbolic link in its place.
 fn make_folder(segment: &Segment, path: &Path) -> io::Result<()> {
     private::folder(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -506,7 +503,7 @@ fn make_folder(segment: &Segment, path: &Path) -> io::Result<()> {
     folder.set_permissions(Permissions::from_mode(segment.mode))
 }
 
-/// Whether some of them are where POSIX's shared memory is.
+/// Whether any of these files is in the folder of POSIX shared memory.
 pub(crate) fn is_posix(segments: &[Segment]) -> bool {
     segments.iter().any(|segment| segment.path.starts_with(SHM_FOLDER))
 }
@@ -519,15 +516,16 @@ mod tests {
 
     use super::*;
     use crate::criu::protobuf::Message;
+    use crate::process::memory::maps::tests::mapping;
 
     #[test]
     fn only_shared_mappings_of_files_with_names_count() {
-        let line = |rights, name| format!("7f00-7f10 {rights} 00000000 00:1a 12     {name}");
-        assert_eq!(shared_name(&line("rw-s", "/dev/shm/a b")), Some(("/dev/shm/a b".into(), true)));
-        assert_eq!(shared_name(&line("r--s", "/dev/shm/a")), Some(("/dev/shm/a".into(), false)));
+        let shared = |rights, name| shared_name(&mapping(&format!("7f00-7f10 {rights} 00000000 00:1a 12     {name}")));
+        assert_eq!(shared("rw-s", "/dev/shm/a b"), Some(("/dev/shm/a b".into(), true)));
+        assert_eq!(shared("r--s", "/dev/shm/a"), Some(("/dev/shm/a".into(), false)));
         for (rights, name) in [("rw-p", "/dev/shm/a"), ("rw-s", "/memfd:x (deleted)"), ("rw-s", ""), ("r--p", "[heap]")]
         {
-            assert_eq!(shared_name(&line(rights, name)), None, "{rights} {name}");
+            assert_eq!(shared(rights, name), None, "{rights} {name}");
         }
     }
 
@@ -609,8 +607,8 @@ mod tests {
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
     }
 
-    /// Two segments whose contents, in an image, are `then`. One has a name and a link that a file of others has, which says `now`; the
-    /// other one's folders are to be made.
+    /// Two segments whose contents in an image are `then`. One has a name and a link of a file of other processes, whose contents
+    /// are `now`. The other one's folders are missing.
     fn segments_beside_others(folder: &Path, image: &Path) -> [Segment; 2] {
         let path = |name: &str| folder.join(name);
         fs::write(image.join("copy"), "then").unwrap();
@@ -670,11 +668,11 @@ mod tests {
         assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
         assert_eq!(fs::read_dir(&journals).unwrap().count(), 0);
-        // Killed while it noted a change, which it had not made yet.
+        // It was killed after it noted a change, and before it made it.
         let journal = restore().kill();
         File::options().append(true).open(&journal).unwrap().write_all(b"{\"made\":{\"path\":\"/").unwrap();
         assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
-        // Its job went on.
+        // The job of this one went on.
         let made_files = restore();
         made_files.note_committed().unwrap();
         made_files.kill();
@@ -690,7 +688,7 @@ mod tests {
         let stat = fs::metadata(image.path().join("copy")).unwrap();
         let segment = Segment { path: path.clone(), ..segment_of(&stat) };
         make(&[segment], image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap().kill();
-        // Such a file gets the inode number at once in most file systems.
+        // In most file systems a new file gets the inode number at once.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "newer").unwrap();
         assert_eq!(change_journal::abandoned_below(&journals).map(made_files::undo_journal).count(), 1);
@@ -712,7 +710,7 @@ mod tests {
         let _listener = bind();
         let first = inode();
         let is_alone = || assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
-        // CRIU has not come to it, or has failed behind it.
+        // CRIU has not replaced the socket, or has failed after that.
         drop(make(&[], image.path(), None).unwrap());
         assert_eq!(inode(), first);
         is_alone();
@@ -721,13 +719,13 @@ mod tests {
         drop(made_files);
         assert_eq!(inode(), first);
         is_alone();
-        // It has restored.
+        // CRIU has restored the job.
         let made_files = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
         drop(made_files.restored().unwrap());
         assert_eq!(inode(), first);
         is_alone();
-        // The owner has made another one meanwhile.
+        // The owner has bound another socket meanwhile.
         let made_files = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
         let made_files = made_files.restored().unwrap();
@@ -752,7 +750,7 @@ mod tests {
         let stat = fs::metadata(image.path().join("copy")).unwrap();
         let segment = Segment { path: path("data"), ..segment_of(&stat) };
         fs::write(path("data"), "now").unwrap();
-        // Another user knows the name beside it.
+        // Another user guesses the name beside it.
         let beside = path(&format!("data.katydid-{}-0", std::process::id()));
         std::os::unix::fs::symlink(image.path().join("copy"), &beside).unwrap();
         let made_files = make(&[segment], image.path(), None).unwrap();
@@ -823,7 +821,7 @@ mod tests {
         let names: Vec<&PathBuf> = Segment::names_of(&saved, &path("link_remap.9")).collect();
         assert_eq!(names, [&path("one"), &path("other")]);
         fs::remove_file(path("link_remap.9")).unwrap();
-        // What is there stays.
+        // A file that exists stays.
         file.write_all(b" and now").unwrap();
         drop(make(&saved, image.path(), None).unwrap());
         assert!(!path("link_remap.9").exists());

@@ -1,15 +1,15 @@
-//! Processes of a job that use a GPU through Katydid and that the job's supervisor does not know: their sessions would be
-//! missing in a checkpoint, and end with the job.
+//! Processes of a job that use a GPU through Katydid and that the job's supervisor does not know. A checkpoint would lack their
+//! sessions, which would end with the job.
 //!
 //! Such a process was started without `KATYDID_JOB`, or cannot reach the job socket: another user, another `/tmp`, another
 //! root directory. It has a mark (`katydid_client::session::session_mark`), and no member of the job has its id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
 
 use katydid_wire::job::{JOB_VARIABLE, SESSION_MARK};
 
+use crate::process::memory::maps::{self, MemoryMapping};
 use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::members::Member;
@@ -17,13 +17,13 @@ use crate::supervisor::members::Member;
 /// A process that uses a GPU and is no member of its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnknownSession {
-    /// As we see it.
+    /// Process id, in this process's namespace.
     pub(crate) pid: u32,
-    /// Its environment names a job socket.
+    /// Whether its environment names a job socket.
     pub(crate) has_socket: bool,
 }
 
-/// The first such process of a tree. Processes that end meanwhile are passed over.
+/// Finds the first such process of a tree. Processes that end meanwhile are skipped.
 pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<UnknownSession> {
     find_by(
         tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid), marks(process.pid))),
@@ -31,7 +31,7 @@ pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<UnknownSessio
     )
 }
 
-/// The first such process among those that are no members, which are stopped.
+/// Finds the first such process among the stopped processes that are no members.
 pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<UnknownSession> {
     let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
     let others = tree.iter().map(|process| (process.pid, tree::pid_in_own_namespace(process.pid)));
@@ -39,11 +39,12 @@ pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unkno
     find_by(others.map(|(pid, itself)| (pid, itself, marks(pid))), members)
 }
 
-/// Of processes as we see them, as they see themselves, and with the marks that each has; parents come before their children.
+/// Finds it among processes given by id in this process's namespace, id in their own, and marks. Parents come before their
+/// children.
 fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: &[Member]) -> Option<UnknownSession> {
     let (mut seen, mut sessions) = (BTreeSet::new(), BTreeMap::<u32, usize>::new());
     for (pid, itself, marks) in processes {
-        // A child that was made without a memory of its own shows the marks of its parent.
+        // A child that shares its parent's memory shows its parent's marks.
         let own = marks.into_iter().filter(|mark| seen.insert(*mark)).count();
         let count = sessions.entry(itself).or_default();
         *count += own;
@@ -54,17 +55,15 @@ fn find_by(processes: impl Iterator<Item = (u32, u32, BTreeSet<u64>)>, members: 
     None
 }
 
-/// The inodes of the marks that a process has.
+/// Inodes of the marks of a process.
 fn marks(pid: u32) -> BTreeSet<u64> {
-    let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return BTreeSet::new() };
-    BufReader::new(maps).lines().map_while(Result::ok).filter_map(|line| mark(&line)).collect()
+    maps::of(pid).iter().filter_map(mark).collect()
 }
 
-/// `4e0000000000-4e0000001000 ---s 00000000 00:01 1027   /memfd:katydid-session (deleted)` → 1027; nothing for another line.
-fn mark(line: &str) -> Option<u64> {
-    let name = line.split_once("/memfd:")?.1;
-    let inode = line.split_ascii_whitespace().nth(4)?;
-    name.strip_prefix(SESSION_MARK)?.starts_with([' ']).then_some(inode.parse().ok()?)
+/// The inode of a mark, a memory file of that name; `None` for other mappings.
+fn mark(mapping: &MemoryMapping) -> Option<u64> {
+    let name = mapping.path()?.to_str()?.strip_prefix("/memfd:")?;
+    (name == SESSION_MARK).then_some(mapping.inode)
 }
 
 /// Whether a process was started with the job socket in its environment.
@@ -80,6 +79,7 @@ mod tests {
     use katydid_wire::key::SessionKey;
 
     use super::*;
+    use crate::process::memory::maps::tests::mapping;
     use crate::supervisor::members::MemberState;
 
     fn member(pid: u32) -> Member {
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Who is not known among processes with marks, whose own ids begin at 1.
+    /// The unknown process, if any, among processes with marks, whose own ids begin at 1.
     fn unknown(processes: &[(u32, &[u64])], members: &[u32]) -> Option<u32> {
         let members: Vec<Member> = members.iter().copied().map(member).collect();
         let processes =
@@ -119,9 +119,9 @@ mod tests {
     fn marks_are_found_by_their_name() {
         let line =
             "4e0000000000-4e0000001000 ---s 00000000 00:01 1027                       /memfd:katydid-session (deleted)";
-        assert_eq!(mark(line), Some(1027));
-        for other in ["", "4e0000000000-4e0000001000 ---s 0 00:01 7 /memfd:katydid-sessions (deleted)", "x /memfd:"] {
-            assert_eq!(mark(other), None, "{other}");
+        assert_eq!(mark(&mapping(line)), Some(1027));
+        for other in ["", "/memfd:katydid-sessions (deleted)", "/memfd:", "/katydid-session"] {
+            assert_eq!(mark(&mapping(&format!("4e0000000000-4e0000001000 ---s 0 00:01 7 {other}"))), None, "{other}");
         }
         assert!(marks(std::process::id()).is_empty() && marks(u32::MAX).is_empty());
     }

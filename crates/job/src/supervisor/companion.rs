@@ -24,8 +24,8 @@ use katydid_wire::handshake::{HandshakeError, Ready, RefusalCode};
 use katydid_wire::key::SessionKey;
 use katydid_wire::sharing::Sharing;
 
-use crate::process::saved_pointers;
-use crate::process::saved_pointers::Pointer;
+use crate::process::memory::saved_pointers;
+use crate::process::memory::saved_pointers::Pointer;
 use crate::supervisor::generations::Generations;
 
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.

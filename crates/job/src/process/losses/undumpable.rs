@@ -1,4 +1,4 @@
-//! Descriptors and threads of which CRIU's images have no record, or not all of it: refused while the programs run.
+//! Descriptors and threads that CRIU's images do not record, or only in part. They refuse a checkpoint while the programs run.
 //!
 //! | what | read from |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | memory that only its process may read | `/proc/PID/fd`, `/proc/PID/maps` |
 //! | a thread with a deadline | `sched_getscheduler` |
 //!
-//! The rule: what cannot be looked at counts for nothing; CRIU looks at it again.
+//! The rule: what this process may not inspect counts for nothing; CRIU checks it again.
 
 #![expect(unsafe_code, reason = "policies of threads have no safe interface")]
 
@@ -19,10 +19,11 @@ use std::path::Path;
 use rustix::fs::statfs;
 
 use crate::process::losses::Loss;
+use crate::process::memory::maps;
 use crate::process::tree;
 use crate::process::tree::Process;
 
-/// How the kernel names files of its own, and what it calls those that CRIU does not dump.
+/// Prefix of the kernel's names for its own files, and the names of those that CRIU does not dump.
 const ANONYMOUS_PREFIX: &str = "anon_inode:";
 const ANONYMOUS_FILES: [(&str, Loss); 7] = [
     (
@@ -37,7 +38,7 @@ const ANONYMOUS_FILES: [(&str, Loss); 7] = [
     ("kvm-vm", Loss { what: "has a virtual machine of KVM open", remedy: "end it" }),
 ];
 
-/// The counter's file, and the clock's.
+/// Names of a counter's and a timer's file.
 const EVENTFD_LINK: &str = "anon_inode:[eventfd]";
 const TIMERFD_LINK: &str = "anon_inode:[timerfd]";
 /// `CLOCK_REALTIME_ALARM` and `CLOCK_BOOTTIME_ALARM`.
@@ -59,11 +60,11 @@ const DEADLINE: Loss = Loss {
     remedy: "give it another policy for the checkpoint, such as SCHED_FIFO (chrt)",
 };
 
-/// Name of the file behind secret memory, and the kind of file system that message queues lie in.
+/// Name of the file behind secret memory, and the file system type of message queues.
 const SECRET_MEMORY_NAME: &str = "/secretmem";
 const MQUEUE_MAGIC: i64 = 0x1980_0202;
 
-/// The first process with something that CRIU would not dump, or not whole.
+/// Finds the first process with a resource that CRIU would not dump, or only in part.
 pub(crate) fn find(tree: &[Process]) -> Option<(u32, Loss)> {
     tree.iter().find_map(|process| Some((process.pid, of_process(process.pid)?)))
 }
@@ -84,7 +85,7 @@ fn of_process(pid: u32) -> Option<Loss> {
         .or_else(|| tree::threads(pid).into_iter().any(has_deadline).then_some(DEADLINE))
 }
 
-/// What the file behind a descriptor's link is.
+/// The loss that the file behind a descriptor's link would be, if any.
 fn of_link(target: &str, link: &Path, info: impl FnOnce() -> String) -> Option<Loss> {
     match target {
         EVENTFD_LINK => of_counter(&info()),
@@ -98,7 +99,7 @@ fn of_link(target: &str, link: &Path, info: impl FnOnce() -> String) -> Option<L
     }
 }
 
-/// The kernel tells the kind since Linux 6.5.
+/// The kernel shows the kind of a counter since Linux 6.5.
 fn of_counter(info: &str) -> Option<Loss> {
     let number = |name: &str, radix| u64::from_str_radix(tree::proc_field(info, name)?, radix).ok();
     if number("eventfd-semaphore:", 10) == Some(1) {
@@ -117,8 +118,7 @@ fn is_message_queue(link: &Path) -> bool {
 }
 
 fn has_secret_memory(pid: u32) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().any(|line| line.split_ascii_whitespace().nth(5) == Some(SECRET_MEMORY_NAME))
+    maps::of(pid).iter().any(|mapping| mapping.path() == Some(Path::new(SECRET_MEMORY_NAME)))
 }
 
 fn has_deadline(tid: u32) -> bool {

@@ -1,8 +1,8 @@
 //! Memory policies of threads (`set_mempolicy`) and of mappings (`mbind`), as the kernel words them in `numa_maps`.
 //!
-//! A mapping without a policy of its own is shown with that of the thread whose file is read. The rule: what is the same either way counts
-//! as no policy of the mapping. Of `MPOL_F_STATIC_NODES` and `MPOL_F_RELATIVE_NODES` the kernel shows the nodes that are in effect, and of
-//! `set_mempolicy_home_node` nothing.
+//! A mapping without a policy of its own is shown with the policy of the thread whose file is read. The rule: if both are the
+//! same, the mapping counts as one without a policy. For `MPOL_F_STATIC_NODES` and `MPOL_F_RELATIVE_NODES` the kernel shows the
+//! nodes in effect, and for `set_mempolicy_home_node` nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,9 +10,9 @@ use std::io::Read as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::injection::range;
+use crate::process::memory::maps;
 
-/// Policies in the kernel's words and numbers, none of which begins with one above it.
+/// Policies in the kernel's words and numbers; none begins with one above it.
 const POLICY_MODES: [(&str, u64); 7] = [
     ("weighted interleave", 6),
     ("prefer (many)", 5),
@@ -26,22 +26,22 @@ const POLICY_MODES: [(&str, u64); 7] = [
 const POLICY_FLAGS: [(&str, u64); 3] = [("static", 1 << 15), ("relative", 1 << 14), ("balancing", 1 << 13)];
 const DEFAULT_POLICY: &str = "default";
 const LOCAL_POLICY: &str = "local";
-/// Bytes of the first mapping's line that hold its policy: the kernel looks at no further mapping for them.
+/// Bytes that hold the policy in the first mapping's line. For so few the kernel visits no further mapping.
 const FIRST_MAPPING_LINE_BYTES: usize = 128;
-/// Nodes that a mask has room for, which is what kernels have at most.
+/// Most nodes in a mask, which is the most that kernels have.
 const MAX_POLICY_NODES: usize = 1024;
 
-/// As the kernel words it: `bind=static:0-1`.
+/// A policy in the kernel's words, such as `bind=static:0-1`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Policy(String);
 
-/// As system calls take it.
+/// A policy as arguments of system calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     /// Mode of set_mempolicy(2), its flags included.
     pub(crate) mode: u64,
-    /// Bit n is node n; empty where the mode takes none.
+    /// Mask of nodes, bit n for node n; empty if the mode takes none.
     pub(crate) nodes: Vec<u64>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Mapping {
 }
 
 impl Policy {
-    /// That of a thread; none where there is one kind of memory only.
+    /// The policy of a thread; `None` on machines with one kind of memory only.
     pub(crate) fn of_thread(pid: u32, tid: u32) -> Option<Self> {
         let mut begin = [0; FIRST_MAPPING_LINE_BYTES];
         let length = File::open(format!("/proc/{pid}/task/{tid}/numa_maps")).ok()?.read(&mut begin).ok()?;
@@ -65,7 +65,8 @@ impl Policy {
         Self::at_begin(&format!("{line}\n"))
     }
 
-    /// `7f1000000000 prefer (many):0 anon=1 N0=1`: an address, the policy, and what there is. None where the policy's end is missing.
+    /// Reads `7f1000000000 prefer (many):0 anon=1 N0=1`: an address, the policy, and the pages. `None` if the end of the policy
+    /// is missing.
     fn at_begin(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once(' ')?;
         let (mode, _) = POLICY_MODES.iter().find(|(mode, _)| rest.starts_with(mode))?;
@@ -73,13 +74,13 @@ impl Policy {
         rest.get(..mode.len() + more).map(|policy| Self(policy.to_owned()))
     }
 
-    /// Whether it takes memory as a thread without a policy does.
+    /// Whether it allocates memory as a thread without a policy does.
     fn is_default(&self) -> bool {
         // PyTorch and JAX have a mapping with the second.
         [DEFAULT_POLICY, LOCAL_POLICY].contains(&self.0.as_str())
     }
 
-    /// None of one that this build does not know.
+    /// The arguments for system calls; `None` for a policy that this build does not know.
     pub(crate) fn arguments(&self) -> Option<Arguments> {
         let (mode, number) = POLICY_MODES.iter().find(|(mode, _)| self.0.starts_with(mode))?;
         let rest = self.0.get(mode.len()..)?;
@@ -94,7 +95,7 @@ impl Policy {
     }
 }
 
-/// The bits of `0-1,4`.
+/// The mask for a list such as `0-1,4`.
 fn mask(list: &str) -> Option<Vec<u64>> {
     let mut node_mask = vec![0_u64; MAX_POLICY_NODES / 64];
     for part in list.split(',').filter(|part| !part.is_empty()) {
@@ -106,7 +107,7 @@ fn mask(list: &str) -> Option<Vec<u64>> {
     Some(if list.is_empty() { Vec::new() } else { node_mask })
 }
 
-/// Mappings with policies of their own. The kernel looks at each page for that, so it is done beside the running process.
+/// Mappings with policies of their own. The kernel visits each page for that, so it is done while the process runs.
 pub(crate) fn of_mappings(pid: u32) -> Vec<Mapping> {
     let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let Some(thread) = Policy::of_thread(pid, pid) else { return Vec::new() };
@@ -114,11 +115,12 @@ pub(crate) fn of_mappings(pid: u32) -> Vec<Mapping> {
     if !policies.lines().any(|line| Policy::of_line(line).is_some_and(|policy| policy != thread)) {
         return Vec::new();
     }
-    own_policies(&policies, &text("maps"), &thread)
+    let ends = maps::of(pid).iter().map(|mapping| (mapping.start, mapping.end)).collect();
+    own_policies(&policies, &ends, &thread)
 }
 
-fn own_policies(policies: &str, maps: &str, thread: &Policy) -> Vec<Mapping> {
-    let ends: BTreeMap<u64, u64> = maps.lines().filter_map(range).collect();
+/// `ends` has the end address of each mapping by its start address.
+fn own_policies(policies: &str, ends: &BTreeMap<u64, u64>, thread: &Policy) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in policies.lines() {
         let start = line.split(' ').next().and_then(|address| u64::from_str_radix(address, 16).ok());
@@ -171,10 +173,10 @@ mod tests {
 
     #[test]
     fn a_mapping_with_a_policy_of_its_own_is_found() {
-        let maps = "1000-2000 rw-p 0\n2000-3000 rw-p 0\n3000-4000 rw-p 0\n";
+        let ends = BTreeMap::from([(0x1000, 0x2000), (0x2000, 0x3000), (0x3000, 0x4000)]);
         let found = |policies: [&str; 3], thread: &str| {
             let lines = [1, 2, 3].map(|at| format!("{at}000 {} anon=1\n", policies[at - 1])).concat();
-            let own = own_policies(&lines, maps, &Policy(thread.to_owned()));
+            let own = own_policies(&lines, &ends, &Policy(thread.to_owned()));
             own.into_iter().map(|Mapping { start, end, policy: Policy(text) }| (start, end, text)).collect::<Vec<_>>()
         };
         let bound = |start, end| (start, end, "bind:0".to_owned());
