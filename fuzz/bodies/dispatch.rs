@@ -1,8 +1,8 @@
-//! One untrusted program: frames that a session executes one after the other, on a driver that computes nothing.
+//! One untrusted program: a session executes its frames one after the other, on a driver that computes nothing.
 //!
-//! Shared by the fuzz target `dispatch` and by the test of mutated frames. The rule it checks: whatever the frames say, the worst
-//! that happens is the session's end. The driver makes handles and answers that all went well, so that what the session keeps
-//! in its books is worth something to frames that come later.
+//! Shared by the fuzz target `dispatch` and by the test of mutated frames. The rule it checks: whatever the frames say, the
+//! worst that happens is the session's end. The driver makes handles and reports success, so that the session keeps objects
+//! that later frames can use.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -28,26 +28,26 @@ use katydid_wire::message::{
     kdUpload, message_name,
 };
 
-/// Where device memory would be; nothing is there.
+/// Address of device memory; nothing is mapped there.
 const DEVICE: u64 = 0x2000_0000_0000;
-/// Where pinned memory is.
+/// Address of pinned memory.
 const PINNED: u64 = 0x3000_0000_0000;
-/// Bytes of a piece of device memory, and of all that is pinned.
+/// Bytes of a piece of device memory, and of all pinned memory.
 const TEST_GRANULE_BYTES: u64 = 2 << 20;
-/// Longest payload that a message is tried with to find how many bytes it has at least.
+/// Longest payload with which a message is tried to find its least length.
 const LONGEST: usize = 256;
 
-/// What would wait for the GPU or the program for ever, or writes where only a driver has memory.
+/// Messages that would wait for the GPU or the program for ever, or that write where only a driver has memory.
 const LEFT_OUT: [&str; 5] = ["Synchronize", "kdUpcallNext", "kdReclaim", "kdMemorySetAccess", "kdMemoryImport"];
 
 extern "C" fn nothing() -> CUresult {
     CUresult::SUCCESS
 }
 
-/// Gives a handle that no other has.
+/// Writes a handle that no other object has.
 extern "C" fn make(out: *mut *mut c_void) -> CUresult {
     static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
-    // SAFETY: sessions pass a place for a handle.
+    // SAFETY: sessions pass room for a handle.
     unsafe { out.write(without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))) };
     CUresult::SUCCESS
 }
@@ -58,7 +58,7 @@ extern "C" fn reserve(out: *mut u64, _: usize, _: usize, address: u64, _: u64) -
     CUresult::SUCCESS
 }
 
-/// Functions whose first argument is a place for a handle.
+/// Functions whose first argument is room for a handle.
 const MAKING: [&str; 24] = [
     "cuDevicePrimaryCtxRetain",
     "cuCtxCreate_v2",
@@ -86,7 +86,7 @@ const MAKING: [&str; 24] = [
     "cuMipmappedArrayGetLevel",
 ];
 
-/// Beginnings of names of functions that write nothing.
+/// Prefixes of the names of functions that write nothing.
 const SILENT: [&str; 22] = [
     "cuCtxSetCurrent",
     "cuCtxSetLimit",
@@ -126,11 +126,11 @@ fn driver() -> Driver {
             _ => std::ptr::null_mut(),
         }
     };
-    // SAFETY: each function takes what the one that it stands for takes, or less; all are static.
+    // SAFETY: each function takes the arguments of the one it replaces, or fewer; all are static.
     unsafe { Driver::from_functions(find) }
 }
 
-/// A link on which no side listens.
+/// A link without a listener on either side.
 struct NullLink;
 
 impl Replier for NullLink {
@@ -164,7 +164,7 @@ struct Program {
 }
 
 impl Program {
-    /// With an object of most kinds, each of which has the first id that is free.
+    /// Creates a program with an object of most kinds, each with the first free id.
     fn new() -> Option<Self> {
         let arena = |kind, base, length| ArenaRange { kind, base, length };
         let map = AddressMap::from_arenas(&[
@@ -221,11 +221,11 @@ impl Program {
     }
 }
 
-/// What the bytes of a message have to be.
+/// The required form of a message's bytes.
 #[derive(Clone, Copy, Default)]
 struct Form {
     least: usize,
-    /// There may be more.
+    /// Whether the message may be longer.
     is_open: bool,
 }
 
@@ -239,7 +239,7 @@ fn forms() -> &'static [Form] {
             !matches!(sent, Err(SessionError::Damaged(_)))
         };
         let mut form = |opcode| {
-            // What is left out is not even tried.
+            // Messages that are left out are not tried either.
             if is_left_out(opcode) {
                 return Form::default();
             }
@@ -257,11 +257,11 @@ fn is_left_out(opcode: u16) -> bool {
 /// Bytes of a frame in a script.
 pub(crate) const FRAME: usize = 5 + 96;
 
-/// Has a session execute the frames that `script` describes until one ends it; gives how many were executed.
+/// Has a session execute the frames that `script` describes until one ends it; returns how many were executed.
 ///
-/// A frame is the opcode (2), two bytes of flags, how many bytes there are beyond the least (1), and 96 bytes of payload, of which
-/// the message gets as many as it has, and zeros behind them. The flags are the thread and the context, and whether a reply is
-/// wanted and a message is longer than it may be (0: that is so).
+/// A frame is the opcode (2 bytes), flags (2), the number of bytes beyond the least length (1), and 96 bytes of payload. The
+/// message gets as many of these as it has, and zeros after them. The flags hold the thread, the context, whether a reply is
+/// wanted, and whether a message is longer than it may be (0: it is).
 pub(crate) fn dispatch(script: &[u8]) -> usize {
     let forms = forms();
     let Some(mut program) = Program::new() else { return 0 };

@@ -1,9 +1,9 @@
-//! One untrusted program of OpenCL: frames that a session executes one after the other, on drivers that compute nothing.
+//! One untrusted OpenCL program: a session executes its frames one after the other, on drivers that compute nothing.
 //!
-//! Shared by the fuzz target `dispatch_opencl` and by the test of made-up frames. The rule it checks: whatever the frames say, the
-//! worst that happens is the session's end, and no driver is given what is not its own, or no longer there
-//! ([`opencl_driver`]). Every message has a form ([`FORMS`]), by which bytes become fields that are likely to be let pass; one byte
-//! in some makes a field of any other value.
+//! Shared by the fuzz target `dispatch_opencl` and by the test of made-up frames. The rule it checks: whatever the frames say,
+//! the worst that happens is the session's end. No driver is given an object of the other driver, or one that no longer exists
+//! ([`opencl_driver`]). Every message has a form ([`FORMS`]), by which bytes become fields that a session is likely to accept.
+//! One byte in some makes a field of any other value.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -24,17 +24,17 @@ use katydid_wire::opencl::message::*;
 use katydid_wire::opencl::transfer_extent::TransferExtent;
 use katydid_wire::opencl::{STAGED_IN_HOST, STAGED_IN_SVM, id, kind, list};
 
-/// Memory that the program has too.
+/// Memory that the program shares with the session.
 const HOST: u64 = 0x3000_0000_0000;
 const HOST_BYTES: u64 = 1 << 20;
-/// Longest that an answer may take.
+/// The most time that an answer may take.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// In place of a byte: the next ones are the field.
+/// A byte of this value says that the next bytes are the field itself.
 const WILD: u8 = 0xee;
 /// Most bytes of data in a frame.
 const MAX_FUZZ_DATA_BYTES: u64 = 1 << 14;
 
-/// Messages with the forms of their payloads: a letter a field ([`Maker::field`]).
+/// Messages with the forms of their payloads, one letter for each field ([`Maker::field`]).
 const FORMS: &[(u16, &str)] = &[
     (kdclPlatforms::OPCODE, ""),
     (kdclRelease::OPCODE, "o"),
@@ -112,7 +112,7 @@ const FORMS: &[(u16, &str)] = &[
     (kdclSvmMigrate::OPCODE, "qEFWI"),
 ];
 
-/// Answers by sequence: how many came, and the payload of the last.
+/// Answers by sequence number: the count of answers, and the payload of the last.
 #[derive(Default)]
 struct Answers {
     list: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -130,7 +130,7 @@ impl Replier for Answers {
 }
 
 impl Answers {
-    /// The answer to a frame, which must come.
+    /// Waits for the answer to a frame, which must come, and returns its payload.
     fn wait(&self, sequence: u64) -> Vec<u8> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let is_missing = |list: &mut Vec<(u64, Vec<u8>)>| list.iter().all(|(other, _)| *other != sequence);
@@ -141,7 +141,7 @@ impl Answers {
     }
 }
 
-/// A link that hands one frame out.
+/// A link that delivers one frame.
 struct SingleFrameLink<'a> {
     frame: Option<(FrameHead, &'a [u8])>,
     answers: Arc<Answers>,
@@ -166,17 +166,17 @@ impl WorkerLink for SingleFrameLink<'_> {
     }
 }
 
-/// Makes fields of bytes.
+/// Makes fields out of bytes.
 struct Maker<'a> {
     remaining: &'a [u8],
-    /// Objects of each kind so far.
+    /// Number of objects of each kind so far.
     counts: [u32; 10],
     /// Addresses of shared virtual memory.
     addresses: Vec<u64>,
     /// How the current extent is counted, and its bytes.
     form: u32,
     moved: u64,
-    /// Some was made that lends memory of the program's to commands.
+    /// Whether an object was made that lends the program's memory to commands.
     lends: bool,
 }
 
@@ -196,7 +196,7 @@ impl Maker<'_> {
         bytes.try_into().map_or(0, u64::from_le_bytes)
     }
 
-    /// A number that `make` makes of a byte, or any.
+    /// Returns the number that `make` makes of a byte, or any number.
     fn number(&mut self, make: impl FnOnce(u64) -> u64) -> u64 {
         match self.byte() {
             WILD => self.wild(),
@@ -204,7 +204,7 @@ impl Maker<'_> {
         }
     }
 
-    /// An object that is there, most often.
+    /// Returns an existing object, most often.
     fn old(&mut self, kind: u32) -> u32 {
         let count = u64::from(self.counts[kind as usize].max(1));
         let first = u64::from(kind > kind::DEVICE);
@@ -216,7 +216,7 @@ impl Maker<'_> {
         self.old(kind)
     }
 
-    /// An id that nothing has, most often.
+    /// Returns an unused id, most often.
     fn new_id(&mut self, kind: u32) -> u32 {
         let count = &mut self.counts[kind as usize];
         let first = u32::from(kind > kind::DEVICE);
@@ -249,7 +249,7 @@ impl Maker<'_> {
         extent
     }
 
-    /// 0, most often.
+    /// Returns 0, most often.
     fn zero(&mut self) -> u64 {
         self.number(|byte| byte.saturating_sub(0xd0))
     }
@@ -266,7 +266,7 @@ impl Maker<'_> {
         self.bytes(length.into())
     }
 
-    /// The field that a letter stands for.
+    /// Writes the field that a letter stands for.
     fn field(&mut self, letter: char, out: &mut Vec<u8>) {
         match letter {
             '0'..='4' => (letter as u32 - '0' as u32).put(out),
@@ -301,7 +301,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The field that a letter for objects or lists stands for.
+    /// Writes the field that a letter for objects or lists stands for.
     fn composed(&mut self, letter: char, out: &mut Vec<u8>) {
         match letter {
             't' => self.old(kind::PLATFORM).put(out),
@@ -381,7 +381,7 @@ impl<'a> Program<'a> {
         Some(Self { session, answers, maker, sequence: 0 })
     }
 
-    /// With an object of most kinds, of the first driver; and a context and a queue of the second.
+    /// Makes an object of most kinds with the first driver, and a context and a queue with the second.
     fn begin(&mut self, has_svm: bool) -> Result<(), SessionError> {
         let object = |kind| id(kind, 1);
         for number in 0..2u32 {
@@ -430,7 +430,7 @@ impl<'a> Program<'a> {
         let head = FrameHead { opcode, wants_reply, thread, context: 0, sequence: self.sequence };
         let mut link = SingleFrameLink { frame: Some((head, payload)), answers: Arc::clone(&self.answers) };
         self.session.serve(&mut link)?;
-        // What is not waited for may yet be under way: the order of frames is that of the script.
+        // Commands without a wait may still be running. The order of frames is that of the script.
         if wants_reply && !is_enqueued(opcode) {
             let answer = self.answers.wait(self.sequence);
             if opcode == kdclSvmAlloc::OPCODE
@@ -442,7 +442,7 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Waits until what was lent is given back, which may happen in memory that goes with the session here. A worker's stays.
+    /// Waits until lent memory is returned, since this memory ends with the session here. A worker's stays.
     fn settle(&mut self) {
         let is_lent =
             |session: &mut Session| matches!(Checkpointable::check_idle(session), Err(QuiesceError::Calls { .. }));
@@ -454,7 +454,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The next frame of the script; none at its end.
+    /// Executes the next frame of the script; returns `None` at its end.
     fn next(&mut self) -> Option<Result<(), SessionError>> {
         if self.maker.remaining.is_empty() {
             return None;
@@ -463,7 +463,7 @@ impl<'a> Program<'a> {
         let (opcode, form) = FORMS[usize::from(what) % FORMS.len()];
         let mut payload = Vec::new();
         match how >> 3 {
-            // Any message, of any bytes.
+            // Any message, with any bytes.
             0 => payload = self.maker.data(),
             _ => form.chars().for_each(|letter| self.maker.field(letter, &mut payload)),
         }
@@ -472,19 +472,19 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Messages that have no answer.
+/// Whether a message has no answer.
 fn is_enqueued(opcode: u16) -> bool {
     matches!(opcode, kdclRelease::OPCODE | kdclUpload::OPCODE | kdclSvmFree::OPCODE | kdclFlush::OPCODE)
 }
 
-/// Has a session execute the frames that `script` describes until one ends it; gives how many were executed.
+/// Has a session execute the frames that `script` describes until one ends it; returns how many were executed.
 ///
-/// The first byte says whether there is shared virtual memory. A frame is its form, who sends it and how, and the bytes that the
-/// form takes.
+/// The first byte says whether there is shared virtual memory. A frame is its form, its sender and flags, and the bytes that
+/// the form takes.
 ///
 /// # Panics
 ///
-/// A driver was given what it may not be given, or a call was not answered once.
+/// Panics if a driver was given an invalid argument, or if a call was not answered exactly once.
 pub(crate) fn dispatch(script: &[u8]) -> usize {
     let Some((first, script)) = script.split_first() else { return 0 };
     let Some(mut program) = Program::new(script) else { return 0 };
@@ -494,7 +494,7 @@ pub(crate) fn dispatch(script: &[u8]) -> usize {
             executed += 1;
         }
     }
-    // The worker's process ends without letting go of anything, and until then the driver may use what it was given.
+    // A worker's process ends without releasing anything, and until then the driver may use what it was given.
     opencl_driver::finish();
     program.settle();
     drop(program);

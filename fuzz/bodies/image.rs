@@ -1,11 +1,11 @@
-//! One untrusted module image: as a file, in its flat form, rebuilt, and every entry unfolded.
+//! One untrusted module image: as a file, in its flat form, rebuilt, and with every entry unpacked.
 //!
-//! Shared by the fuzz target `image` and by the test of kept and damaged images. What is accepted must stay what it is when
-//! it is written and read again.
+//! Shared by the fuzz target `image` and by the test of kept and damaged images. An accepted image must be the same when it is
+//! written and read again.
 
 use katydid_fatbin::ModuleImage;
 
-/// Does all of it; returns how many readings of the bytes were accepted.
+/// Reads the bytes in every form; returns how many forms were accepted.
 pub(crate) fn parse_all(bytes: &[u8]) -> usize {
     let images: Vec<ModuleImage<'_>> =
         [ModuleImage::from_bytes(bytes), ModuleImage::decode(bytes)].into_iter().flatten().collect();

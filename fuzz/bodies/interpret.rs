@@ -1,7 +1,7 @@
-//! One untrusted PTX text: parsed, loaded, and each kernel run for a moment, with pauses that go through bytes.
+//! One untrusted PTX text: parsed, loaded, and each kernel run for a moment, with pauses that save its state as bytes.
 //!
-//! Shared by the fuzz target `ptx` and by the test of kept and mutated texts. The rule it checks: whatever the text says,
-//! the worst that happens is an error or a fault; and a paused grid is the same after its bytes were read again.
+//! Shared by the fuzz target `ptx` and by the test of kept and mutated texts. The rule it checks: whatever the text says, the
+//! worst that happens is an error or a fault. A paused grid is the same after its bytes were read again.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -12,13 +12,13 @@ use katydid_ptx_exec::{
     TargetDevice,
 };
 
-/// Bytes of the device's memory: variables, then one buffer that kernels get, then their heap.
+/// Bytes of the device's memory: variables, then one buffer for kernels, then their heap.
 const SIZE: usize = 1 << 16;
-/// Warp instructions of a kernel between two pauses, and how often it pauses.
+/// Warp instructions of a kernel between two pauses, and the number of pauses.
 const BUDGET: u64 = 1500;
 const PAUSES: usize = 3;
 
-/// A device whose memory is handed out from the start and never again.
+/// A device that allocates its memory from the start and never frees any.
 struct Device {
     bytes: Vec<AtomicU8>,
     used: Mutex<u64>,
@@ -61,7 +61,7 @@ impl Host for Device {
     }
 }
 
-/// The device while a program is loaded into it.
+/// The device while it loads a program.
 struct Loading<'a>(&'a Device);
 
 impl GlobalMemory for Loading<'_> {
@@ -77,7 +77,7 @@ impl GlobalMemory for Loading<'_> {
     }
 }
 
-/// Does all of it; returns whether the text was loaded.
+/// Loads the text and runs its kernels; returns whether the text was loaded.
 pub(crate) fn interpret(text: &str) -> bool {
     let device = Device::new();
     let target = TargetDevice { major: 9, minor: 0 };

@@ -1,5 +1,5 @@
-//! The commands of the drivers that compute nothing: what they are given is checked, and of the host's memory is read or written
-//! what the standard says.
+//! The commands of the drivers that compute nothing. They check their arguments, and read or write the host memory
+//! that the standard says.
 
 #![allow(clippy::too_many_arguments, reason = "signatures are the vendor's")]
 
@@ -147,7 +147,7 @@ pub(super) extern "C" fn write_image<const D: usize>(
     image::<D>(false, (queue, object), [origin, region], [row, slice], host.expose_provenance(), (n, e, event))
 }
 
-/// A command that uses objects and nothing of the host's.
+/// Enqueues a command that uses objects and no host memory.
 fn plain<const D: usize>(queue: Queue, objects: &[cl_mem], waits: Waits) -> i32 {
     let uses: Vec<_> = objects.iter().map(|object| (kind::MEMORY, object.0.addr())).collect();
     enqueue(D, queue, &uses, waits, || ())
@@ -326,8 +326,8 @@ pub(super) extern "C" fn launch<const D: usize>(
     enqueue(D, queue, &[(kind::KERNEL, kernel.0.addr())], (n, e, event), || ())
 }
 
-/// Whether a byte is in shared virtual memory. What the program frees while a command uses it is the program's own fault, with any
-/// driver: such a command does nothing here.
+/// Whether a byte is in live shared virtual memory. If the program frees memory that a command uses, that is the program's own
+/// fault with any driver. Such a command does nothing here.
 fn lives(address: usize) -> bool {
     let is_in = |start: &usize, length: usize| (*start..*start + length).contains(&address);
     state().svm.iter().any(|(start, (_, bytes))| is_in(start, bytes.len()))

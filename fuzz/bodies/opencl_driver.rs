@@ -36,30 +36,30 @@ use self::functions::table;
 
 /// Most bytes of an object.
 const LARGEST: usize = 1 << 20;
-/// Bytes of an element of every image.
+/// Bytes of an element of an image.
 const ELEMENT: usize = 4;
-/// Most elements of an image in a direction.
+/// Most elements of an image in one dimension.
 const WIDEST: usize = 64;
-/// Arguments of every kernel, and the bytes of each.
+/// Number of arguments of every kernel, and the bytes of each.
 const ARGUMENTS: u32 = 4;
 const ARGUMENT: usize = 8;
-/// The state of an event that the program has not set, and of commands that wait for it.
+/// The status of an event that the program has not set, and of commands that wait for it.
 const WAITING: i32 = 3;
-/// The only properties of a context whose values are no addresses and no handles of another interface:
-/// `CL_CONTEXT_PLATFORM`, `CL_CONTEXT_INTEROP_USER_SYNC`.
+/// The only properties of a context whose values are neither addresses nor handles of another interface: `CL_CONTEXT_PLATFORM`,
+/// `CL_CONTEXT_INTEROP_USER_SYNC`.
 const PLAIN_PROPERTIES: [isize; 2] = [0x1084, 0x1085];
 /// An object that the driver under test has created.
 struct DriverObject {
     driver: usize,
     kind: u32,
     references: u32,
-    /// Of an event.
+    /// Status of an event.
     status: i32,
-    /// Of memory: its bytes, and where they are if the host has them.
+    /// Bytes of a memory object, and their address if the host has them.
     size: usize,
     host: usize,
     shape: [usize; 3],
-    /// What it is made of.
+    /// Handles of the objects of which this one is made.
     whole: Vec<usize>,
     notify: Vec<(unsafe extern "C" fn(cl_mem, *mut c_void), usize)>,
 }
@@ -77,7 +77,7 @@ struct WaitingCommand {
 struct State {
     objects: BTreeMap<usize, DriverObject>,
     last: usize,
-    /// Handles up to here are of sessions that are gone, whose threads may still ask.
+    /// Handles up to this one belong to ended sessions, whose threads may still ask.
     past: usize,
     waiting: Vec<WaitingCommand>,
     svm: HashMap<usize, (usize, Box<[u8]>)>,
@@ -110,7 +110,7 @@ fn state() -> LockedState {
 
 impl State {
     fn add(&mut self, driver: usize, kind: u32, whole: Vec<usize>) -> usize {
-        // No address: the first page is never mapped.
+        // These are no addresses: the first page is never mapped.
         self.last += 1;
         let object = DriverObject {
             driver,
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Whether a handle is alive, of this kind, and this driver's; if not, records a fault.
+    /// Whether a handle is alive, of this kind and of this driver; if not, records a fault.
     fn check(&mut self, driver: usize, kind: u32, handle: usize) -> bool {
         if handle <= self.past {
             return false;
@@ -153,7 +153,7 @@ impl State {
         self.objects.get(&event).map_or(0, |object| object.status)
     }
 
-    /// Takes a command out that waits for nothing any more, with the state that it comes to.
+    /// Removes a command that no longer waits, and returns it with its final status.
     fn next(&mut self) -> Option<(WaitingCommand, i32)> {
         let statuses =
             |waiting: &WaitingCommand| waiting.waits.iter().map(|event| self.status(*event)).collect::<Vec<_>>();
@@ -179,14 +179,14 @@ fn advance() {
     }
 }
 
-/// The driver runs all that waits, as it may at any time, and every event completes.
+/// Runs everything that waits, as a driver may at any time, and completes every event.
 pub(crate) fn finish() {
     let waiting = std::mem::take(&mut state().waiting);
     waiting.into_iter().for_each(|waiting| (waiting.work)());
     state().objects.values_mut().for_each(|object| object.status = object.status.min(0));
 }
 
-/// The session is gone, and its objects with it. What was wrong, in words.
+/// Removes the objects of an ended session, and returns its faults in words.
 pub(crate) fn forget() -> Vec<String> {
     let mut state = state();
     state.past = state.last;
@@ -195,7 +195,7 @@ pub(crate) fn forget() -> Vec<String> {
     std::mem::take(&mut state.faults)
 }
 
-/// Both drivers: the first has a processor, the second none.
+/// Returns both drivers: the first has a processor, the second none.
 pub(crate) fn platforms() -> Vec<Platform> {
     let mut state = state();
     let mut handles = |driver| {
@@ -214,32 +214,32 @@ pub(crate) fn platforms() -> Vec<Platform> {
     }
 }
 
-/// Reads `size` bytes, so that a sanitizer looks at them.
+/// Reads `size` bytes, so that a sanitizer checks them.
 fn read(from: usize, size: usize) {
     let mut bytes = vec![0u8; size];
-    // SAFETY: what the caller of the driver promises.
+    // SAFETY: the caller of the driver promises readable memory.
     unsafe { ptr::copy_nonoverlapping(ptr::with_exposed_provenance::<u8>(from), bytes.as_mut_ptr(), size) };
     std::hint::black_box(&bytes);
 }
 
-/// Writes `size` bytes, likewise.
+/// Writes `size` bytes, so that a sanitizer checks them.
 fn write(to: usize, size: usize) {
     // SAFETY: as above.
     unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(to), 0x5a, size) };
 }
 
-/// A list as a caller gives it.
+/// Copies a caller's list.
 fn list<T: Copy>(count: u32, first: *const T) -> Vec<T> {
-    // SAFETY: callers give as many as they say.
+    // SAFETY: callers give as many elements as they say.
     if count == 0 { Vec::new() } else { unsafe { std::slice::from_raw_parts(first, count as usize) }.to_vec() }
 }
 
-/// A value for a query.
+/// Answers a query with a value.
 fn tell(size: usize, out: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 {
     if !out.is_null() && size < value.len() {
         return Code::INVALID_VALUE.0;
     }
-    // SAFETY: there is room for as many bytes as the caller says; the other is a number or null.
+    // SAFETY: `out` has room for as many bytes as the caller says; `needed` is a number or null.
     unsafe {
         if !out.is_null() {
             ptr::copy_nonoverlapping(value.as_ptr(), out.cast(), value.len());
@@ -252,7 +252,7 @@ fn tell(size: usize, out: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 
 }
 
 fn make_object<H>(code: *mut i32, result: Result<usize, Code>, handle: fn(*mut c_void) -> H) -> H {
-    // SAFETY: sessions ask for the code.
+    // SAFETY: sessions pass room for the code.
     unsafe { code.write(result.err().unwrap_or(Code::SUCCESS).0) };
     handle(without_provenance_mut(result.unwrap_or(0)))
 }
@@ -295,7 +295,7 @@ fn release(driver: usize, kind: u32, handle: usize) -> i32 {
     0
 }
 
-/// What a command of a queue waits for, and where its event goes.
+/// The events that a queue's command waits for, and room for its own event.
 type Waits = (u32, *const cl_event, *mut cl_event);
 
 /// Enqueues a command that uses objects.
@@ -322,19 +322,19 @@ fn enqueue(
     state.waiting.push(WaitingCommand { event, waits, work: Box::new(work) });
     drop(state);
     if !out.is_null() {
-        // SAFETY: the caller wants the event there.
+        // SAFETY: the caller passes room for the event.
         unsafe { out.write(cl_event(without_provenance_mut(event))) };
     }
     advance();
     0
 }
 
-/// The bytes and the host address of memory.
+/// Returns the bytes, the host address and the shape of a memory object.
 fn memory(handle: cl_mem) -> Option<(usize, usize, [usize; 3])> {
     state().objects.get(&handle.0.addr()).map(|object| (object.size, object.host, object.shape))
 }
 
-/// Moves bytes of a buffer: `is_read` to the host. What lies in the host's memory is touched too.
+/// Moves bytes of a buffer, to the host if `is_read`. Also touches the bytes in the host's memory.
 fn transfer(
     driver: usize,
     is_read: bool,
@@ -355,19 +355,19 @@ fn transfer(
     })
 }
 
-/// Notes a handle that is not known.
+/// Records the use of an unknown handle.
 fn unknown(driver: usize, kind: u32, handle: usize) -> i32 {
     state().check(driver, kind, handle);
     Code::INVALID_VALUE.0
 }
 
-/// Reads three sizes of the caller's array.
+/// Reads three sizes from the caller's array.
 fn three(first: *const usize) -> [usize; 3] {
     // SAFETY: callers give three.
     unsafe { first.cast::<[usize; 3]>().read_unaligned() }
 }
 
-/// Rows of the host's memory, with what lies between: none is wrong.
+/// Returns the rows of host memory with their offsets and lengths; `None` for invalid pitches.
 fn rows(region: [usize; 3], row: usize, slice: usize) -> Option<Vec<(usize, usize)>> {
     let [width, height, depth] = region;
     let row = if row == 0 { width } else { row };
@@ -379,7 +379,7 @@ fn rows(region: [usize; 3], row: usize, slice: usize) -> Option<Vec<(usize, usiz
     (0..depth).flat_map(|z| (0..height).map(move |y| (y, z))).map(|(y, z)| Some((at(y, z)?, width))).collect()
 }
 
-/// Moves rows between the host and an object; `fits` says whether the object has the region.
+/// Moves rows between the host and an object; `fits` says whether the object contains the region.
 fn transfer_rows(
     driver: usize,
     is_read: bool,
@@ -395,7 +395,7 @@ fn transfer_rows(
     })
 }
 
-/// Whether a buffer has a box.
+/// Whether a buffer contains a box.
 fn has_box(buffer: cl_mem, origin: [usize; 3], region: [usize; 3], row: usize, slice: usize) -> bool {
     let end = || {
         let rows = rows(region, row, slice)?;
@@ -408,7 +408,7 @@ fn has_box(buffer: cl_mem, origin: [usize; 3], region: [usize; 3], row: usize, s
     memory(buffer).is_some_and(|(whole, _, shape)| shape == [0; 3] && end().is_some_and(|end| end <= whole))
 }
 
-/// Whether an image has a region.
+/// Whether an image contains a region.
 fn has_region(image: cl_mem, origin: [usize; 3], region: [usize; 3]) -> bool {
     let Some((.., shape)) = memory(image) else { return false };
     origin
@@ -418,7 +418,7 @@ fn has_region(image: cl_mem, origin: [usize; 3], region: [usize; 3]) -> bool {
         .all(|((start, size), whole)| start.checked_add(size).is_some_and(|end| end <= whole))
 }
 
-/// A buffer with its first contents.
+/// Creates a buffer with its first contents.
 fn create_buffer_of(
     driver: usize,
     context: cl_context,

@@ -1,4 +1,4 @@
-//! The functions of the drivers that compute nothing, and their tables. `D` says which driver's a function is.
+//! The functions of the drivers that compute nothing, and their tables. `D` is the driver to which a function belongs.
 
 #![allow(clippy::too_many_arguments, reason = "signatures are the vendor's")]
 
@@ -12,7 +12,7 @@ pub(super) type Event = *mut cl_event;
 pub(super) type Events = *const cl_event;
 pub(super) type Queue = cl_command_queue;
 
-/// Answers of one number: eight bytes, or four where no more are asked for.
+/// Answers a query with one number: eight bytes, or four if the caller has room for no more.
 fn number(size: usize, out: OutPointer, needed: Needed, value: u64) -> i32 {
     let bytes = value.to_le_bytes();
     tell(size, out, needed, if !out.is_null() && size < 8 { &bytes[..4] } else { &bytes })
@@ -29,7 +29,7 @@ fn pairs(mut list: *const u64) {
     }
 }
 
-/// A query of an object that answers with a number.
+/// Answers a query about an object with a number.
 fn query<const D: usize>(
     kind: u32,
     handle: usize,
@@ -38,7 +38,7 @@ fn query<const D: usize>(
 ) -> i32 {
     match state().check(D, kind, handle) {
         true => number(size, out, needed, value),
-        // Threads of sessions that are gone still ask.
+        // Threads of ended sessions still ask.
         false => number(size, out, needed, 0),
     }
 }
@@ -90,7 +90,7 @@ extern "C" fn create_sub_devices<const D: usize>(
     needed: *mut u32,
 ) -> i32 {
     let mut at = 0;
-    // SAFETY: the list ends with 0; there is room for as many handles as said.
+    // SAFETY: the list ends with 0; there is room for as many handles as the caller says.
     unsafe {
         while properties.add(at).read() != 0 {
             at += 1;
@@ -127,7 +127,7 @@ extern "C" fn create_context<const D: usize>(
     _: OutPointer,
     code: *mut i32,
 ) -> cl_context {
-    // SAFETY: the list ends with 0, behind pairs.
+    // SAFETY: the list ends with 0, after pairs.
     unsafe {
         while properties.read() != 0 {
             let name = properties.read();
@@ -306,7 +306,7 @@ extern "C" fn image_formats<const D: usize>(
     formats: *mut cl_image_format,
     needed: *mut u32,
 ) -> i32 {
-    // SAFETY: room for as many as said; the other is room for a count, or null.
+    // SAFETY: `formats` has room for as many as the caller says; `needed` has room for a count, or is null.
     unsafe {
         (0..count.min(2) as usize).for_each(|at| formats.add(at).write(cl_image_format::default()));
         if !needed.is_null() {
@@ -345,8 +345,7 @@ extern "C" fn program_from_source<const D: usize>(
     code: *mut i32,
 ) -> cl_program {
     for (text, length) in list(count, texts).into_iter().zip(list(count, lengths)) {
-        // A text of no length ends with a zero.
-        // SAFETY: callers give as much as they say.
+        // A text without a length ends with a zero. SAFETY: callers give as many bytes as they say.
         let length = if length == 0 { unsafe { CStr::from_ptr(text) }.count_bytes() } else { length };
         read(text.addr(), length);
     }
@@ -396,7 +395,7 @@ extern "C" fn program_built_in<const D: usize>(
     make(D, kind::PROGRAM, &[(kind::CONTEXT, context.0.addr())], code, cl_program)
 }
 
-/// What a build is given: devices, headers or programs, options.
+/// Checks the arguments of a build: devices, headers or programs, options.
 fn check_build(
     driver: usize,
     program: Option<cl_program>,
@@ -415,7 +414,7 @@ fn check_build(
     state().check_all(driver, &of)
 }
 
-/// Tells the end of a build.
+/// Calls the program's function at the end of a build.
 fn tell_end(notify: cl_program_notify, program: cl_program, data: OutPointer) {
     if let Some(notify) = notify {
         // SAFETY: the caller's function, with its data.
@@ -498,7 +497,7 @@ extern "C" fn program_info<const D: usize>(
 ) -> i32 {
     let mut state = state();
     let known = state.check(D, kind::PROGRAM, program.0.addr());
-    // Its context's first device.
+    // The first device of its context.
     let context = state.objects.get(&program.0.addr()).and_then(|object| object.whole.first().copied());
     let device = context.and_then(|context| state.objects.get(&context)?.whole.first().copied()).unwrap_or(0);
     drop(state);
@@ -561,12 +560,12 @@ extern "C" fn clone_kernel<const D: usize>(source: cl_kernel, code: *mut i32) ->
     make(D, kind::KERNEL, &of, code, cl_kernel)
 }
 
-/// The first argument is an object, the second any, the others have no type.
+/// Sets an argument: the first is an object, the second any, and the others have no type.
 extern "C" fn set_argument<const D: usize>(kernel: cl_kernel, index: u32, size: usize, value: *const c_void) -> i32 {
     if index >= ARGUMENTS {
         return Code::INVALID_ARG_INDEX.0;
     }
-    // The last one is a structure of eight handles.
+    // The last argument is a structure of eight handles.
     let most = if index == ARGUMENTS - 1 { 8 * ARGUMENT } else { ARGUMENT };
     if size > most {
         return Code::INVALID_ARG_SIZE.0;
@@ -695,7 +694,8 @@ extern "C" fn profiling_info<const D: usize>(
     query::<D>(kind::EVENT, event.0.addr(), (size, out, needed), 1)
 }
 
-/// Does not wait: a program may wait for what never comes, and its session is to go on here. What waits comes to nothing.
+/// Does not wait: a program may wait for an event that never comes, and here its session must go on. Commands that
+/// wait have no effect.
 extern "C" fn wait_for_events<const D: usize>(count: u32, events: Events) -> i32 {
     let of: Vec<_> = list(count, events).iter().map(|event| (kind::EVENT, event.0.addr())).collect();
     let mut state = state();
@@ -743,7 +743,7 @@ releases! {
     release_event cl_event EVENT
 }
 
-/// The functions of a driver.
+/// Returns the functions of a driver.
 pub(super) fn table<const D: usize>() -> &'static Dispatch {
     static TABLES: [std::sync::OnceLock<Box<Dispatch>>; 2] = [const { std::sync::OnceLock::new() }; 2];
     TABLES[D].get_or_init(|| Box::new(functions::<D>()))

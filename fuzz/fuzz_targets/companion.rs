@@ -1,4 +1,4 @@
-//! What supervisors and workers say to each other: what is accepted is written as it was read.
+//! Messages between supervisors and workers: an accepted message is written as it was read.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(sharing) = Sharing::decode(bytes) {
         assert_eq!(Sharing::decode(&sharing.encode()), Ok(sharing));
     }
-    // The length is made right, or most inputs would end there.
+    // Corrects the length, or most inputs would end there.
     let mut message = bytes.to_vec();
     if message.len() >= 8 {
         let length = (message.len() as u32).to_le_bytes();

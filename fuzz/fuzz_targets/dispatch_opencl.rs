@@ -1,4 +1,4 @@
-//! Payloads of frames: a session of OpenCL executes whatever a program sends.
+//! Payloads of frames: an OpenCL session executes whatever a program sends.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Heads of frames and replies: what is accepted stays what it is when written again, and splits without a panic.
+//! Heads of frames and replies: an accepted head is the same when written again, and splits without a panic.
 
 #![no_main]
 

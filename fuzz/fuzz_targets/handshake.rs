@@ -1,4 +1,4 @@
-//! Handshake messages: what is accepted survives being written and read again.
+//! Handshake messages: an accepted message survives being written and read again.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What supervisors and shims say to each other: what is accepted is written as it was read.
+//! Messages between supervisors and shims: an accepted message is written as it was read.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use katydid_wire::job::{FromProgram, ToProgram};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    // The length is made right, or most inputs would end there.
+    // Corrects the length, or most inputs would end there.
     let mut message = bytes.to_vec();
     if message.len() >= 8 {
         let length = (message.len() as u32).to_le_bytes();

@@ -1,4 +1,4 @@
-//! Questions about devices, as they come from a program.
+//! Questions about devices that a program sends.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A stream of TLS records that were changed on its way.
+//! A stream of TLS records that was changed on its way.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Shared memory that a program writes at will, as the worker reads it.
+//! Shared memory with arbitrary contents from a program, as the worker reads it.
 
 #![no_main]
 

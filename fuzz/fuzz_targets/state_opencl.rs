@@ -1,4 +1,4 @@
-//! The saved state of a session of OpenCL, as a restore reads it.
+//! The saved state of an OpenCL session, as a restore reads it.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The files of a checkpoint image: image file, packs, manifests; as they are and with hashes made right.
+//! The files of a checkpoint image: image file, packs, manifests. The target reads them as they are, and with corrected hashes.
 
 #![no_main]
 

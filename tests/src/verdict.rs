@@ -12,7 +12,7 @@ use crate::program::Outcome;
 /// The fault of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunFault {
-    /// It failed.
+    /// The program failed: a status other than 0, or a signal.
     #[error("{ending}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
     Failed {
         /// Exit status or signal.

@@ -1,9 +1,10 @@
-//! Every program under test, in every variant, on every way: directly on softcuda, through Katydid over shared memory,
-//! through Katydid over TCP and over frames on a unix socket; some of them over TLS as well. A test a combination, named
+//! Runs every program under test, in every variant, on every way: directly on softcuda, through Katydid over shared memory,
+//! over TCP, and over frames on a unix socket. Some run over TLS as well. Each combination is a test named
 //! `way::variant::program`.
 //!
-//! A run has a slice of them, which its commit chooses: of a program that is linked with CUDA's runtime in two ways one of
-//! these on each way, and a quarter of all over frames. `cargo xtask test --all`, a pack and a named test have all.
+//! An ordinary run takes a slice, which its commit chooses. Of a program that links CUDA's runtime in two ways, it takes one of
+//! them on each way. Of the programs over frames on a unix socket, it takes a quarter. `cargo xtask test --all`, a pack and a
+//! named test take all.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,15 +18,15 @@ use katydid_tests::verdict::judge;
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Far more than any program needs, on a busy machine too; only a hang takes longer.
+/// Far more than any program needs, even on a busy machine; only a hang takes longer.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How a program is linked with CUDA's runtime.
+/// The ways in which a program links CUDA's runtime.
 const LINKED_VARIANTS: [Variant; 2] = [Variant::Shared, Variant::Static];
 /// Slices of the programs over a unix socket, whose frames are those of TCP.
 const STREAM_SLICES: u64 = 4;
 
-/// Programs that also run over TLS: what they do on a link, all that there is, is the same for every other one.
+/// Programs that also run over TLS. Together they do everything a program can do on a link, so the others would add nothing.
 const TLS_PROGRAMS: [&str; 10] = [
     "vector_add",
     "big_copy",
@@ -69,7 +70,7 @@ fn ways(paths: &Paths, server: &Server) -> Vec<Way> {
     ways
 }
 
-/// Whether a run without `--all` has this.
+/// Whether a run without `--all` includes this test.
 fn is_chosen(test: &str, slice: &Slice) -> bool {
     let [way, variant, program] = test.splitn(3, "::").collect::<Vec<&str>>()[..] else { return true };
     let combination = format!("{way}::{program}");
@@ -78,7 +79,7 @@ fn is_chosen(test: &str, slice: &Slice) -> bool {
         && (way != "unix" || slice.has(&combination, STREAM_SLICES))
 }
 
-/// Whether a program is tried on a way.
+/// Whether a program runs on a way.
 fn is_tried(way: &Way, app: &App) -> bool {
     match way {
         Way::Served { name: "tls", .. } => TLS_PROGRAMS.contains(&app.name.as_str()),

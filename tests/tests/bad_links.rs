@@ -1,5 +1,5 @@
-//! A network that fails in the middle of a program's large copies, at counted bytes of its connections: the program has an
-//! error, never a part of a copy for the whole, and the server serves the next one.
+//! A network fails in the middle of a program's large copies, after counted bytes of its connections. The program gets an error
+//! and never takes a part of a copy for the whole, and the server serves the next program.
 
 #[path = "../../crates/transport/tests/common/proxy.rs"]
 #[expect(dead_code, reason = "other tests of links ask more of it")]
@@ -21,32 +21,32 @@ use katydid_tests::way::Way;
 use katydid_transport::Address;
 use proxy::{Direction, Network, Ways};
 
-/// MiB of each copy: several connections have their share of it.
+/// MiB of each copy: enough that several connections carry a share.
 const SIZE_MIB: &str = "24";
-/// The program's first connection: two of `katydid run`, which looks for a server and asks for its driver, come before it, bulk
-/// connections behind it.
+/// Index of the program's first connection. Two connections of `katydid run` come before it, which looks for a server and asks
+/// for its driver. Bulk connections follow.
 const FIRST_CONNECTION: usize = 2;
-/// In the middle of what a connection carries of a copy.
+/// Bytes after which a connection is in the middle of its part of a copy.
 const MIDDLE_BYTES: u64 = 3 << 20;
-/// A copy to the device has been read when it returns, and need not have arrived: the next one may fail because it has not.
+/// A copy to the device returns once its bytes are read, before they arrive. So the copy that fails may be the next one.
 const IN_ARGUMENTS: [&str; 2] = ["in", "out"];
-/// Long enough for the program to send what it can meanwhile.
+/// Long enough for the program to send all that it can.
 const LINK_POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// The error of a program for a link that ended, and for one that stalled, with the shortest limit that there is: or, by its
-/// supervisor, what has become of the worker.
+/// Words of the program's error after a link ended and after one stalled, with the shortest limit that the options allow; or
+/// its supervisor's words for what became of the worker.
 const ENDED_TEXTS: &[&str] = &["the session"];
 const STALLED_TEXTS: &[&str] =
     &["no sign of life from the other side for 3 s", "its worker is gone", "its worker has ended"];
 
-/// Which way of a connection fails.
+/// Selects the direction of a connection that fails.
 type DirectionOf = fn(&Ways) -> &Direction;
 
 const TO_SERVER: DirectionOf = |ways| &ways.0;
 const TO_PROGRAM: DirectionOf = |ways| &ways.1;
 
-/// The fixture copies over a network to a server of its own; `fail` is given the connections once it does. Then one of the
-/// `copies` has failed, with the error of a worker that is gone, as has the call behind it, for one of these reasons; and another
-/// program is served.
+/// Runs the fixture's copies over a network to its own server, and passes the connections to `fail` once the copies run. One of
+/// the `copies` must then fail with the error for a lost worker, for one of these reasons, and so must the next call. The
+/// server must still serve another program.
 fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> Result<()>) -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
@@ -57,7 +57,7 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
         command.args(arguments);
         command
     };
-    // Where bytes are lost that nothing follows, they are waited for as well.
+    // Where no bytes follow the lost ones, the program waits for the lost ones too.
     let limit = ["--link-timeout", if reasons == STALLED_TEXTS { "3s" } else { "10s" }];
     let mut command = fixture(network.address.to_string(), &limit, ["copies", SIZE_MIB]);
     let mut running = Running::start(&mut command, Stdio::null())?;
@@ -75,12 +75,16 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
     Ok(())
 }
 
-/// The bulk connections; there have to be some.
+/// Returns the bulk connections.
+///
+/// # Errors
+///
+/// Fails if there are none.
 fn bulk_connections(ways: &[Ways]) -> Result<&[Ways]> {
     ways.get(FIRST_CONNECTION + 1..).filter(|connections| connections.len() > 1).context("no bulk connections")
 }
 
-/// Does something to each of them.
+/// Runs `each` on every bulk connection.
 fn of_bulk_connections(ways: &[Ways], each: impl FnMut(&Ways)) -> Result<()> {
     bulk_connections(ways)?.iter().for_each(each);
     Ok(())
@@ -100,7 +104,7 @@ fn a_bulk_connection_that_dies_in_a_copy_from_the_device() -> Result<()> {
     })
 }
 
-/// Heads of frames go there, which tell of what bulk connections carry.
+/// The first connection carries the heads of frames, which announce what bulk connections carry.
 #[test]
 fn a_first_connection_that_dies_in_a_copy() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
@@ -109,7 +113,7 @@ fn a_first_connection_that_dies_in_a_copy() -> Result<()> {
     })
 }
 
-/// What comes next is not what was announced; where it looks like it, the next thing does not.
+/// The bytes that follow are not the announced ones. Where they happen to look right, the bytes after them do not.
 #[test]
 fn a_bulk_connection_that_loses_bytes_of_a_copy() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
@@ -131,8 +135,8 @@ fn a_bulk_connection_that_stalls_in_a_copy_from_the_device() -> Result<()> {
     })
 }
 
-/// Pieces of copies, each way, come on one connection after another, the last one first: copies are whole all the same, for
-/// which the fixture looks, until a connection is cut.
+/// Pieces of copies, in both directions, arrive one connection at a time, the last connection first. Copies are whole all the
+/// same, which the fixture checks, until a connection is cut.
 #[test]
 fn pieces_that_come_in_another_order_make_whole_copies() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {

@@ -1,5 +1,5 @@
-//! `katydid bench` in its shortest form: every figure that it promises is there, on every way, whatever the times are; and
-//! the same of programs that are measured.
+//! `katydid bench` in its shortest form reports every promised figure on every way, whatever the times are, and
+//! so do measured programs.
 
 use std::process::Command;
 
@@ -12,9 +12,9 @@ use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use serde_json::Value;
 
-/// What a quick run leaves out.
+/// Parts that a quick run leaves out.
 const LEFT_OUT: [&str; 5] = ["256m", "1g", "objects", "sessions_64", "plain"];
-/// What is said of these where the rest has taken too long, as on a busy machine.
+/// The reason given for these parts where the rest took too long, as on a busy machine.
 const NO_TIME: &str = "there was no time left for it";
 
 #[test]
@@ -49,12 +49,12 @@ fn a_quick_run_measures_everything_on_every_way() -> Result<()> {
     Ok(())
 }
 
-/// Whether a line tells of a figure that takes seconds, and has another reason than an error.
+/// Whether a line leaves out a figure that takes seconds, for lack of time and not for an error.
 fn may_be_left_out(line: &str) -> bool {
     line.ends_with(NO_TIME) && LEFT_OUT.iter().any(|part| line.contains(part))
 }
 
-/// The calls of every program are counted, and it copies the same bytes on every way.
+/// The bench counts the calls of every program, and each program copies the same bytes on every way.
 #[test]
 fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -69,7 +69,7 @@ fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
             let same = (figures.bytes_in, figures.bytes_out) == (natively.bytes_in, natively.bytes_out);
             ensure!(same && figures.rates.len() == natively.rates.len(), "{}: {figures:?}", program.name);
         }
-        // The context, memory, copies there and back at the least.
+        // At least the calls for the context, memory, and copies there and back.
         let calls = ground.calls(&server.unix(), program)?;
         ensure!(calls > 5, "{}: {calls} calls", program.name);
     }

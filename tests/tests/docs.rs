@@ -1,11 +1,11 @@
-//! What the pages tell a user to type: each `console` block of README, tutorials and how-to pages runs, on softcuda.
+//! Runs on softcuda what the pages tell a user to type: each `console` block of the README, the tutorials and the how-to pages.
 //!
-//! A page is one shell in a terminal, in an empty home folder that has the programs of the first tutorial. A line behind `$ ` is a
-//! command, one behind `> ` goes on with it, and all others are output. Each command has to succeed, and the lines that the
-//! page shows have to come in their order; `...` stands for anything. Further output is fine: a page need not show all.
-//! A user may try a page again, so each is typed twice in the same folder.
+//! A page is one shell in a terminal. Its empty home folder has the programs of the first tutorial. A line after `$ ` is a
+//! command, a line after `> ` continues it, and all others are output. Each command must succeed, and the lines that the page
+//! shows must appear in their order; `...` stands for anything. Further output is fine: a page need not show all. A user may
+//! try a page again, so the test types each page twice in the same folder.
 //!
-//! Pages name ports. Another free one is put in the place of each, so that pages can run at once, and beside a server.
+//! Pages name ports. The test replaces each with a free one, so that pages can run at once, and beside a server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,16 +23,16 @@ use katydid_tests::trial::ignorable_test;
 use katydid_tests::watch::{WAIT_TIMEOUT, why_no_checkpoint};
 use libtest_mimic::{Arguments, Completion, Trial};
 
-/// Before a command's output in what the terminal gets, and the command's number behind it.
+/// Marks the start of a command's output in the terminal; the command's number follows.
 const BEGUN: char = '\u{1}';
-/// Before its number and exit status, once it has ended.
+/// Marks the end of a command's output; its number and exit status follow.
 const ENDED: char = '\u{2}';
 /// Ports that pages name.
 const PORTS: [&str; 2] = [":9923", ":9924"];
 /// The escape sequence that clears a line, as progress bars send it.
 const CLEAR: &str = "\u{1b}[K";
-/// How each page's script begins. What the test was started with beside the standard streams is closed, as a user's terminal has no
-/// more; 255 is the script itself. Jobs have groups of their own, as in an interactive shell, and end with it.
+/// The start of each page's script. It closes the descriptors that the test inherited beside the standard streams, since a user's
+/// terminal has no more; 255 is the script itself. Jobs have groups of their own, as in an interactive shell, and end with it.
 const PREPARED: &str = "for fd in /proc/$$/fd/*; do
     fd=${fd##*/}
     [ $fd -le 2 ] || [ $fd = 255 ] || eval \"exec $fd>&-\"
@@ -40,15 +40,15 @@ done
 trap 'for job in $(jobs -p); do kill -KILL -- -$job; done 2> /dev/null' EXIT
 set -m
 ";
-/// What a page calls the programs under test.
+/// The names that pages use for the programs under test.
 const PROGRAMS: [(&str, &str); 2] = [("my-cuda-program", "static/nbody"), ("train", "static/long_loop")];
-/// The one with ranks, which is there if Open MPI is.
+/// The program with ranks, present if Open MPI is.
 const RANKED: (&str, &str) = ("mpi-program", "objects/mpi_ring-ranked");
 
-/// A command of a page with what is shown of its output.
+/// A command of a page with its output, as far as the page shows it.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
-    /// Of the page; the first is 1.
+    /// Line number in the page, from 1.
     line: usize,
     command: String,
     expected_output: Vec<String>,
@@ -83,7 +83,7 @@ fn trials() -> Result<Vec<Trial>> {
     Ok(trials)
 }
 
-/// Runs a page, or says what it needs that is not here.
+/// Runs a page, or returns what it needs and this machine lacks.
 fn try_page(page: &Path) -> Result<Completion> {
     let paths = Paths::of_this_test()?;
     let steps = steps(&fs::read_to_string(page)?)?;
@@ -96,7 +96,7 @@ fn try_page(page: &Path) -> Result<Completion> {
     Ok(Completion::Completed)
 }
 
-/// What the steps need and this machine lacks.
+/// Returns what the steps need and this machine lacks.
 fn why_not(paths: &Paths, steps: &[Step]) -> Option<String> {
     let any = |word: &str| steps.iter().any(|step| step.command.contains(word));
     if any("mpirun") && paths.why_not_built("mpi_ring", Variant::Mpi).is_some() {
@@ -105,7 +105,7 @@ fn why_not(paths: &Paths, steps: &[Step]) -> Option<String> {
     (any("katydid checkpoint") || any("--every")).then(|| why_no_checkpoint(paths)).flatten()
 }
 
-/// The steps of all `console` blocks of a page.
+/// Returns the steps of all `console` blocks of a page.
 fn steps(page: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_inside = false;
@@ -127,7 +127,7 @@ fn steps(page: &str) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Runs the steps in one shell, and compares what the page shows with what came.
+/// Runs the steps in one shell, and compares the output with what the page shows.
 fn run(paths: &Paths, steps: &[Step]) -> Result<()> {
     let home = tempfile::Builder::new().prefix("katydid-docs-").tempdir()?;
     let ports: BTreeMap<&str, String> = PORTS.iter().map(|&port| (port, format!(":{}", lasting_port()))).collect();
@@ -140,9 +140,9 @@ fn run(paths: &Paths, steps: &[Step]) -> Result<()> {
     Ok(())
 }
 
-/// Types the script in the folder `home`, and compares.
+/// Types the script in the folder `home`, and compares its output with what the page shows.
 fn type_page(paths: &Paths, home: &Path, steps: &[Step], ports: &BTreeMap<&str, String>) -> Result<()> {
-    // script(1) has a terminal for the shell, which leads its session.
+    // script(1) gives the shell a terminal, and the shell leads its session.
     let mut command = Command::new("script");
     command.args(["--quiet", "--flush", "--command", "exec bash --norc page.sh", "/dev/null"]).current_dir(home);
     let path = format!("{}:{}", paths.dist.join("bin").display(), std::env::var("PATH").unwrap_or_default());
@@ -154,7 +154,7 @@ fn type_page(paths: &Paths, home: &Path, steps: &[Step], ports: &BTreeMap<&str, 
     steps.iter().enumerate().try_for_each(|(number, step)| judge(number, step, ports, &text))
 }
 
-/// What a user has in the home folder after the first tutorial.
+/// Puts into the home folder what a user has there after the first tutorial.
 fn furnish(paths: &Paths, home: &Path) -> io::Result<()> {
     fs::create_dir(home.join("run"))?;
     let program = |path: &str| -> PathBuf { paths.apps.join(path) };
@@ -164,7 +164,8 @@ fn furnish(paths: &Paths, home: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A script that marks where the output of each step begins and ends. The first step that fails ends it: what follows would wait.
+/// Returns a script that marks where the output of each step begins and ends. The script ends at the first step that fails,
+/// since later ones would wait.
 fn script(steps: &[Step], ports: &BTreeMap<&str, String>) -> String {
     let mut text = PREPARED.to_owned();
     for (number, step) in steps.iter().enumerate() {
@@ -201,12 +202,12 @@ fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, shown_outpu
     Ok(())
 }
 
-/// Lines as a user sees them: what a progress bar wrote over is a line by itself.
+/// Lines as a user sees them. Text that a progress bar overwrote counts as a line of its own.
 fn shown_lines(output: &str) -> Vec<&str> {
     output.split(['\n', '\r']).flat_map(|line| line.split(CLEAR)).map(str::trim_end).collect()
 }
 
-/// Whether a line is what the page shows, in which `...` stands for anything.
+/// Whether a line matches the page's, in which `...` stands for anything.
 fn fits(expected: &str, got: &str) -> bool {
     let parts: Vec<&str> = expected.trim_end().split("...").collect();
     let [first, .., last] = parts.as_slice() else { return expected.trim_end() == got };
@@ -220,7 +221,7 @@ fn fits(expected: &str, got: &str) -> bool {
     remaining.ends_with(last)
 }
 
-/// Of this file's own parts.
+/// Tests of this file's own parts.
 fn self_tests() -> Vec<Trial> {
     let own = |name: &str, test: fn() -> Result<()>| katydid_tests::trial::test(name, move || Ok(test()?));
     vec![

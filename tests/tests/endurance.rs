@@ -1,7 +1,8 @@
-//! Many sessions, one after the other, and good ones beside hostile clients: a server has as many descriptors, threads,
-//! children and as much memory after them as before. `KATYDID_ENDURANCE_SESSIONS` has more sessions;
-//! `KATYDID_ENDURANCE_MINUTES` has good and hostile clients go on for so long, `KATYDID_ENDURANCE_GOOD` more good ones at a
-//! time.
+//! Runs many sessions one after the other, and good ones beside hostile clients. Afterwards the server has as many descriptors,
+//! threads and children, and as much memory, as before.
+//!
+//! `KATYDID_ENDURANCE_SESSIONS` sets the number of sessions. `KATYDID_ENDURANCE_MINUTES` sets how long good and hostile clients
+//! run, and `KATYDID_ENDURANCE_GOOD` how many good ones run at a time.
 
 #[path = "endurance/hostile.rs"]
 mod hostile;
@@ -22,12 +23,12 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, memory_files, resident_kib, runs, threads, until};
 use katydid_tests::way::Way;
 
-/// Sessions unless told otherwise.
+/// Default number of sessions.
 const SESSION_COUNT: u64 = 36;
-/// What memory may differ by, in KiB: an allocator keeps some, however often it is asked.
+/// Allowed difference of memory, in KiB: an allocator keeps some, however often it is asked.
 const SLACK_KIB: u64 = 2 << 10;
 
-/// What a server holds while it has no session and its worker is ready.
+/// Resources of a server that has no session and whose worker is ready.
 #[derive(Debug)]
 struct HeldResources {
     descriptors: usize,
@@ -58,7 +59,7 @@ impl HeldResources {
     }
 }
 
-/// Waits until the sessions are gone, and one worker is ready for the next.
+/// Waits until the sessions are gone and one worker is ready for the next.
 fn settle(server: &Server) -> Result<()> {
     server.workers_of(0)?;
     let is_settled = || {
@@ -102,7 +103,7 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     some(sessions - sessions / 3)?;
     settle(&server)?;
     let mut after = HeldResources::by(&server);
-    // Threads that asked or minded a worker may be about to end.
+    // Threads that asked or supervised a worker may be about to end.
     let is_flat = until("the server holds no more", || {
         after = HeldResources::by(&server);
         after.is_no_more_than(&resources_before)
@@ -112,22 +113,22 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     Ok(())
 }
 
-/// Programs beside the hostile clients, at a time.
+/// Number of programs at a time beside the hostile clients.
 const GOOD_SESSIONS: u64 = 3;
-/// Rounds of each hostile client, and of each good one, unless a time is given.
+/// Rounds of each hostile client and each good one, unless a duration is set.
 const ENDURANCE_ROUND_COUNT: u64 = 4;
 
-/// What a server says that is given no time by its machine.
+/// The server's message when the machine was too busy to make a worker ready.
 const NO_WORKER: &str = "no worker became ready";
 
 /// How long clients go on.
 struct StressRun {
     until: Option<Instant>,
-    /// The machine may have too much to do: a server that refuses a program in time has failed nothing.
+    /// In a soak the machine may be too busy: a server that refuses a program in time has not failed.
     is_soak: bool,
     failed: AtomicBool,
     sessions: AtomicU64,
-    /// Programs that the server refused in time, because no worker was ready: the machine had too much to do.
+    /// Programs that the server refused in time because no worker was ready: the machine was too busy.
     refused: AtomicU64,
     attacks: AtomicU64,
 }
@@ -145,13 +146,13 @@ impl StressRun {
     }
 }
 
-/// Programs on all ways, one after the other; each comes to its right end.
+/// Runs programs on all ways, one after the other; each must end well.
 fn good(paths: &Paths, ways: &[Way], number: u64, span: &StressRun) -> Result<()> {
     let mut round = 0;
     while span.goes_on(round) {
         let way = &ways[((number + round) % ways.len() as u64) as usize];
         let mut command = way.command(paths, &paths.program("vector_add", Variant::Static));
-        // On a machine that has more to do than this, a server may take longer than a user would wait.
+        // On a busier machine than expected, a server may take longer than a user would wait.
         command.env("KATYDID_CONNECT_TIMEOUT", "0s");
         let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| format!("over {way}"));
         let outcome = outcome.inspect_err(|_| span.failed.store(true, Ordering::Relaxed))?;
@@ -168,7 +169,7 @@ fn good(paths: &Paths, ways: &[Way], number: u64, span: &StressRun) -> Result<()
     Ok(())
 }
 
-/// One kind of attack again and again.
+/// Repeats one kind of attack.
 fn bad(attack: hostile::Attack, target: &hostile::Target, span: &StressRun) {
     let mut round = 0;
     while span.goes_on(round) {
@@ -179,7 +180,7 @@ fn bad(attack: hostile::Attack, target: &hostile::Target, span: &StressRun) {
     }
 }
 
-/// All of them at once.
+/// Runs all attacks and good programs at once.
 fn together(server: &Server, paths: &Paths, span: &StressRun, count: u64) -> Result<()> {
     let [shm, tcp] = Way::through(server);
     let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::tls(server)).collect();
@@ -208,7 +209,7 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     let minutes = number("KATYDID_ENDURANCE_MINUTES")?;
     let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD_SESSIONS);
     let server = Server::start_tls(&paths, &driver_under_test(), &[])?;
-    // Once around, since an allocator keeps what most sessions at once have used.
+    // Run once to warm up, since an allocator keeps what most sessions at once have used.
     together(&server, &paths, &StressRun::new(None, minutes.is_some()), count)?;
     settle(&server)?;
     let resources_before = HeldResources::by(&server);

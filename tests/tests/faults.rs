@@ -1,4 +1,4 @@
-//! Parts of the system die, at the worst moment: nothing hangs, no other program is harmed, and nothing is left behind.
+//! Parts of the system die at the worst moment. Nothing hangs, no other program is harmed, and nothing is left behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ impl Bench {
         Ok(Self { paths, server })
     }
 
-    /// The two ways to this server, for tests that hold on both.
+    /// Returns the two ways to this server, for tests that hold on both.
     fn ways(&self) -> [Way; 2] {
         Way::through(&self.server)
     }
@@ -45,7 +45,7 @@ impl Bench {
         command
     }
 
-    /// Starts the fixture and waits until it says that it is ready.
+    /// Starts the fixture and waits until it prints that it is ready.
     fn ready(&self, way: &Way, arguments: &[&str]) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, arguments), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
@@ -58,7 +58,7 @@ fn kill(pid: u32) -> Result<()> {
     Ok(kill_process(pid, Signal::KILL)?)
 }
 
-/// The fixture ended because a CUDA call failed, and said so.
+/// Checks that the fixture ended because a CUDA call failed, and said so.
 fn ended_with_an_error(outcome: &Outcome) -> Result<()> {
     let text = outcome.text();
     ensure!(
@@ -70,7 +70,7 @@ fn ended_with_an_error(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The fixture waited for the end of its input and then used the GPU once more.
+/// Ends the fixture's input, after which it uses the GPU once more, and checks that it succeeds.
 fn ended_well(mut running: Running) -> Result<()> {
     running.close_input();
     let outcome = running.finish(WAIT_TIMEOUT)?;
@@ -135,12 +135,12 @@ fn a_program_killed_leaves_no_worker_no_session_and_no_shared_memory() -> Result
         memory_files(bench.server.pid())
     );
     let new: Vec<PathBuf> = shared_memory()?.into_iter().filter(|path| !names_before.contains(path)).collect();
-    // What programs beside this test have there goes with them.
+    // Files of programs that run beside this test disappear with those programs.
     until("what is new in /dev/shm is gone", || !new.iter().any(|path| path.exists()))
         .with_context(|| format!("{new:?}"))
 }
 
-/// What has a name in shared memory, whichever process has it.
+/// Returns the named files in shared memory, of all processes.
 fn shared_memory() -> Result<Vec<PathBuf>> {
     Ok(fs::read_dir("/dev/shm")?.flatten().map(|entry| entry.path()).collect())
 }
@@ -194,7 +194,7 @@ fn a_killed_server_leaves_no_worker_behind() -> Result<()> {
     kill(bench.server.pid())?;
     ended_with_an_error(&first.finish(WAIT_TIMEOUT)?)?;
     ended_with_an_error(&second.finish(WAIT_TIMEOUT)?)?;
-    // Who takes them over may be slow to reap them, or never do it.
+    // The process that adopts them may reap them late, or never.
     until("all workers are gone", || workers.iter().all(|worker| !runs(*worker)))?;
     Ok(())
 }
@@ -202,17 +202,17 @@ fn a_killed_server_leaves_no_worker_behind() -> Result<()> {
 #[test]
 fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
     let bench = Bench::new()?;
-    // One that holds much idle memory has a thread that listens for others who need it.
+    // A program that holds much idle memory has a thread that listens for reclaim notices.
     for (way, what) in bench.ways().iter().flat_map(|way| [(way, &["idle"][..]), (way, &["idles", "100000000"])]) {
         let running = bench.ready(way, what)?;
         let worker = bench.server.workers_of(1)?[0];
         let processes = [&tree(running.pid())[..], &[worker, bench.server.pid()]].concat();
         let of_all = || processes.iter().map(|pid| ticks(*pid)).collect::<Vec<u64>>();
-        // What was started with the session may settle first. A thread that spins would use 100 each time.
+        // Threads started with the session may settle first. A thread that spins would use 100 ticks each time.
         until("no process uses processor time for doing nothing", || {
             let names_before = of_all();
             std::thread::sleep(Duration::from_secs(1));
-            // One that has ended meanwhile, and has none any more, takes nothing off the others'.
+            // A process that has ended meanwhile has no ticks any more, and must not lower the sum.
             of_all().iter().zip(names_before).map(|(now, then)| now.saturating_sub(then)).sum::<u64>() <= 5
         })
         .with_context(|| way.to_string())?;
@@ -330,7 +330,7 @@ fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()>
 #[test]
 fn a_private_server_ends_with_its_program() -> Result<()> {
     let paths = Paths::of_this_test()?;
-    // A name of its own makes the processes of this test recognisable: they inherit it in their environment.
+    // A setting in their environment, which children inherit, identifies the processes of this test.
     let mark = format!("KATYDID_TEST_MARK={}", std::process::id());
     let mut command =
         Way::Private { driver: driver_under_test() }.command(&paths, &paths.program("fixture", Variant::Static));

@@ -1,7 +1,7 @@
-//! softcuda, asked through the driver API, answers every form and program as the GPU did whose answers are kept.
+//! softcuda, called through the driver API, answers every form and program as the GPU whose answers are kept did.
 //!
-//! The interpreter alone is held to the same answers by the tests of `katydid-ptx-forms`; here the way through a driver is
-//! tested, and programs that only a driver can start.
+//! The tests of `katydid-ptx-forms` hold the interpreter alone to the same answers. This test covers the way through a driver,
+//! and programs that only a driver can start.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Items of the compatibility run that softcuda can run and that need no more than `cargo xtask setup` fetches: on softcuda
-//! directly, and through Katydid over shared memory, a unix socket and TCP, with equal results.
+//! Runs those items of the compatibility run that softcuda supports and that need only what `cargo xtask setup` fetches. Each
+//! runs on softcuda directly, and through Katydid over shared memory, a unix socket and TCP, with equal results.
 
 use std::cell::RefCell;
 

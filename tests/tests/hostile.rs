@@ -1,5 +1,5 @@
-//! Bytes that no shim of ours would send: they end the session they came in, with a message, and no other. And programs that
-//! want more than they are allowed.
+//! Clients send bytes that no shim of Katydid would send. Such bytes end their own session with a message, and no other
+//! session. Other programs ask for more than they are allowed.
 
 #![allow(non_snake_case, reason = "fields carry the names of CUDA's parameters")]
 
@@ -45,7 +45,7 @@ use random::Random;
 
 use crate::peer::Connection;
 
-/// A server with a session that must outlive what the test does.
+/// A server with a session that must survive the test.
 struct Target {
     server: Server,
     bystander: Running,
@@ -62,13 +62,13 @@ impl Target {
         Ok(Self { server, bystander })
     }
 
-    /// A connection on each kind of socket. None is open before its turn: a server waits for a hello for seconds only, and the
-    /// worker of the one before may take as long.
+    /// Opens a connection on each kind of socket, one at a time. A server waits only seconds for a hello, and the worker of the
+    /// previous connection may take as long.
     fn connections(&self) -> impl Iterator<Item = Result<Box<dyn Connection>>> {
         [self.server.tcp().to_owned(), self.server.unix()].into_iter().map(|address| Ok(peer::connect(&address)?))
     }
 
-    /// The bystander goes on, and there is no session but its own.
+    /// Checks that the bystander goes on, and that no session but its own is left.
     fn end_unharmed(mut self) -> Result<()> {
         self.server.workers_of(1)?;
         self.bystander.close_input();
@@ -79,13 +79,13 @@ impl Target {
     }
 }
 
-/// A hello with the name by which the server's log tells these sessions from others.
+/// Returns a hello with the name by which the server's log tells these sessions from others.
 fn hello() -> Hello {
     let name = || "hostile".to_owned();
     Hello { program: name(), name: name(), ..peer::hello(SessionKind::CUDA, SessionClaim::NEW) }
 }
 
-/// One whole handshake message.
+/// Reads one whole handshake message.
 fn message(socket: &mut dyn Connection) -> Result<(MessageKind, Vec<u8>)> {
     let mut bytes = vec![0; PREFIX_BYTES];
     socket.read_exact(&mut bytes)?;
@@ -106,7 +106,7 @@ fn session(socket: &mut dyn Connection) -> Result<Ready> {
     }
 }
 
-/// Sends what may already find the other side gone.
+/// Sends bytes to a peer that may already be gone.
 fn send(socket: &mut dyn Connection, bytes: &[u8]) -> Result<()> {
     match socket.write_all(bytes) {
         Err(error) if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
@@ -116,7 +116,7 @@ fn send(socket: &mut dyn Connection, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Reads until the peer closes; returns what it sent.
+/// Reads until the peer closes, and returns what it sent.
 fn closes(socket: &mut dyn Connection) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match socket.read_to_end(&mut bytes) {
@@ -126,7 +126,7 @@ fn closes(socket: &mut dyn Connection) -> Result<Vec<u8>> {
     }
 }
 
-/// Sends `bytes` instead of a hello, to both sockets; both are closed.
+/// Sends `bytes` instead of a hello on both sockets, and checks that the server closes both.
 fn instead_of_hello(bytes: &[u8]) -> Result<()> {
     let target = Target::new()?;
     for socket in target.connections() {
@@ -137,7 +137,7 @@ fn instead_of_hello(bytes: &[u8]) -> Result<()> {
     target.end_unharmed()
 }
 
-/// Opens a session on both sockets and sends `bytes` in it; both are closed, and their workers are gone.
+/// Opens a session on both sockets and sends `bytes` in it. The server must close both, and their workers must end.
 fn in_a_session(bytes: &[u8]) -> Result<()> {
     let target = Target::new()?;
     for socket in target.connections() {
@@ -159,13 +159,13 @@ struct Program {
     socket: PatientStream<TcpStream>,
     sequence: u64,
     context: u32,
-    /// Where its device memory and its pinned memory begin.
+    /// Start addresses of its device memory and its pinned memory.
     device: u64,
     pinned: u64,
 }
 
 impl Program {
-    /// With a context, and `size` bytes of registered pinned memory.
+    /// Opens a session with a context and `size` bytes of registered pinned memory.
     fn with_pinned(target: &Target, size: u64) -> Result<Self> {
         let address = target.server.tcp().strip_prefix("tcp://").context("no TCP address")?;
         let mut socket = PatientStream::new(TcpStream::connect(address)?, WAIT_TIMEOUT)?;
@@ -186,7 +186,7 @@ impl Program {
         send(&mut self.socket, &[&head.encode(payload.len())?[..], payload].concat())
     }
 
-    /// Sends a message, which nothing is waited for.
+    /// Sends a message without waiting for an answer.
     fn enqueue<M: Message>(&mut self, message: &M) -> Result<()> {
         self.send(M::OPCODE, false, &payload(message))
     }
@@ -200,7 +200,7 @@ impl Program {
             self.socket.read_exact(&mut head)?;
             let (head, length) = ReplyHead::decode(&head)?;
             self.socket.read_exact(&mut vec![0; length])?;
-            // Signs of life come as well.
+            // Heartbeats arrive as well.
             if head.heartbeat().is_none() {
                 ensure!((head.sequence, head.status) == (sequence, 0), "{}: {head:?}", M::NAME);
                 return Ok(());
@@ -208,7 +208,7 @@ impl Program {
         }
     }
 
-    /// Sends a message of another thread's, and leaves aside what is said to it; false when nothing takes it.
+    /// Sends a message of another thread, and reads no reply. Returns false when the peer takes no more bytes.
     fn throw(&mut self, thread: u32, (opcode, wants_reply, payload): &(u16, bool, Vec<u8>)) -> Result<bool> {
         let (opcode, wants_reply) = (*opcode, *wants_reply);
         let head = FrameHead { opcode, wants_reply, thread, context: 1, sequence: self.sequence };
@@ -216,7 +216,7 @@ impl Program {
         Ok(self.socket.write_all(&[&head.encode(payload.len())?[..], payload].concat()).is_ok())
     }
 
-    /// Sends what is no message.
+    /// Sends an invalid message.
     fn break_off(&mut self) -> Result<()> {
         self.send(0xfffe, false, &[])
     }
@@ -229,15 +229,15 @@ fn payload<M: Message>(message: &M) -> Vec<u8> {
     payload
 }
 
-/// The first stream that a program makes: the numbers below are those of default streams.
+/// The number of the first stream that a program makes; lower numbers are those of default streams.
 const STREAM_LINK: u32 = 3;
-/// How often a session is replayed that its worker has to survive until it exits by itself.
+/// How often a session is replayed, each time with a worker that has to survive until it exits by itself.
 const REPLAY_COUNT: usize = 16;
-/// Pinned memory of these sessions: as much as takes a while to be given back.
+/// Bytes of pinned memory of these sessions: enough that freeing it takes a while.
 const PINNED_BYTES: u64 = 64 << 20;
 
-/// Has `break_it` end a session by a breach, again and again: each worker exits as a worker does that ends its session, and
-/// dies of no signal.
+/// Repeatedly has `break_it` end a session by a protocol breach. Each worker must exit as at the end of any session, and not
+/// die of a signal.
 fn workers_exit_by_themselves(break_it: impl Fn(&mut Program) -> Result<()>) -> Result<()> {
     let target = Target::new()?;
     for _ in 0..REPLAY_COUNT {
@@ -251,7 +251,7 @@ fn workers_exit_by_themselves(break_it: impl Fn(&mut Program) -> Result<()>) -> 
     target.end_unharmed()
 }
 
-/// What the server says of the ends of hostile sessions, once there are as many.
+/// Returns the server's messages about the ends of hostile sessions, once there are `count` of them.
 fn ends(target: &Target, count: usize) -> Result<Vec<String>> {
     let ended = || {
         let log = target.server.log();
@@ -261,8 +261,8 @@ fn ends(target: &Target, count: usize) -> Result<Vec<String>> {
     Ok(ended())
 }
 
-/// From its first host function on, a thread of the worker's own reads the link and writes what the program pushes. That
-/// thread goes on when the main loop finds a breach.
+/// From a program's first host function on, a separate thread of the worker reads the link and writes what the program pushes.
+/// That thread goes on when the main loop finds a breach.
 #[test]
 fn pushes_after_a_protocol_breach_reach_mapped_memory() -> Result<()> {
     let bytes = vec![7; 1 << 20];
@@ -291,29 +291,29 @@ fn memory_of_running_copies_stays_mapped_when_a_session_breaks() -> Result<()> {
         program.enqueue(&copy)?;
         program.enqueue(&cuEventRecord { hEvent: 1, hStream: STREAM_LINK })?;
         (0..32).try_for_each(|_| program.enqueue(&copy))?;
-        // The first one is done, and the driver copies on.
+        // The first copy is done, and the driver goes on copying.
         program.call(&cuEventSynchronize { hEvent: 1 })?;
         program.break_off()
     })
 }
 
-/// Sessions of made-up frames, unless `KATYDID_MUTATIONS` says how many.
+/// Number of sessions of made-up frames, unless `KATYDID_MUTATIONS` sets it.
 const MADE_UP: usize = 40;
-/// How long such a session waits for its worker to read on.
+/// How long such a session waits for its worker to read again.
 const GIVEN_UP: Duration = Duration::from_millis(500);
-/// Frames of each.
+/// Frames of each session.
 const FRAME_COUNT: usize = 60;
-/// A kernel that reads and writes where its parameter says.
+/// A kernel that reads and writes at the address in its parameter.
 const KERNEL: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) {\n\
     .reg .u64 %a; .reg .u32 %v;\n ld.param.u64 %a, [p];\n ld.global.u32 %v, [%a];\n st.global.u32 [%a+4], %v;\n ret;\n}\n";
 
 impl Random {
-    /// An id: of something that is there, or that could be.
+    /// Returns an id of an object that exists, or that could.
     fn id(&mut self) -> u32 {
         self.below(u64::from(STREAM_LINK) + 2) as u32
     }
 
-    /// A size, most often a small one or one of whole pages.
+    /// Returns a size, most often a small one or one of whole pages.
     fn size(&mut self) -> u64 {
         match self.below(8) {
             0..3 => self.below(2048),
@@ -323,7 +323,7 @@ impl Random {
         }
     }
 
-    /// An address of the program's, or near the end of what it has.
+    /// Returns an address in the program's memory, or near its end.
     fn address(&mut self, program: &Program) -> u64 {
         let base = if self.below(2) == 0 { program.device } else { program.pinned };
         match self.below(8) {
@@ -335,12 +335,12 @@ impl Random {
     }
 }
 
-/// A message, and whether it is one that is answered.
+/// Returns a message, and whether it wants a reply.
 fn encoded_message<M: Message>(is_call: bool, message: &M) -> (u16, bool, Vec<u8>) {
     (M::OPCODE, is_call, payload(message))
 }
 
-/// A message whose fields are made up, and likely enough to be let pass.
+/// Returns a message with made-up fields, which a worker is likely to accept.
 fn made_up(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
     match random.below(3) {
         0 => made_up_copy(random, program),
@@ -438,8 +438,8 @@ fn launch(stream: u32, gridX: u32, address: u64) -> (u16, bool, Vec<u8>) {
     encoded_message(false, &launch)
 }
 
-/// Sessions that say what no program of ours would say in that order, over whatever is there: whatever becomes of them, their
-/// workers die of no signal and find no fault of their own.
+/// Sessions send made-up messages, in an order in which no program would, about objects that may exist. However these sessions
+/// end, their workers neither die of a signal nor report an internal error.
 #[test]
 fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
     let count = std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE_UP);
@@ -454,7 +454,7 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
         program.enqueue(&kdUpload { total: image.len() as u64, data: &image })?;
         program.call(&kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
         program.call(&kdModuleFunction { function: 1, module: 1, name: b"k" })?;
-        // Replies are read and dropped; a worker that waits for this program as it waits for the worker is given up.
+        // The test reads and drops replies. It gives up a worker that waits for this program while the program waits for it.
         let socket = program.socket.socket().try_clone()?;
         let mut replies = PatientStream::new(socket.try_clone()?, WAIT_TIMEOUT)?;
         socket.set_write_timeout(Some(GIVEN_UP))?;
@@ -465,7 +465,7 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
                 break;
             }
         }
-        // One half breaks the protocol in the end, unless it has before; the other leaves.
+        // Half of the sessions end by a breach of the protocol, unless they have broken it before; the others leave.
         if seed % 2 == 0 {
             let _ = program.throw(1, &(0xfffe, false, Vec::new()))?;
         }
@@ -539,7 +539,7 @@ fn an_unknown_opcode_ends_its_session() -> Result<()> {
 
 #[test]
 fn malformed_payload_ends_its_session() -> Result<()> {
-    // Whatever the first opcodes mean, none of them takes this many bytes of this kind.
+    // Whatever the first opcodes mean, none of them accepts this many bytes of this kind.
     let frames = (0..64).map(|opcode| frame(opcode, false, &[0xff; 4099])).collect::<Result<Vec<_>>>()?;
     in_a_session(&frames.concat())
 }
@@ -627,7 +627,7 @@ fn server_reports_the_memory_that_a_program_holds() -> Result<()> {
         running.wait_for("ready", WAIT_TIMEOUT)?;
         let output = running.output_so_far()?;
         let held: u64 = output.trim().rsplit(' ').next().context("no number")?.parse()?;
-        // A block of 16 MiB, 2 managed, a variable of 5 and a heap of 9, and few variables of the program's own code.
+        // The program holds a block of 16 MiB, 2 managed, a variable of 5 and a heap of 9, and few variables of its own code.
         ensure!(held >> 20 == 32, "it holds {held} bytes");
         until("the same number in the server's view", || {
             let sessions = server.sessions().unwrap_or_default();
@@ -639,7 +639,7 @@ fn server_reports_the_memory_that_a_program_holds() -> Result<()> {
     Ok(())
 }
 
-/// What the kernel says of a process in a line of its status.
+/// Returns a field of a process's status in `/proc`.
 fn status(pid: u32, line: &str) -> Result<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(":\t"));
@@ -657,7 +657,7 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let program = paths.program("fixture", Variant::Static);
     let is_root = rustix::process::geteuid().is_root();
-    // A user of its own or another one, where this one can become it and it can reach the libraries; this one otherwise.
+    // A separate user or another one, where this user may switch and the other can reach the libraries; otherwise this user.
     let (daemon, root): (&[&str], &[&str]) = (&["--worker-user", "daemon"], &["--worker-user", "root"]);
     let sandboxed = [&[], daemon, root].into_iter().take(if is_root { 3 } else { 1 }).map(|further| (further, true));
     for (further, has_sandbox) in sandboxed.chain([(&["--no-sandbox"][..], false)]) {
@@ -685,7 +685,7 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
     Ok(())
 }
 
-/// Whether a user may do something to a process, by a command and its arguments.
+/// Whether a user may act on a process by a command and its arguments.
 fn may(user: (u32, u32), command: &[&str]) -> Result<bool> {
     let [program, arguments @ ..] = command else { bail!("no command") };
     let mut started = Command::new(program);
@@ -693,7 +693,8 @@ fn may(user: (u32, u32), command: &[&str]) -> Result<bool> {
     Ok(started.status()?.success())
 }
 
-/// Workers of a server of root's have users of their own. What one could do to another, beside its sandbox, is tried by its user.
+/// Workers of a server that runs as root have users of their own. The test acts as one worker's user, without its sandbox, to
+/// try what that worker could do to another.
 #[test]
 fn workers_of_two_clients_are_two_users_that_cannot_reach_each_other() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -743,7 +744,7 @@ fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
     let workers: Vec<u32> = tree(running.pid()).into_iter().filter(is_worker).collect();
     ensure!(!workers.is_empty(), "no worker");
     for worker in workers {
-        // One that is kept ready may be about to start.
+        // A worker that is kept ready may be about to start.
         until("a worker has given up its privileges", || {
             let fields = ["NoNewPrivs", "Seccomp", "CapEff"].map(|name| status(worker, name).unwrap_or_default());
             fields[0] == "1" && fields[1] == "2" && u64::from_str_radix(&fields[2], 16) == Ok(0)

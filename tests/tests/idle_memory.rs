@@ -1,5 +1,5 @@
-//! Memory of devices that a program has freed is the next program's, as natively, where the first one makes no call any more;
-//! and as much is to be had in all as natively.
+//! Device memory that a program has freed is available to the next program, as natively, even if the first one makes no further
+//! call. Programs can get as much memory in all as natively.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,18 +16,18 @@ use katydid_tests::way::Way;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// The device, and what a program has of it that leaves too little for another one.
+/// The memory of the device, and the bytes of a program that leave too little for another one.
 const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
 const LARGE_BYTES: &str = "800000000";
 const SECOND_BYTES: &str = "600000000";
-/// A file of softcuda's shared folder begins with what it is.
+/// Length of the header of a file in softcuda's shared folder, which says what the file is.
 const SOFT_FILE_HEAD_BYTES: usize = 32;
 
 /// A server whose programs share one device.
 struct Bench {
     paths: Paths,
     server: Server,
-    /// Where its workers meet.
+    /// The folder in which its workers meet.
     shared: TempDir,
 }
 
@@ -36,7 +36,7 @@ impl Bench {
         Self::with("1")
     }
 
-    /// A bench with `devices` devices.
+    /// Returns a bench with `devices` devices.
     fn with(devices: &str) -> Result<Self> {
         let paths = Paths::of_this_test()?;
         let shared = tempfile::tempdir()?;
@@ -60,14 +60,14 @@ impl Bench {
         command
     }
 
-    /// A program that has had much memory, has freed it all, and makes no call.
+    /// Starts a program that has allocated much memory, has freed it all, and makes no call.
     fn idle(&self, way: &Way) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, &["idles", LARGE_BYTES]), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     }
 
-    /// Bytes that a worker has of the first two devices, as it tells the others.
+    /// Returns the bytes that a worker holds of the first two devices, as it reports them to the others.
     fn reported_memory(&self, worker: u32) -> Result<[u64; 2]> {
         let file_bytes = fs::read(self.shared.path().join(format!("{worker}.0")))?;
         let numbers = file_bytes.get(SOFT_FILE_HEAD_BYTES..).context("no numbers")?;
@@ -86,7 +86,7 @@ fn has(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The program takes again what it had, and uses the device.
+/// Checks that the program takes its memory again, and uses the device.
 fn goes_on(mut running: Running) -> Result<()> {
     running.close_input();
     let outcome = running.finish(WAIT_TIMEOUT)?;
@@ -105,7 +105,7 @@ fn memory_freed_by_an_idle_program_is_available_to_others_on_every_link() -> Res
     Ok(())
 }
 
-/// What the others hold idle of another device stays theirs.
+/// Other programs keep what they hold idle of another device.
 #[test]
 fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
     let (bench, one) = (Bench::with("2")?, LARGE_BYTES.parse::<u64>()?);
@@ -157,7 +157,7 @@ fn is_out_of_memory(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Whose order of devices is another one: the first one of each is the second one of the machine.
+/// The two programs order the devices differently: the first device of each is the second one of the machine.
 #[test]
 fn processes_that_see_other_devices_share_those_that_they_have() -> Result<()> {
     let (paths, shared) = (Paths::of_this_test()?, tempfile::tempdir()?);
@@ -199,14 +199,15 @@ fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
             is_out_of_memory(&bench.take(&way, "block")?).with_context(|| way.to_string())?;
         }
         signal(programs[0], Signal::CONT)?;
-        // It has heard of it by then, or will when it is asked once more.
+        // By then the program has had the reclaim notice, or it gets one at the next request.
         until("it gives its memory back", || bench.take(&way, "block").is_ok_and(|outcome| has(&outcome).is_ok()))?;
         goes_on(idle).with_context(|| way.to_string())?;
     }
     Ok(())
 }
 
-/// Natively its memory is free with it. Here its worker has that, which may be late on a busy machine: as here, where it is stopped.
+/// Natively, a program's memory is free when it ends. Here its worker holds it, and may end late on a busy machine; the test
+/// stops the worker instead.
 #[test]
 fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
     let bench = Bench::new()?;
@@ -220,7 +221,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
         programs.iter().try_for_each(|program| signal(*program, Signal::KILL))?;
         holds.finish(WAIT_TIMEOUT)?;
         let takes = Running::start(&mut bench.fixture(&way, &["takes", "block", SECOND_BYTES]), Stdio::null())?;
-        // Longer than a request waits for programs that live.
+        // Longer than a request waits for live programs.
         std::thread::sleep(Duration::from_secs(2));
         signal(worker, Signal::CONT)?;
         has(&takes.finish(WAIT_TIMEOUT)?).with_context(|| way.to_string())?;
@@ -229,7 +230,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
     Ok(())
 }
 
-/// What `memory_room` says of a device of 2 GiB, in KiB.
+/// Returns what `memory_room` prints for a device of 2 GiB, in KiB.
 fn available_memory(mut command: Command) -> Result<BTreeMap<String, f64>> {
     let outcome = program::run(command.env(DEVICE_MEMORY.0, "2G"), WAIT_TIMEOUT)?;
     let text = outcome.text();
@@ -248,7 +249,7 @@ fn as_much_memory_is_to_be_had_as_natively_and_gaps_serve_other_blocks() -> Resu
         [direct, Way::through(&server)[0].clone()].map(|way| available_memory(way.command(&paths, &program)));
     let (native, katydid) = (native?, katydid?);
     for what in ["large", "threes", "mixed", "gaps"] {
-        // softcuda fills any gap. A GPU gives out nothing of 2 MiB of which a part is in use, and to a block of 3 MiB 4.
+        // softcuda fills any gap. A GPU gives out no part of 2 MiB that are partly in use, and takes 4 MiB for a block of 3 MiB.
         let scraps = if what == "gaps" { native["scraps"] } else { 0.0 };
         let share = if what == "threes" { 0.75 } else { 1.0 };
         ensure!(katydid[what] >= 0.99 * share * native[what] - scraps, "{what}: {katydid:?}, natively {native:?}");

@@ -1,5 +1,5 @@
-//! Clients that take more than their share: of connections, of a worker's time, of sessions, of memory. They hinder
-//! no other client, and the server holds no more when they are gone.
+//! Clients that take more than their share of connections, of a worker's time, of sessions or of memory. They hinder no other
+//! client, and the server holds no more once they are gone.
 
 #[path = "support/peer.rs"]
 mod peer;
@@ -28,7 +28,7 @@ use katydid_transport::{Address, ConnectError, ConnectedLink, ProgramLink, compa
 use katydid_wire::handshake::{ConnectionRole, HandshakeError, RefusalCode, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
-/// A server on all kinds of sockets.
+/// A server that listens on all kinds of sockets.
 struct Bench {
     paths: Paths,
     server: Server,
@@ -53,13 +53,13 @@ impl Bench {
         [shm, tcp].into_iter().chain(Way::tls(&self.server)).collect()
     }
 
-    /// Where each of the ways leads.
+    /// Returns the server's address on each way.
     fn addresses(&self) -> Vec<String> {
         let all = [Some(self.server.unix()), Some(self.server.tcp().to_owned()), self.server.tls().map(str::to_owned)];
         all.into_iter().flatten().collect()
     }
 
-    /// A program comes to its right end.
+    /// Runs a program, which must end well.
     fn serves(&self, way: &Way) -> Result<()> {
         let mut command = way.command(&self.paths, &self.paths.program("vector_add", Variant::Static));
         let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| way.to_string())?;
@@ -73,7 +73,7 @@ impl Bench {
         command
     }
 
-    /// A program with a session, which makes no call until its input ends.
+    /// Starts a program that has a session and makes no call until its input ends.
     fn idle(&self, way: &Way) -> Result<Running> {
         let mut running = Running::start(&mut self.fixture(way, &["idle"]), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
@@ -102,7 +102,7 @@ fn held_descriptors(server: &Server) -> (usize, usize) {
     (descriptors(server.pid()), threads(server.pid()))
 }
 
-/// A visit of the session with this key that says as much as a hello can, and then waits.
+/// Connects to the session of this key with as long a hello as possible, and then waits.
 fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection>> {
     let mut hello = peer::hello(SessionKind::CUDA, SessionClaim { role: ConnectionRole::COMPANION, key, frames: 0 });
     (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
@@ -111,11 +111,11 @@ fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection
     Ok(socket)
 }
 
-/// Visits that are more than the socket of a worker keeps.
+/// More connections than the socket of a worker queues.
 const VISIT_COUNT: usize = 200;
 
-/// Connections wait at a worker that accepts none. The server goes on meanwhile, the search for idle memory in all
-/// sessions too, and keeps nothing of them.
+/// Connections wait at a worker that accepts none. Meanwhile the server goes on, also searching all sessions for idle memory,
+/// and holds nothing of these connections.
 fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     let server = &bench.server;
     let at: Address = address.parse()?;
@@ -129,20 +129,20 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
         for number in 0..VISIT_COUNT {
             if address.starts_with("tls:") {
                 let (at, key) = (at.clone(), ready.key);
-                // Who is not let in gives up after a while.
+                // A companion that is not let in gives up after a while.
                 scope.spawn(move || drop(companion(&at, key, Duration::from_secs(20))));
             } else {
                 connections.push(long_visit(address, ready.key).with_context(|| format!("visit {number}"))?);
             }
         }
         let [way, _] = Way::through(server);
-        // Finds no memory, so that all sessions are asked for what they hold idle.
+        // This program finds no memory, so the server asks all sessions for what they hold idle.
         let mut command = bench.fixture(&way, &["takes", "block", "1000000000000"]);
         let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         ensure!(outcome.text().contains("error 2 "), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
         bench.serves(&way)?;
         server.workers_of(1)?;
-        // While they still wait.
+        // The connections still wait at this point.
         bench.holds_no_more_than(held_before)
     })?;
     drop(silent);
@@ -150,7 +150,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// A listener that takes no connection: the backlog of the kernel holds the program's.
+/// A listener that accepts no connection: the kernel's backlog holds the program's.
 #[test]
 fn a_server_has_as_long_to_answer_as_the_environment_says() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -180,7 +180,7 @@ fn connections_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result
     Ok(())
 }
 
-/// Silent connections that are held at a time: more than a listener has places.
+/// Number of silent connections at a time: more than a listener has slots.
 const SILENT_CONNECTIONS: usize = 200;
 
 /// Keeps `count` silent connections open, and opens each again that is closed, until `stop` is set.
@@ -222,7 +222,7 @@ impl SilentConnection {
         })
     }
 
-    /// Whether the server has neither said anything nor closed it.
+    /// Whether the server has neither sent a byte nor closed the connection.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         let read = match self {
@@ -263,7 +263,7 @@ fn silent_connections_lock_no_program_out() -> Result<()> {
 #[test]
 fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
     let bench = Bench::new(&[])?;
-    // A worker on its way takes descriptors too.
+    // A worker that is about to start takes descriptors too.
     until("the server's workers are warm", || {
         let found = bench.server.admin("/v1/server");
         found.is_ok_and(|view| view["workers"]["warming"] == 0 && view["workers"]["ready"] != 0)
@@ -275,7 +275,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
             silent.push(SilentConnection::connect(&address)?);
         }
     }
-    // As soon as the last one is closed or waits, so are those before it.
+    // Once the last connection is closed or waits, all before it are too.
     until("those beyond the places are closed", || {
         silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT_CONNECTIONS
     })?;
@@ -286,7 +286,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
     bench.holds_no_more_than(held_before)
 }
 
-/// A request that announces more than there is memory.
+/// Sends a request that announces more bytes than there is memory.
 fn huge(socket: &Path, path: &str) -> Result<String> {
     let mut stream = PatientStream::new(UnixStream::connect(socket)?, WAIT_TIMEOUT)?;
     let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
@@ -311,7 +311,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
         let answer = huge(socket, path).with_context(|| format!("{}", socket.display()))?;
         ensure!(answer.starts_with("HTTP/1.1 413 "), "{path}: {answer}");
         ensure!(answer.contains("\"error\":"), "{path}: {answer}");
-        // Connections that say nothing, and one that says a byte now and then, keep no client from being answered.
+        // The server answers clients beside silent connections and one that sends a byte now and then.
         let idle = (0..300).map(|_| UnixStream::connect(socket)).collect::<Result<Vec<_>, _>>()?;
         ask(socket, "GET", path).with_context(|| format!("{} beside idle connections", socket.display()))?;
         drop(idle);
@@ -332,12 +332,13 @@ fn is_crowded(error: &ConnectError) -> bool {
     refused.code == RefusalCode::CROWDED
 }
 
-/// Connections for questions about devices that ask nothing are ended; a program that had one, or found none, asks over a new one.
+/// The server ends connections for questions about devices that ask nothing. A program that lost its connection, or got none,
+/// asks over a new one.
 #[test]
 fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     let bench = Bench::new(&[])?;
     let address: Address = bench.server.tcp().parse()?;
-    // On a busy machine the worker that waits for the next program comes late.
+    // On a busy machine, the worker that waits for the next program starts late.
     until("a worker waits for a program", || !children(bench.server.pid()).is_empty())?;
     let held_before = children(bench.server.pid()).len();
     let mut idle = Vec::new();
@@ -378,7 +379,7 @@ fn one_address_has_its_share_of_sessions_and_others_the_rest() -> Result<()> {
     bench.serves(&tcp)
 }
 
-/// On softcuda, where a device's memory is the machine's.
+/// The test runs on softcuda, where device memory is the machine's memory.
 #[test]
 fn a_session_beyond_its_host_memory_limit_ends_alone() -> Result<()> {
     let bench = Bench::with("soft", &["--host-memory", "256M"])?;
@@ -395,7 +396,7 @@ fn a_session_beyond_its_host_memory_limit_ends_alone() -> Result<()> {
     Ok(())
 }
 
-/// Names that a peer makes up are cut before they come to a log.
+/// The server cuts names that a peer makes up before it logs them.
 #[test]
 fn a_line_of_the_log_is_short_whatever_a_program_calls_itself() -> Result<()> {
     let bench = Bench::new(&[])?;

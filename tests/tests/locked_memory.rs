@@ -1,4 +1,4 @@
-//! Programs that keep their memory from being swapped: what Katydid has of it is as much as is in use.
+//! Programs that lock their memory against swapping lock only as much of Katydid's memory as is in use.
 
 use std::process::Command;
 
@@ -10,9 +10,10 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-/// MiB of shared memory that a program of one thread may have locked. There are places for the replies of 1024 threads, a MiB each.
+/// The most shared memory, in MiB, that a program of one thread may have locked. There is room for the replies of 1024 threads,
+/// 1 MiB each.
 const MAX_LOCKED_MIB: u64 = 128;
-/// What starts a program without the right to lock more than 64 KiB.
+/// Command that starts a program without the right to lock more than 64 KiB.
 const LIMITED: [&str; 5] =
     ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
 
@@ -27,7 +28,7 @@ fn locks(paths: &Paths, way: &Way) -> Command {
     command
 }
 
-/// `command`, started by another one.
+/// Returns `command` with `prefix` as the command that starts it.
 fn through(prefix: &[&str], command: &Command) -> Command {
     let mut whole = Command::new(prefix[0]);
     whole.args(&prefix[1..]).arg(command.get_program()).args(command.get_args());

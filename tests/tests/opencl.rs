@@ -1,15 +1,15 @@
-//! Every program of OpenCL, on every way: directly on PoCL, through Katydid over shared memory, over TCP and over frames on
-//! a unix socket. A test a combination, named `way::program`; one text serves for all of them.
+//! Runs every OpenCL program on every way: directly on PoCL, through Katydid over shared memory, over TCP, and over frames on a
+//! unix socket. Each combination is a test named `way::program`; one expected text serves for all of them.
 //!
-//! The driver is the one that `cargo xtask setup` fetched; where it could not be, that is said and nothing is tested. In a
-//! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader. All of that is with
-//! ocl-icd as the loader; `khronos::…` and `khronos_shm::…` have Khronos' own in its place.
+//! The driver is the one that `cargo xtask setup` fetched. Without it, the run says so and tests nothing. In a pack it is the
+//! machine's. Tests `drivers::…` are about finding drivers, and about programs without a loader. All of these use ocl-icd as
+//! the loader; `khronos::…` and `khronos_shm::…` use Khronos' own.
 //!
-//! A run has a slice of the programs over frames and with Khronos' loader, which its commit chooses; `cargo xtask test
-//! --all`, a pack and a named test have all.
+//! An ordinary run takes a slice of the programs over frames and with Khronos' loader, which its commit chooses. `cargo xtask
+//! test --all`, a pack and a named test take all.
 //!
-//! `random_calls` makes its calls out of seeds, of which every run has the same few, on a way that packs as well; `random::…`
-//! are those of `KATYDID_OPENCL_SEEDS` (`100-199`), each on all ways.
+//! `random_calls` generates its calls from seeds. Every run has the same few seeds, also on a way that packs. Tests `random::…`
+//! take those of `KATYDID_OPENCL_SEEDS` (`100-199`), each on all ways.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use katydid_tests::watch::{runs, until};
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// A test that is not a program on all ways.
+/// A test other than a program on all ways.
 type Test = fn(&Paths) -> Result<(), Box<dyn Error>>;
 
 const DRIVERS: [(&str, Test); 16] = [
@@ -58,23 +58,23 @@ const DRIVERS: [(&str, Test); 16] = [
     ("processors_are_shown_to_others_only_where_that_is_asked_for", own_processors),
     ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
-/// Names drivers' libraries.
+/// The variable that names drivers' libraries.
 const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
-/// A small program, one of wrong calls, and one that prints what a compiler says.
+/// A small program, one that makes wrong calls, and one that prints the compiler's messages.
 const SMALL_PROGRAM: &str = "vector_add";
 const CODES_PROGRAM: &str = "error_codes";
 const LOGS_PROGRAM: &str = "logs_and_names";
 
-/// What is cut into slices: the frames are those of TCP, and a loader only finds the driver.
+/// Ways of which a run takes a slice. Frames on a unix socket are those of TCP, and a loader only finds the driver.
 const SLICED_TESTS: [&str; 3] = ["unix", "khronos", "khronos_shm"];
 const SLICE_COUNT: u64 = 4;
 /// The driver itself, without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
-/// Programs that do not run on PoCL 3.1 without Katydid: the first dies of SIGSEGV in about half of its runs, by that driver's own
-/// lifetimes; children of the second wait for threads that only their parent has.
+/// Programs that do not run on PoCL 3.1 without Katydid. The first dies of SIGSEGV in about half of its runs, due to that
+/// driver's handling of lifetimes. Children of the second wait for threads that only their parent has.
 const NOT_NATIVE: [&str; 2] = ["lifetimes", "raw_children"];
 
-/// Far more than any program needs, on a busy machine too; only a hang takes longer.
+/// Far more than any program needs, even on a busy machine; only a hang takes longer.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
@@ -129,13 +129,13 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Whether a run without `--all` has this.
+/// Whether a run without `--all` includes this test.
 fn is_chosen(test: &str, slice: &Slice) -> bool {
     let is_sliced = SLICED_TESTS.iter().any(|way| test.strip_prefix(way).is_some_and(|rest| rest.starts_with("::")));
     !is_sliced || slice.has(test, SLICE_COUNT)
 }
 
-/// A server whose driver is Intel's.
+/// A server with Intel's driver.
 struct IntelServer {
     intel: Intel,
     server: Server,
@@ -147,7 +147,7 @@ impl IntelServer {
         Ok(Self { intel, server: Server::start_with(paths, &driver_under_test(), &[], &variables)? })
     }
 
-    /// Its programs on every way.
+    /// Returns the tests of its programs on every way.
     fn trials(&self) -> Vec<Trial> {
         let all = OF_INTEL.iter().flat_map(|name| ways(&self.server).map(|way| (way, *name)));
         let trial = |(way, name): (Way, &'static str)| {
@@ -166,12 +166,12 @@ fn on_intel(intel: &Intel, way: &Way, name: &str) -> Result<(), Failed> {
     Ok(judge(&intel.paths, name, &run(&mut command, PROGRAM_TIMEOUT)?)?)
 }
 
-/// Whether a program comes to its end on a way whatever Katydid does.
+/// Whether a program comes to its end on a way, regardless of Katydid.
 fn survives(name: &str, way: &Way) -> bool {
     !NOT_NATIVE.contains(&name) || !matches!(way, Way::Direct { .. })
 }
 
-/// Every program natively and over shared memory, with Khronos' loader.
+/// Returns tests of every program natively and over shared memory, with Khronos' loader.
 fn khronos_trials(paths: &Paths, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
     let [shm, _] = Way::through(server);
     let ways = [("khronos", DIRECT), ("khronos_shm", shm)];
@@ -184,10 +184,10 @@ fn khronos_trials(paths: &Paths, server: &Server, folder: &Path, programs: &[Str
     trials.map(trial).collect()
 }
 
-/// TCP on which all is packed.
+/// The way over TCP that compresses all payloads.
 const PACKED_WAY: &str = "packed";
 
-/// Random calls: those that are kept where all is packed, and the seeds that the environment wants.
+/// Returns tests of random calls: the kept seeds on the way that compresses, and the seeds that the environment asks for.
 fn random_trials(paths: &Paths, server: &Server) -> std::io::Result<Vec<Trial>> {
     let ways = ways(server);
     let [_, tcp, ..] = &ways;
@@ -205,7 +205,7 @@ fn random_trials(paths: &Paths, server: &Server) -> std::io::Result<Vec<Trial>> 
     Ok(trials)
 }
 
-/// The program of random calls on a way of that name.
+/// Returns the command for the program of random calls on the way `name`.
 fn random(paths: &Paths, name: &str, way: &Way, arguments: &[&str]) -> Command {
     let mut command = with_driver(paths, way, RANDOM_PROGRAM);
     if name == PACKED_WAY {
@@ -215,7 +215,7 @@ fn random(paths: &Paths, name: &str, way: &Way, arguments: &[&str]) -> Command {
     command
 }
 
-/// The calls of one seed are as they must be, and come to the same as without Katydid.
+/// Checks that the calls of one seed give the required results, and the same results as without Katydid.
 fn one_seed(paths: &Paths, name: &str, way: &Way, seed: u64) -> Result<(), Failed> {
     let seed = seed.to_string();
     let mut texts = Vec::new();
@@ -244,13 +244,13 @@ fn run_one(paths: &Paths, way: &Way, name: &str) -> Result<(), Failed> {
     judged(paths, way, name, |way| with_driver(paths, way, name))
 }
 
-/// Runs a program on a way by the command that is made for it.
+/// Runs a program on a way, by the command that `command` makes for it.
 fn judged(paths: &Paths, way: &Way, name: &str, command: impl Fn(&Way) -> Command) -> Result<(), Failed> {
     let outcome = run(&mut command(way), PROGRAM_TIMEOUT)?;
     if is_pocl(paths) {
         return Ok(judge(paths, name, &outcome)?);
     }
-    // Of another driver nothing says that it answers as PoCL does where the standard leaves that open, or is not kept to.
+    // Another driver may answer unlike PoCL where the standard leaves the answer open, or where a driver violates it.
     let direct = match way {
         Way::Direct { .. } => None,
         _ => Some(run(&mut command(&DIRECT), PROGRAM_TIMEOUT)?),
@@ -258,10 +258,10 @@ fn judged(paths: &Paths, way: &Way, name: &str, command: impl Fn(&Way) -> Comman
     Ok(judge_beside(paths, name, &outcome, direct.as_ref().unwrap_or(&outcome))?)
 }
 
-/// The command of a program that finds what it needs on a way.
+/// Returns the command of a program with the variables that it needs on a way.
 fn with_driver(paths: &Paths, way: &Way, name: &str) -> Command {
     let mut command: Command = way.command(paths, &program(paths, name));
-    // The loader is needed on every way; the driver is the server's but on the direct one.
+    // Every way needs the loader. The driver is the server's, except on the direct way.
     match way {
         Way::Direct { .. } => drop(command.envs(driver(paths))),
         _ => drop(command.env("LD_LIBRARY_PATH", libraries(paths))),
@@ -269,7 +269,7 @@ fn with_driver(paths: &Paths, way: &Way, name: &str) -> Command {
     command
 }
 
-/// The command of a program with Khronos' loader, which lies in `folder`, found before the usual one.
+/// Returns the command of a program that finds Khronos' loader, which lies in `folder`, before the usual one.
 fn by_khronos(paths: &Paths, way: &Way, name: &str, folder: &Path) -> Command {
     let mut command = with_driver(paths, way, name);
     let search = command.get_envs().find_map(|(name, value)| value.filter(|_| name == "LD_LIBRARY_PATH"));
@@ -278,7 +278,7 @@ fn by_khronos(paths: &Paths, way: &Way, name: &str, folder: &Path) -> Command {
     command
 }
 
-/// It is that loader which stands between the programs and us, and it finds as many platforms as there are without us.
+/// Khronos' loader stands between programs and Katydid, and finds as many platforms as without Katydid.
 fn which_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let Some(folder) = khronos(paths) else { return Ok(()) };
     let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
@@ -295,7 +295,7 @@ fn which_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A program with a server of its own, whose workers see these variables beside the driver's.
+/// Runs a program with a server of its own, whose workers see these variables beside the driver's.
 fn small(
     paths: &Paths,
     name: &str,
@@ -309,7 +309,7 @@ fn small(
     Ok(run(command.env("LD_LIBRARY_PATH", libraries), PROGRAM_TIMEOUT)?)
 }
 
-/// The vendors' files count for nothing then.
+/// With drivers named by the variable, the vendors' files count for nothing.
 fn named(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let variables = [(DRIVERS_VARIABLE, library(paths)?.into()), ("OCL_ICD_VENDORS", "/no/such/folder".into())];
     Ok(judge(paths, SMALL_PROGRAM, &small(paths, SMALL_PROGRAM, &variables, libraries(paths).into())?)?)
@@ -323,7 +323,7 @@ fn reports_broken_driver(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
 }
 
-/// All that a compiler says of a wrong program and of an odd one, but for the name of its own file, is what it says natively.
+/// A compiler's log of a wrong program and of an odd one is the native one, except for the name of the compiler's own file.
 fn logs(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let [shm, tcp] = Way::through(&server);
@@ -342,7 +342,7 @@ fn logs(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The machine's driver and one of ours are named by two vendors' files, for the program itself and for workers.
+/// Two vendors' files name the machine's driver and one of Katydid's, for the program itself and for workers.
 fn two_platforms(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str =
         "two platforms, a context of each\nextensions: those that go through\ndata went to both and back\n";
@@ -371,7 +371,7 @@ fn two_platforms(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What `katydid doctor` finds with the variables of a server.
+/// Returns the output of `katydid doctor` with the variables of a server.
 fn found_with(paths: &Paths, variables: &[(&'static str, OsString)]) -> Result<String, Box<dyn Error>> {
     let mut command = Command::new(paths.katydid());
     let outcome = run(command.arg("doctor").envs(variables.iter().cloned()), PROGRAM_TIMEOUT)?;
@@ -381,13 +381,13 @@ fn found_with(paths: &Paths, variables: &[(&'static str, OsString)]) -> Result<S
     Ok(format!("{}\nof the caller: {:?}\n", lines.join("\n"), chosen.collect::<Vec<_>>()))
 }
 
-/// What the files of a folder say.
+/// Returns the contents of the files in a folder.
 fn named_by(folder: &Path) -> Result<String, Box<dyn Error>> {
     let files = fs::read_dir(folder)?.map(|file| Ok(format!("{}\n", fs::read_to_string(file?.path())?)));
     files.collect()
 }
 
-/// What `katydid doctor` finds of OpenCL's drivers and its loader, and what it says is to be done.
+/// `katydid doctor` reports the OpenCL drivers and the loader, and what to do about problems.
 fn doctor(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let memory: OsString = memory_driver(paths).into();
     let none: [(&'static str, OsString); 1] = [(DRIVERS_VARIABLE, "/no/such.so".into())];
@@ -404,7 +404,7 @@ fn doctor(paths: &Paths) -> Result<(), Box<dyn Error>> {
     check_doctor(paths, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
 }
 
-/// One finding of `katydid doctor` with these variables has these words.
+/// Checks that one finding of `katydid doctor` with these variables contains these words.
 fn check_doctor(
     paths: &Paths,
     variables: &[(&'static str, OsString)],
@@ -423,7 +423,7 @@ fn check_doctor(
     }
 }
 
-/// Our library stands where a loader would: the program is linked with that name. What a loader refuses, it refuses itself.
+/// Katydid's library takes the loader's place: the program is linked with that name. It refuses what a loader refuses.
 fn without_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let folder = paths.dist.join("lib/katydid/loader");
     judge(paths, SMALL_PROGRAM, &small(paths, SMALL_PROGRAM, &[], folder.clone().into())?)?;
@@ -439,7 +439,7 @@ fn without_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
     )?)
 }
 
-/// The driver of the tests is the only one, natively and for workers.
+/// The tests' own driver is the only one, natively and for workers.
 fn memory_alone(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "within another: 77, 77 78 79, others 19 255\n\
         CL_MEM_OBJECT_ALLOCATION_FAILURE, told 1: a buffer of 268435457 bytes: 268435456 at most\n\
@@ -466,8 +466,8 @@ fn memory_alone(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Replies over a network are counted, of a program that does it once and of one that does it often. What it prints, some of
-/// which may not be known beforehand, is what it prints natively.
+/// Counts replies over a network, of a program that asks once and of one that asks often. The program prints what it prints
+/// natively, some of which may not be known beforehand.
 fn asked_once(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "asked_once";
     let native = run(with_driver(paths, &DIRECT, NAME).arg("3"), PROGRAM_TIMEOUT)?;
@@ -490,7 +490,7 @@ fn asked_once(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if once == often { Ok(()) } else { Err(format!("once: {once} replies, often: {often}").into()) }
 }
 
-/// Codes of calls with arguments at the edges, and of all queries with sizes and values, are those that PoCL itself gives.
+/// Calls with arguments at the edges, and all queries with sizes and values, return the codes that PoCL itself returns.
 fn answers(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "answers";
     // Other drivers end the program at some of these arguments.
@@ -512,7 +512,7 @@ fn answers(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Its kernel and the host meet while the kernel runs. Of a machine's own driver nothing says that it has such memory.
+/// The program's kernel and the host meet while the kernel runs. The machine's own driver need not have such memory.
 fn fine_grains(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "kept_fine_svm";
     if !is_pocl(paths) {
@@ -527,8 +527,8 @@ fn fine_grains(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if outcome.text().contains("not so") { Ok(()) } else { Err(outcome.text().into()) }
 }
 
-/// A vendors' file names our library beside the machine's driver, and nothing is run by `katydid run`. With a server there are
-/// the server's platforms as well, and programs work; without one there are none, and no program hears of it.
+/// A vendors' file names Katydid's library beside the machine's driver, and programs run without `katydid run`. With a server,
+/// its platforms appear as well, and programs work. Without one, none appear, and programs see no error.
 fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("a.icd"), library(paths)?)?;
@@ -553,7 +553,7 @@ fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if alone == 0 || together != 2 * alone {
         return Err(format!("with a server: {}{}", both.text(), both.errors()).into());
     }
-    // Our library alone, found by the loader in the same way.
+    // Katydid's library alone, found by the loader in the same way.
     fs::remove_file(folder.path().join("a.icd"))?;
     let mut command = with_driver(paths, &DIRECT, SMALL_PROGRAM);
     command.env("OCL_ICD_VENDORS", folder.path()).env("KATYDID_SERVER", &address);
@@ -561,10 +561,11 @@ fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(judge(paths, SMALL_PROGRAM, &outcome)?)
 }
 
-/// A file that is none of a worker's to read, and a variable of an operator's that it must not have.
+/// A variable of an operator that a worker must not have. The test also uses a file that no worker may read.
 const OPERATOR_VARIABLE: (&str, &str) = ("AN_OPERATORS_SECRET", "hunter2");
 
-/// What the kernel of a program could do, through a server with these arguments, on a way; none where the driver is no processor's.
+/// Returns what the kernel of a program could do on a way, through a server with these arguments; `None` where the driver's
+/// device is no processor.
 fn tried_by_intruder(
     paths: &Paths,
     further: &[&str],
@@ -577,10 +578,10 @@ fn tried_by_intruder(
     let file = folder.path().join("file");
     fs::write(&file, "of another user")?;
     let _listener = UnixListener::bind(folder.path().join("socket"))?;
-    // Where the drivers' libraries lie, which a worker may read.
+    // The folder of the drivers' libraries, which a worker may read.
     let open = tempfile::NamedTempFile::new_in(libraries(paths))?;
     fs::set_permissions(open.path(), fs::Permissions::from_mode(0o644))?;
-    // A cache that is named is one user's, and each worker is to have a user of its own.
+    // A named cache belongs to one user, and each worker needs a user of its own.
     let mut variables = driver(paths);
     variables.retain(|(name, _)| *name != "POCL_CACHE_DIR");
     variables.push((OPERATOR_VARIABLE.0, OPERATOR_VARIABLE.1.into()));
@@ -605,7 +606,7 @@ fn has_resource_privilege() -> Result<bool, Box<dyn Error>> {
     Ok(u64::from_str_radix(effective.trim(), 16)? >> RESOURCE_PRIVILEGE & 1 == 1)
 }
 
-/// Whatever it tries comes back refused, and the program and its worker go on.
+/// Every attempt is refused, and the program and its worker go on.
 fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "a file: refused\nthe server's environment: refused\nthe server's memory: refused\n\
         tracing the server: refused\na signal to the server: refused\na socket of TCP: refused\n\
@@ -620,9 +621,9 @@ fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
         priorities of its user: refused\nthe server's processors: refused\n\
         a child of the server's: refused\nmemory that stays: refused\n\
         a lower score for want of memory: refused\nfurther calls: refused\nanother process group for a child: refused\n";
-    // As root only the sandbox is left: whatever modes say, root may.
+    // A worker that runs as root has only the sandbox: file modes do not bind root.
     let is_root = rustix::process::geteuid().is_root();
-    // The kernel holds a worker to the score that its server gave it with this privilege.
+    // A server with this privilege sets an OOM score that the kernel lets no worker lower.
     let lowered = if has_resource_privilege()? { "refused" } else { "done" };
     let expected = EXPECTED.replace("memory: refused\nfurther", &format!("memory: {lowered}\nfurther"));
     for (way, further) in [(0, &[][..]), (1, &[]), (1, &["--worker-user", "root"])] {
@@ -638,7 +639,7 @@ fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What was refused succeeds where nothing holds it, so that it is the sandbox that does; the environment is clean in any
+/// Without the sandbox the refused attempts succeed, so it is the sandbox that refuses them. The environment is clean in any
 /// case.
 fn free_intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let text = tried_by_intruder(paths, &["--no-sandbox"], |server| Way::through(server)[0].clone())?;
@@ -668,7 +669,8 @@ fn free_intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if is_free && is_passed { Ok(()) } else { Err(text.into()) }
 }
 
-/// A program that came by TCP hears why it has no device; one of the unix socket has it, as one has that TCP may.
+/// A program over TCP gets the reason why it has no device. A program over the unix socket has the device, and so does one over
+/// TCP if TCP is allowed.
 fn own_processors(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if !is_pocl(paths) {
         return Ok(());
@@ -686,7 +688,7 @@ fn own_processors(paths: &Paths) -> Result<(), Box<dyn Error>> {
     if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
 }
 
-/// PoCL itself would end the process that asks for one: the program's, or the worker's.
+/// PoCL itself would end the process that asks for such a queue: the program, or its worker.
 fn device_queue(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let outcome = small(paths, "device_queue", &[], libraries(paths).into())?;
     let is_right = outcome.status.success() && outcome.text() == "CL_INVALID_QUEUE_PROPERTIES, then CL_SUCCESS\n";

@@ -1,5 +1,5 @@
-//! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. On a link of 1 ms a
-//! step costs one millisecond for each wait, and no more, since all else is sent meanwhile.
+//! How often a program waits for the network, and how much it sends: counted replies and bytes, never times. On a link with a
+//! delay of 1 ms, a step takes one millisecond for each wait and no more, since everything else is sent meanwhile.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,12 +17,12 @@ use katydid_tests::traffic::{DelayModel, Traffic, counting};
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-/// What goes over the network while a program runs.
+/// Counts the traffic on the network while a program runs.
 fn traffic_of(paths: &Paths, server: &Server, name: &str, arguments: &[String]) -> Result<Arc<Traffic>> {
     traffic_with(paths, server, &[], name, arguments)
 }
 
-/// What goes over the network while a program runs, with options of `katydid run`.
+/// Counts the traffic on the network while a program runs with options of `katydid run`.
 fn traffic_with(
     paths: &Paths,
     server: &Server,
@@ -33,7 +33,7 @@ fn traffic_with(
     Ok(run(paths, server, DelayModel::AtOnce, options, name, arguments)?.0)
 }
 
-/// Runs a program over a network of this manner, and tells how long it took.
+/// Runs a program over a network with these properties, and returns the time it took.
 fn run(
     paths: &Paths,
     server: &Server,
@@ -51,12 +51,12 @@ fn run(
     Ok((traffic, outcome.took))
 }
 
-/// Programs, and how often a step of each waits for its worker.
+/// Programs, and the number of waits for the worker in a step of each.
 const PROGRAM_STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
 
-/// Each step of 48 kernels, an upload, two events, two waits of streams and a result that is copied to pinned memory and
-/// waited for: on a link it costs that one wait. A network with a delay adds none, and neither does one on which
-/// the program hears nothing before it has said all that it has to say.
+/// Each step has 48 kernels, an upload, two events, two stream waits, and a result that is copied to pinned memory and waited
+/// for. On a link it costs that one wait. A network with a delay adds none. Neither does a network on which the program hears
+/// nothing before it has sent all that it has to send.
 #[test]
 fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -80,11 +80,12 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
     Ok(())
 }
 
-/// A kernel writes into a large pinned block and into many small ones, 17 MiB in all: once it is done, what the program asks for
-/// is on its way together, and small blocks come in one piece.
+/// A kernel writes into a large pinned block and into many small ones, 17 MiB in all. Once it is done, the replies that the
+/// program asks for travel together, and small blocks come in one piece.
 #[test]
 fn pinned_memory_comes_back_together() -> Result<()> {
-    /// Replies of a step, and how often replies were let go for it, of 16 pieces for the large block and 40 small ones.
+    /// The most replies of a step, and the most times that replies are let go for it. The large block has 16 pieces, and there
+    /// are 40 small ones.
     const MAX_ROUND_TRIPS: (u64, u64) = (18, 12);
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
@@ -101,10 +102,10 @@ fn pinned_memory_comes_back_together() -> Result<()> {
     Ok(())
 }
 
-/// The server has the images of the first.
+/// The server has the images of the first start.
 #[test]
 fn a_second_start_sends_no_images() -> Result<()> {
-    /// Of more than a megabyte of code, with room for what the build of the program makes of it.
+    /// Bytes of more than a megabyte of code, with room for what the build of the program makes of it.
     const CODE_BYTES: u64 = 512 << 10;
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
@@ -117,21 +118,21 @@ fn a_second_start_sends_no_images() -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the large one of the two modules of `used_code`, and more: in one kind of machine code alone.
+/// A lower bound of the larger of the two modules of `used_code`, in bytes, in one kind of machine code alone.
 const LARGE_MODULE: u64 = 500_000;
 
-/// Bytes that `used_code` sends; with the argument `both` it uses its large module too.
+/// Returns the bytes that `used_code` sends. With the argument `both` it uses its large module too.
 fn sent_of_used_code(paths: &Paths, server: &Server, name: &str, arguments: &[&str]) -> Result<u64> {
     let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     Ok(traffic_of(paths, server, name, &arguments)?.sent.load(Ordering::Relaxed))
 }
 
-/// A server that keeps no images: each start sends what it loads.
+/// Starts a server that keeps no images, so that each start sends what it loads.
 fn forgetful(paths: &Paths) -> Result<Server> {
     Ok(Server::start(paths, "soft", &["--module-cache-size", "1"])?)
 }
 
-/// Softcuda's device has compute capability 9.0. The program with code for 8.0 as well sends no more than the one without.
+/// softcuda's device has compute capability 9.0. The program that also has code for 8.0 sends no more than the one without.
 #[test]
 fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -145,7 +146,7 @@ fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
     Ok(())
 }
 
-/// A module of which nothing is used is not loaded, unless the program's user wants all at once.
+/// A program does not load a module that it does not use, unless its user wants all modules loaded at once.
 #[test]
 fn modules_are_sent_when_they_are_used() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -164,8 +165,8 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
     Ok(())
 }
 
-/// A library takes the device's memory when the first of its kernels is asked for, and the program reads from its environment how
-/// its user wants modules loaded, as directly.
+/// A library takes device memory when the program first asks for one of its kernels. As without Katydid, the program reads from
+/// its environment how its user wants modules loaded.
 #[test]
 fn code_takes_memory_when_it_is_used() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -184,7 +185,7 @@ fn code_takes_memory_when_it_is_used() -> Result<()> {
     Ok(())
 }
 
-/// A start that finds the server's images sends them less.
+/// A start sends less to a server that has the images.
 #[test]
 fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -197,8 +198,8 @@ fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()>
     Ok(())
 }
 
-/// An image in a file that has not changed since another program loaded it is identified by its cached hash: of the file
-/// no process can read more than the first page then. One that has changed is hashed again, whatever its time says.
+/// The cached hash identifies an image in a file that has not changed since another program loaded it. In that case no process
+/// can read more of the file than its first page . A changed file is hashed again, whatever its time says.
 #[test]
 fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     /// Bytes of the image, and of all else that is sent at most.
@@ -229,14 +230,14 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
         ensure!(is_right, "{sent} bytes were sent, {further:?}");
         Ok(())
     };
-    // As long as it was changed lately, it could change again at the same time.
+    // A file changed recently could change again with the same time.
     while file.metadata()?.modified()?.elapsed().unwrap_or_default() < Duration::from_millis(2100) {
         std::thread::sleep(Duration::from_millis(20));
     }
     ensure!(load(&tcp, &["hidden"])?.status.code() != Some(0), "what is not read yet is not known");
     loads(&[], true)?;
     loads(&["hidden"], false)?;
-    // What was hashed for a network is known where memory takes images as well, and the other way round.
+    // Hashes made for a network also serve where memory takes images, and the other way round.
     loaded(&by_memory, &["hidden"])?;
     let time = file.metadata()?.modified()?;
     let changed = File::options().write(true).open(&file)?;
@@ -248,7 +249,8 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     loads(&["hidden"], false)
 }
 
-/// What is wrong on the disk is noticed, sent again and kept again; and no program minds that there is no room for it.
+/// The server notices damage on the disk, gets the images again and keeps them again. Programs run even if the server has no
+/// room to keep images.
 #[test]
 fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -270,11 +272,11 @@ fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
     Ok(())
 }
 
-/// Copies that repeat themselves, both ways: a program that asks for it has less of them on the network, and the program, which looks
-/// at every byte that comes back, is none the wiser. What is not asked for costs nothing.
+/// Copies that repeat themselves, in both directions. With compression, fewer bytes cross the network, and the program, which
+/// checks every byte that comes back, sees no difference. Programs that do not ask for it pay nothing.
 #[test]
 fn packed_copies_are_fewer_bytes_on_the_network_and_the_same_in_memory() -> Result<()> {
-    /// Of 590,000 bytes each way from ordinary memory, in six copies.
+    /// The least bytes that compression saves, of 590,000 bytes each way from ordinary memory, in six copies.
     const SAVED_BYTES: u64 = 400_000;
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;

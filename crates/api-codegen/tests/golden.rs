@@ -90,7 +90,7 @@ fn the_published_coverage_of_opencl_is_true() {
     compare("../../../../docs/reference/opencl-coverage.md", &page);
 }
 
-/// The programs of `tests/apps-opencl`, with their sources.
+/// Returns the programs of `tests/apps-opencl`, each with its source.
 fn programs_of_opencl(root: &Path) -> Vec<(String, String)> {
     let mut files = Vec::new();
     collect(&root.join("tests/apps-opencl"), &mut files);
@@ -101,7 +101,7 @@ fn programs_of_opencl(root: &Path) -> Vec<(String, String)> {
         .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap()))
         .collect();
     programs.sort();
-    // What every program does stands in their header.
+    // The header that all programs include has the calls that every one makes.
     programs.insert(0, ("all".to_owned(), fs::read_to_string(root.join("tests/apps-opencl/common/check.h")).unwrap()));
     programs
 }
@@ -113,7 +113,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a text has a name as a word of its own.
+/// Whether a text contains a name as a whole word.
 fn has_word(text: &str, name: &str) -> bool {
     let is_part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
     text.match_indices(name)

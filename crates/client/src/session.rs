@@ -314,7 +314,7 @@ impl<C: ApiCode> Session<C> {
         self.link.wait_until_open().map_err(|error| self.fail("a pause", &error))
     }
 
-    /// Disables spinning.
+    /// Disables spinning: from now on, threads that wait sleep at once.
     pub fn disable_spin(&self) {
         self.link.disable_spin();
     }

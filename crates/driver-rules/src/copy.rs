@@ -34,7 +34,7 @@ pub enum DeclaredMemory {
     Device,
     /// Memory that the processor reaches; with unified addressing it may be the GPU's as well.
     Host,
-    /// Any memory.
+    /// Memory of any kind, by its address.
     Any,
 }
 

@@ -33,7 +33,7 @@ pub enum Form {
     Array,
     /// A packed buffer in the `extra` list (`CU_LAUNCH_PARAM_BUFFER_POINTER`).
     Extra,
-    /// No parameters.
+    /// Nowhere: the kernel has no parameters.
     None,
 }
 

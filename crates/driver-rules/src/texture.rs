@@ -30,7 +30,7 @@ pub mod resource_kind {
     pub const ARRAY: u32 = 0;
     /// An array with levels.
     pub const MIPMAP: u32 = 1;
-    /// Linear memory.
+    /// Linear memory, in one dimension.
     pub const LINEAR: u32 = 2;
     /// Pitched memory (`CU_RESOURCE_TYPE_PITCH2D`).
     pub const PITCHED: u32 = 3;

@@ -88,7 +88,7 @@ pub enum LoadError {
     NoKernelImage {
         /// The target of the text.
         wanted: u32,
-        /// The device.
+        /// Architecture of the device, as in `sm_90`: 90.
         device: u32,
     },
     /// `CUDA_ERROR_OUT_OF_MEMORY` (2): `GlobalMemory` had no room for a variable.
@@ -96,7 +96,7 @@ pub enum LoadError {
     OutOfMemory {
         /// Name of the variable.
         name: String,
-        /// Requested bytes.
+        /// Size that the program requested, in bytes.
         size: u64,
     },
     /// A name is declared or used, but not defined.

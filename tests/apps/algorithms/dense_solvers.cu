@@ -1,5 +1,5 @@
 // Dense numerics: a Cholesky factorisation and triangular solves in double precision, a fast Fourier transform through
-// shared memory, and a Jacobi iteration that ends when a reduction of the device says so.
+// shared memory, and a Jacobi iteration that ends by a reduction on the device.
 #include "buffer.h"
 
 #include <cmath>
@@ -60,7 +60,7 @@ static void factor_and_solve() {
 
 constexpr int POINTS = 256;
 
-// Decimation in time; a butterfly a thread and stage.
+// Decimation in time; one butterfly per thread and stage.
 __global__ void transform(const float2 *in, float2 *out) {
     __shared__ float2 points[POINTS];
     for (int i = int(threadIdx.x); i < POINTS; i += int(blockDim.x)) points[__brev(unsigned(i)) >> 24] = in[i];
@@ -97,7 +97,7 @@ __global__ void jacobi(const float *from, float *to, int side, unsigned *change)
     if (x < 1 || y < 1 || x >= side - 1 || y >= side - 1) return;
     float value = 0.25f * (from[y * side + x - 1] + from[y * side + x + 1] + from[(y - 1) * side + x] + from[(y + 1) * side + x]);
     to[y * side + x] = value;
-    // Floats that are not negative are ordered as their bits are.
+    // Nonnegative floats are ordered like their bits.
     atomicMax(change, __float_as_uint(fabsf(value - from[y * side + x])));
 }
 

@@ -1,5 +1,5 @@
-// Eigenvalues of symmetric tridiagonal matrices by bisection. Every halving is a launch whose answer the host waits for, so
-// that the time goes into round trips as much as into arithmetic.
+// Eigenvalues of symmetric tridiagonal matrices by bisection. Every halving is a launch whose result the host waits for, so
+// round trips take as much time as arithmetic.
 #include "measured.h"
 
 #include <cmath>
@@ -9,7 +9,7 @@ constexpr double TOLERANCE = 1e-12;
 // Every eigenvalue of the matrices here lies between -BOUND and BOUND (Gershgorin).
 constexpr double BOUND = 4;
 
-// Eigenvalues below x: as many as the factorisation of T - xI has negative pivots.
+// Returns the number of eigenvalues below x: the negative pivots in the factorisation of T - xI.
 __device__ int below(const double *diagonal, const double *beside, int n, double x) {
     int count = 0;
     double pivot = 1;
@@ -65,7 +65,7 @@ int main(int count, char **arguments) {
     }
     for (int matrix = 0; matrix < matrices; matrix++) found.push_back(eigenvalues(run, diagonals[matrix], besides[matrix]));
     run.done();
-    // Those of the first matrix are known; of the others the sum and the sum of squares are.
+    // The eigenvalues of the first matrix are known; of the others, the sum and the sum of squares are.
     const double pi = std::acos(-1.0);
     for (int k = 0; k < n; k++) {
         double wanted = 2 - 2 * std::cos((k + 1) * pi / (n + 1));

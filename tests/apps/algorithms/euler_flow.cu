@@ -1,5 +1,5 @@
-// Flow of a gas around a block, on cells in no order that know their neighbours by number: the Euler equations with a flux
-// of Rusanov's kind, three stages a step, a time step of its own for each cell. Eight small calls a step, none waited for.
+// Gas flow around a block, on unordered cells that know their neighbours by number. It solves the Euler equations with a
+// Rusanov flux, three stages per step and a time step for each cell. Eight small calls per step, none awaited.
 #include "measured.h"
 
 #include <cmath>
@@ -10,12 +10,12 @@ constexpr float GAMMA = 1.4f, LIMIT = 0.3f;
 // Instead of a neighbour's number.
 constexpr int FAR = -1, WALL = -2;
 
-// Density, momentum in three directions, energy; of a cell, or what flows through a face.
+// Density, momentum in three directions and energy: of a cell, or of the flow through a face.
 struct Gas {
     float of[FIELDS];
 };
 
-// Outward normals of a cell's faces, as long as the faces are wide; they add up to nothing.
+// Outward normals of a cell's faces, each as long as its face is wide; their sum is 0.
 struct Normal {
     float x, y, z;
 };
@@ -24,7 +24,7 @@ __host__ __device__ inline Normal normal_of(int face) {
     return face < 2 ? Normal{way, 0.2f * way, 0.1f * way} : Normal{0.1f * way, way, 0.2f * way};
 }
 
-// What comes from far away: pressure 1, speed of sound 1.
+// The inflow: pressure 1, speed of sound 1.
 __host__ __device__ inline Gas far_gas() { return {{1.4f, 0.7f, 0.14f, 0.0f, 2.682f}}; }
 
 __host__ __device__ inline float pressure(const Gas &gas) {
@@ -44,7 +44,7 @@ __host__ __device__ inline Gas carried(const Gas &gas, Normal n) {
              (gas.of[4] + p) * speed}};
 }
 
-// What leaves a cell through a face.
+// Returns the flow out of a cell through a face.
 __host__ __device__ inline Gas leaving(const Gas &here, const Gas &there, Normal n) {
     float length = sqrtf(n.x * n.x + n.y * n.y + n.z * n.z);
     float fastest = fmaxf(fabsf(across(here, n)) + sound(here) * length, fabsf(across(there, n)) + sound(there) * length);
@@ -104,7 +104,7 @@ __global__ void advance_all(float *fields, const float *old, const float *losses
     if (cell < cells) advance(fields, old, losses, steps[cell], stage, cells, cell);
 }
 
-// A square of cells with a block in its middle, numbered in no order.
+// A square of cells with a block in its middle, numbered in random order.
 static std::vector<int> neighbours_of(int side) {
     const int cells = side * side;
     std::vector<int> number(cells), neighbours(FACES * cells);
@@ -161,7 +161,7 @@ int main(int count, char **arguments) {
         CHECK_QUIETLY(std::fabs(after[i] - before[i]) < 1e-4f, "field %zu is %.9g, not %.9g", i, after[i], before[i]);
         if (i < size_t(cells)) highest = std::fmax(highest, after[i]), lowest = std::fmin(lowest, after[i]);
     }
-    // The gas piles up before the block and is thin behind it.
+    // The gas is dense before the block and thin behind it.
     CHECK(lowest > 0 && highest > lowest * 1.1f, "the densities are %g to %g", lowest, highest);
     printf("%d cells, %d steps: the flow around the block is the host's\n", cells, iterations);
     return run.finish("euler_flow");

@@ -1,5 +1,5 @@
-// Irregular work: breadth-first search with queues, a sparse product a warp a row, a hash table filled by compare and
-// swap, and threads that stay and fetch tasks which make further tasks.
+// Irregular work: breadth-first search with queues, a sparse product with a warp per row, a hash table filled by
+// compare and swap, and persistent threads that fetch tasks which create further tasks.
 #include "buffer.h"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ __global__ void count_words(const unsigned *words, int n, unsigned *keys, unsign
     atomicAdd(&counts[slot], 1);
 }
 
-// A task n makes two of n/2; each thread goes on until nothing is left. Counts all tasks.
+// A task n creates two of n/2; each thread goes on until none is left. Counts all tasks.
 __global__ void work(int *queue, int *ends, int *pending, int *done) {
     while (atomicAdd(pending, 0) > 0) {
         int at = atomicAdd(&ends[0], 0);

@@ -14,7 +14,7 @@ __constant__ unsigned rounds[64] = {
 
 __device__ unsigned turned(unsigned x, int n) { return x >> n | x << (32 - n); }
 
-// One message of at most 55 bytes a thread; byte by byte into a block in local memory.
+// Each thread takes one message of at most 55 bytes, byte by byte, into a block in local memory.
 __global__ void sha256(const unsigned char *messages, const int *lengths, int stride, unsigned *out) {
     unsigned char block[64] = {};
     int length = lengths[threadIdx.x];

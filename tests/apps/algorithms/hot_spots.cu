@@ -1,4 +1,4 @@
-// Temperatures of a chip from its power, step after step on a grid. The host repeats the last steps in the same order of
+// Temperatures of a chip from its power, step by step on a grid. The host repeats the last steps in the same order of
 // operations, so every bit must agree.
 #include "measured.h"
 
@@ -7,7 +7,7 @@
 constexpr int TILE = 16;
 constexpr float AROUND = 0.125f, TO_AIR = 0.015625f, AIR = 80, GAIN = 0.5f;
 
-// The new temperature of a cell: its neighbours', the air's, and its own power. Beyond an edge it is as on the edge.
+// Returns the new temperature of a cell from its neighbours, the air and its own power. Beyond an edge it is as on the edge.
 __host__ __device__ inline float settled(const float *heat, const float *power, int x, int y, int side) {
     auto at = [=](int i, int k) { return heat[(k < 0 ? 0 : k >= side ? side - 1 : k) * side + (i < 0 ? 0 : i >= side ? side - 1 : i)]; };
     float here = at(x, y), sum = (at(x - 1, y) + at(x + 1, y)) + (at(x, y - 1) + at(x, y + 1));
@@ -22,7 +22,7 @@ __global__ void step(const float *from, const float *power, float *to, int side)
 
 int main(int count, char **arguments) {
     Measured run(count, arguments);
-    // Of many steps the host repeats the last one alone.
+    // Of many steps, the host repeats only the last.
     const int side = run.pick(50, 1024), steps = run.pick(12, 20000), repeated = run.pick(12, 1);
     const size_t cells = size_t(side) * side;
     Numbers numbers(8);

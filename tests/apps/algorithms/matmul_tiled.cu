@@ -25,7 +25,7 @@ __global__ void multiply(const float *a, const float *b, float *c, int rows, int
 
 int main(int argument_count, char **arguments) {
     Measured run(argument_count, arguments);
-    // Large, it is one product of middling matrices over and over: as many calls, none of which is waited for.
+    // The large variant repeats one product of medium matrices: as many calls, none of which is awaited.
     const int rows = run.pick(90, 320), inner = run.pick(75, 320), columns = run.pick(101, 640);
     const int launches = run.pick(1, 10000);
     Numbers numbers(11);

@@ -7,7 +7,7 @@ constexpr int BLOCK = 64;
 constexpr float SOFTENING = 0.01f;
 constexpr float STEP = 0.01f;
 
-// One thread a body; the block loads the bodies it meets into shared memory, a block's worth at a time.
+// One thread per body; the block loads the other bodies into shared memory, one block's worth at a time.
 __global__ void accelerate(const float4 *bodies, float4 *speeds, int count) {
     __shared__ float4 met[BLOCK];
     int me = blockIdx.x * BLOCK + threadIdx.x;
@@ -41,7 +41,7 @@ struct Body {
     double x, y, z, mass, vx, vy, vz;
 };
 
-// Every `stride`-th body is moved; of many bodies the others stay, which is right for one step only.
+// Moves every `stride`-th body. Of many bodies the others stay, which is right for one step only.
 static void step_on_host(std::vector<Body> &bodies, int stride) {
     for (size_t i = 0; i < bodies.size(); i += stride) {
         Body &me = bodies[i];
@@ -63,7 +63,7 @@ static void step_on_host(std::vector<Body> &bodies, int stride) {
 
 int main(int argument_count, char **arguments) {
     Measured run(argument_count, arguments);
-    // Of many steps the host repeats the last one alone, for some of the bodies.
+    // Of many steps, the host repeats only the last, for some of the bodies.
     const int count = run.pick(256, 16384), steps = run.pick(5, 1000), repeated = run.pick(5, 1), stride = run.pick(1, 16);
     Numbers numbers(3);
     std::vector<float4> positions(count), speeds(count, make_float4(0, 0, 0, 0));

@@ -1,5 +1,5 @@
-// Generators of random numbers: Philox with a key a thread, a Mersenne-like shift register in shared memory, Box-Muller
-// pairs. The integers are exact; an estimate of pi and moments are bounded far outside what chance allows.
+// Random number generators: Philox with a key per thread, a Mersenne-like shift register in shared memory, Box-Muller
+// pairs. The integers are exact; an estimate of pi and moments have bounds far outside chance.
 #include "buffer.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// A picture of spheres: rays that diverge, recursion into reflections, shadows, structures by value, and single
-// precision compared with the host's to a tolerance; a Mandelbrot set beside it is exact in fixed point.
+// Ray-traced spheres: divergent rays, recursive reflections, shadows, structures by value, and single precision
+// compared with the host's to a tolerance. A Mandelbrot set beside it is exact in fixed point.
 #include "buffer.h"
 
 #include <cmath>
@@ -61,7 +61,7 @@ __global__ void render(Scene scene, float *out) {
     if (x < WIDTH && y < HEIGHT) out[y * WIDTH + x] = pixel(scene, x, y);
 }
 
-// Steps until the orbit leaves, in numbers of 20 bits behind the point.
+// Steps until the orbit leaves, in fixed point with 20 fractional bits.
 __host__ __device__ inline int steps(int x, int y) {
     long long cr = (x - 28) * 50000ll, ci = (y - 12) * 90000ll, r = 0, i = 0;
     for (int n = 0; n < 200; n++) {

@@ -1,4 +1,4 @@
-// An inclusive prefix sum in three kernels with dynamic shared memory, some of it above the 48 KiB that need asking.
+// An inclusive prefix sum in three kernels with dynamic shared memory, some of it above the default limit of 48 KiB.
 #include "check.h"
 
 #include <vector>
@@ -60,7 +60,7 @@ int main() {
     OK(cudaMemcpy(&last, device_last, sizeof last, cudaMemcpyDeviceToHost));
     CHECK(last == sum, "the total is %u, wanted %u", last, sum);
 
-    // 64 KiB of shared memory: refused until the kernel has been allowed that much.
+    // 64 KiB of shared memory: refused until the kernel's limit is raised.
     const int piece = 16384;
     reverse<<<1, 512, piece * sizeof(unsigned)>>>(device_data, piece);
     EXPECT(cudaErrorInvalidValue, cudaGetLastError());

@@ -1,6 +1,6 @@
-// Small simulations whose every step is exact, so that many steps agree with the host: the game of life on a torus with
-// halos in shared memory, a lattice gas of bytes, an alignment of two sequences along its diagonals, and a heat
-// equation in fixed point over three dimensions.
+// Small simulations with exact steps, so that many steps agree with the host: the game of life on a torus with halos in
+// shared memory, a lattice gas of bytes, an alignment of two sequences along its diagonals, and a heat equation in
+// fixed point over three dimensions.
 #include "buffer.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ static int check_life() {
     return int(std::count(cells.begin(), cells.end(), 1));
 }
 
-// Needleman and Wunsch's scores; a block walks the diagonals, a thread a cell.
+// Needleman-Wunsch scores; a block walks the diagonals, with a thread per cell.
 __global__ void align(const char *a, int n, const char *b, int m, int *scores) {
     for (int diagonal = 0; diagonal <= n + m; diagonal++) {
         for (int i = int(threadIdx.x); i <= n; i += int(blockDim.x)) {

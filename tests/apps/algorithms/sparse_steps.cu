@@ -1,8 +1,8 @@
-// A network of resistors and capacitors stepped through time with cuSOLVER, as simulators of power grids do: sources change
-// with every step, switches now and then, and each time the sparse factors are refreshed and solved with.
+// Simulates a network of resistors and capacitors over time with cuSOLVER, as simulators of power grids do. Sources change
+// with every step and switches now and then; each time, the sparse factors are refreshed and used to solve.
 //
-// The library is opened by its name, since the toolkit that builds this has none; a machine without it ends this
-// program with status 77.
+// The program opens the library by its name, since the toolkit for the build has none; without it, the program
+// exits with status 77.
 #include "measured.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@
 constexpr int BLOCK = 64, ABSENT = 77;
 constexpr double LEAK = 0.05;
 
-// What is used of cusolverRf.h, as NVIDIA documents it.
+// The part of cusolverRf.h that this program uses, as NVIDIA documents it.
 using Handle = void *;
 struct Solver {
     int (*create)(Handle *);
@@ -50,7 +50,7 @@ struct Rows {
     int count() const { return int(values.size()); }
 };
 
-// A grid of nodes, each joined to its neighbours; a switch joins the first node of every row better when it is closed.
+// A grid of nodes, each joined to its neighbours; a closed switch raises the conductance of the first node of every row.
 static Rows network(int side, bool is_closed) {
     Rows rows;
     for (int node = 0; node < side * side; node++) {
@@ -66,7 +66,7 @@ static Rows network(int side, bool is_closed) {
     return rows;
 }
 
-// Factors without any exchange of rows: the diagonal outweighs the rest. Nothing lies further from it than `side`.
+// Factors without row exchanges, since the diagonal dominates. No element lies further from it than `side`.
 static void factor(const Rows &matrix, int side, Rows &lower, Rows &upper) {
     int n = side * side;
     std::vector<double> dense(size_t(n) * n);
@@ -89,7 +89,7 @@ static void factor(const Rows &matrix, int side, Rows &lower, Rows &upper) {
     }
 }
 
-// The right side of a step: what the capacitors keep, and the sources.
+// Returns the right side of a step: the charge of the capacitors, and the sources.
 __global__ void gather(const double *voltages, const double *sources, double *right, int n) {
     int node = blockIdx.x * BLOCK + threadIdx.x;
     if (node < n) right[node] = voltages[node] + sources[node];

@@ -48,7 +48,7 @@ static unsigned field(unsigned x, unsigned start, unsigned length, bool is_signe
     for (unsigned bit = 0; bit < 32; bit++) {
         unsigned from = start + bit;
         if (bit < length && from < 32) r |= (x >> from & 1) << bit;
-        // Above the field: the sign, which is the field's last bit that there is.
+        // Bits above the field get the sign: the field's last existing bit.
         else if (is_signed && length > 0) r |= (x >> std::min(start + length - 1, 31u) & 1) << bit;
     }
     return r;

@@ -1,5 +1,5 @@
-// Products and sums that the compiler leaves apart: the driver's compiler fuses them, so they are rounded once; those with a
-// rounding of their own stay apart.
+// Products and sums that the compiler leaves separate. The driver's compiler fuses them, so they are rounded once; those
+// with explicit rounding stay separate.
 #include "check.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Double precision: the four operations in every rounding mode, conversions at their limits, and libdevice's functions.
-// The host repeats the operations under its own rounding modes, so those results must be equal to the last bit; the
-// functions may be off by as many units in the last place as CUDA's manual allows.
+// The host repeats the operations in its own rounding modes, so those results must be bit-identical. The functions may
+// be off by as many units in the last place as CUDA's manual allows.
 #include "buffer.h"
 
 #include <cfenv>
@@ -65,7 +65,7 @@ __global__ void conversions(const double *a, long long *out) {
 }
 
 static void check_conversions() {
-    // What is out of range saturates; NaN gives the highest bit alone.
+    // Out-of-range values saturate; NaN gives only the highest bit.
     std::vector<double> in = {2.5, -2.5, 1e300, -1e300, NAN, 4294967295.7, -0.5, 9.3e18};
     Buffer<double> device_in(in);
     Buffer<long long> device_out(in.size() * CONVERSIONS);

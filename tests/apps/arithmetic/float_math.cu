@@ -1,5 +1,5 @@
-// Single precision as the compiler makes it by default: the functions within the bounds of CUDA's manual, compared with
-// the host's double precision. Built once more with -use_fast_math, where the bounds are wider and denormals are zero.
+// Single precision with the compiler's defaults: the functions are within the bounds of CUDA's manual, compared with
+// the host's double precision. A second build has -use_fast_math, with wider bounds and denormals flushed to zero.
 #include "buffer.h"
 
 #include <cmath>

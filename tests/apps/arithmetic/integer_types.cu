@@ -1,5 +1,5 @@
-// Integers of 8 to 64 bits: division and remainder (also by zero-free constants), mixed signedness, saturation, high halves,
-// averages, shifts beyond the width, and what narrow loads and stores do with signs.
+// Integers of 8 to 64 bits: division and remainder (also by nonzero constants), mixed signedness, saturation, high halves,
+// averages, shifts beyond the width, and the signs of narrow loads and stores.
 #include "buffer.h"
 
 #include <limits>
@@ -26,7 +26,7 @@ template <class T> static void check_division(const char *name, Numbers &numbers
     std::vector<T> o = out.read();
     for (int i = 0; i < N; i++) {
         T divisor = b[i] == 0 ? T(1) : b[i];
-        // As unsigned, since the device's product wraps.
+        // Computed as unsigned, since the device's product wraps.
         unsigned long long last = (unsigned long long)a[i] * (unsigned long long)b[i] - (unsigned long long)(a[i] >> 3);
         const T wanted[4] = {T(a[i] / divisor), T(a[i] % divisor), T(a[i] / T(7) + a[i] % T(10)), T(last)};
         for (int k = 0; k < 4; k++) CHECK_QUIETLY(o[4 * i + k] == wanted[k], "%s, result %d of %lld, %lld: %lld", name, k, (long long)a[i], (long long)b[i], (long long)o[4 * i + k]);

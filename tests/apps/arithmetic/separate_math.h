@@ -1,4 +1,4 @@
-// What two separately compiled files share.
+// Declarations shared by two separately compiled files.
 #pragma once
 
 struct Counter {

@@ -1,4 +1,4 @@
-// The file that defines what `separate_math.cu` uses.
+// Definitions that `separate_math.cu` uses.
 #include "separate_math.h"
 
 __device__ int shared_total = 1000;

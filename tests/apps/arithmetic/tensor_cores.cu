@@ -1,5 +1,5 @@
-// Matrices multiplied by whole warps: half and bfloat16 into single precision, bytes into integers, and double
-// precision. The numbers are small and whole, so that every sum is exact in any order.
+// Matrix products by whole warps: half and bfloat16 into single precision, bytes into integers, and double
+// precision. The numbers are small integers, so every sum is exact in any order.
 #include "buffer.h"
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// Memory of the device that frees itself, for programs whose subject is what kernels compute.
+// Device memory that frees itself, for programs about the results of kernels.
 #pragma once
 
 #include "check.h"
@@ -33,7 +33,7 @@ template <class T> struct Buffer {
     operator T *() const { return data; }
 };
 
-// After a launch: it was accepted, and it ended without a fault.
+// Checks after a launch that it was accepted, and ended without a fault.
 #define RAN()                        \
     do {                             \
         OK(cudaGetLastError());      \

@@ -1,7 +1,8 @@
-// What every program here shares, of the runtime API and of the driver API: exact expectations, a fixed number sequence, the closing line.
+// Helpers that all programs share, for the runtime API and the driver API: exact expectations, a fixed number sequence, the
+// closing line.
 //
-// The rule: what a program prints is the same on every driver and on every way through Katydid, so that one
-// expected text serves them all. Hence no addresses, names of devices, times or approximate digits in the output.
+// The rule: a program prints the same on every driver and on every way through Katydid, so that one expected text
+// serves all. Hence the output has no addresses, names of devices, times or approximate digits.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Expectations that did not hold so far; `finish` turns any into exit status 1.
+// Number of failed expectations; `finish` turns any into exit status 1.
 inline int failures = 0;
 
 // Notes when a call did not return exactly the code that NVIDIA's driver returns there, and goes on, so that one
@@ -20,7 +21,7 @@ inline void expect_code(int wanted, int got, const char *call, const char *file,
     printf("%s:%d: %s returned %d, wanted %d\n", file, line, call, got, wanted);
 }
 
-// Ends the program when a call that everything after it needs has failed.
+// Ends the program if a call fails that all later ones need.
 inline void require(int got, const char *call, const char *file, int line) {
     if (got == 0) return;
     expect_code(0, got, call, file, line);
@@ -28,7 +29,7 @@ inline void require(int got, const char *call, const char *file, int line) {
     exit(1);
 }
 
-// Prints the closing line; the value to return from `main`.
+// Prints the closing line, and returns the exit status for `main`.
 inline int finish(const char *name) {
     if (failures == 0) printf("PASS %s\n", name);
     return failures == 0 ? 0 : 1;
@@ -44,9 +45,9 @@ struct Numbers {
         state ^= state << 5;
         return state;
     }
-    // Between 0 and `bound` - 1.
+    // Returns a number from 0 to `bound` - 1.
     uint32_t below(uint32_t bound) { return next() % bound; }
-    // Between -1 and 1, in steps of 2^-15.
+    // Returns a number from -1 to 1, in steps of 2^-15.
     float unit() { return float(int(below(65536)) - 32768) / 32768.0f; }
 };
 
@@ -60,7 +61,7 @@ inline uint32_t hash_of(const void *bytes, size_t count) {
 #define EXPECT(wanted, call) expect_code(int(wanted), int(call), #call, __FILE__, __LINE__)
 #define OK(call) require(int(call), #call, __FILE__, __LINE__)
 
-// Notes a condition that did not hold, with the values that show why (a printf format and its arguments).
+// Counts a condition that does not hold, with the values that show why (a printf format and its arguments).
 #define CHECK(condition, ...)                                                \
     do {                                                                     \
         if (!(condition)) {                                                  \
@@ -71,7 +72,7 @@ inline uint32_t hash_of(const void *bytes, size_t count) {
         }                                                                    \
     } while (0)
 
-// As CHECK, for loops over many elements: says the first ten differences of a program and counts the rest.
+// Like CHECK, for loops over many elements: prints the first ten differences of a program and counts the rest.
 #define CHECK_QUIETLY(condition, ...)                    \
     do {                                                 \
         if (!(condition)) {                              \

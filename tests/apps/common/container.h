@@ -1,4 +1,4 @@
-// PTX text in a container, as compilers make them.
+// PTX text in a container, in the form that compilers produce.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// PTX text by hand, for the programs that give modules to the driver themselves.
+// Hand-written PTX text, for programs that give modules to the driver themselves.
 #pragma once
 
 // Two kernels and two variables. `add` takes four parameters with a gap for alignment; `bump` none.
@@ -49,7 +49,7 @@ done:
 }
 )";
 
-// Begins like PTX, and then does not parse.
+// Starts like PTX, and then does not parse.
 inline const char *const BROKEN_PTX = R"(
 .version 7.0
 .target sm_70

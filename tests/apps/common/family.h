@@ -1,5 +1,5 @@
-// What families of processes share that all use the device: each has memory of its own, they speak through pipes, step by
-// step, and what one computes is where the next begins.
+// Helpers for families of processes that all use the device: each has its own memory, they communicate through pipes,
+// step by step, and each starts from the result of the one before.
 #pragma once
 
 #include "steps.h"
@@ -37,7 +37,7 @@ static void must(bool so, const char *what) {
     exit(1);
 }
 
-// A child: a number comes in, it takes a step with it, a number goes out; until nothing comes.
+// A child: reads a number, takes a step with it and writes a number, until its input ends.
 static int child(int seed, int in, int out) {
     Field field(seed);
     uint64_t number;

@@ -1,4 +1,4 @@
-// How programs of the driver API begin: with the first device and its primary context, and most with a kernel.
+// Common start of driver API programs: the first device and its primary context, and in most programs a kernel.
 #pragma once
 
 #include <cuda.h>
@@ -6,7 +6,7 @@
 #include "check.h"
 #include "embedded_ptx.h"
 
-// Starts the driver; the context is retained once, and current.
+// Starts the driver, retains the primary context once, and makes it current.
 inline void begin_on_first(CUdevice *device, CUcontext *context) {
     OK(cuInit(0));
     OK(cuDeviceGet(device, 0));
@@ -14,7 +14,7 @@ inline void begin_on_first(CUdevice *device, CUcontext *context) {
     OK(cuCtxSetCurrent(*context));
 }
 
-// `add` of MODULE_PTX in the current context; its module lives as long.
+// Loads `add` of MODULE_PTX into the current context; its module lives as long as the context.
 inline CUfunction load_add() {
     CUmodule module;
     CUfunction add;

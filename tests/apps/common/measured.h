@@ -1,8 +1,8 @@
-// What programs share that are measured as well as tested (`gpu-test programs`).
+// Helpers for programs that are measured as well as tested (`gpu-test programs`).
 //
-// Without an argument such a program is a test like any other. With `small` or `large` it also says on standard error, in
-// one line of JSON, how long its first call and its work took (seconds) and how many bytes it copied; checks of the
-// results come after the work and are in neither.
+// Without an argument such a program is an ordinary test. With `small` or `large` it also writes one line of JSON to
+// standard error: the duration of its first call and of its work (seconds), and the bytes copied. Checks of the results
+// come after the work and count in neither.
 #pragma once
 
 #include "buffer.h"
@@ -28,7 +28,7 @@ struct Measured {
         begun = Clock::now();
     }
     double seconds() const { return std::chrono::duration<double>(Clock::now() - begun).count(); }
-    // A number by the size that was asked for.
+    // Returns one of two numbers, by the requested size.
     int pick(int small, int large) const { return is_large ? large : small; }
 
     template <class T> void write(Buffer<T> &to, const std::vector<T> &from) {
@@ -39,18 +39,18 @@ struct Measured {
         bytes_out += from.size * sizeof(T);
         return from.read();
     }
-    // The work is over: what follows is checked, not measured.
+    // Ends the measurement: checks follow.
     void done() {
         RAN();
         work = seconds();
     }
-    // Another number of the report, by its name.
+    // Adds a named number to the report.
     void note(const std::string &name, double value) {
         char text[32];
         snprintf(text, sizeof text, "%.6g", value);
         further += ",\"" + name + "\":" + text;
     }
-    // The value to return from `main`.
+    // Prints the report, and returns the exit status for `main`.
     int finish(const char *name) const {
         if (is_told)
             fprintf(stderr, "{\"start\":%.9f,\"work\":%.9f,\"bytes_in\":%llu,\"bytes_out\":%llu%s}\n", start, work,

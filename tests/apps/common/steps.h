@@ -1,7 +1,7 @@
-// What the programs that live long share: steps over the same live objects, and one line a step with a checksum of them.
+// Helpers for long-lived programs: steps over the same live objects, and one line per step with their checksum.
 //
-// Each object is made once, before the first step or in one of them, and used in later steps; so a line can only be
-// right when everything made before it is still what it was. Checksums are of integers, the same on every device.
+// Each object is made once, before the first step or in one of them, and used in later steps. So a line is right
+// only if everything made before is intact. Checksums are of integers, the same on every device.
 #pragma once
 
 #include "check.h"
@@ -16,10 +16,10 @@ struct Checksum {
     template <class T> void add(const T &what) { bytes(&what, sizeof what); }
 };
 
-// How many steps: the first argument, or the program's own choice.
+// Number of steps: the first argument, or the program's default.
 inline int steps_wanted(int argc, char **argv, int otherwise) { return argc > 1 ? atoi(argv[1]) : otherwise; }
 
-// The line of a step. Written out at once: a program may be killed behind any line.
+// Prints the line of a step, and flushes it: a program may be killed after any line.
 inline void told(int step, const Checksum &sum) {
     printf("step %d %016llx\n", step, static_cast<unsigned long long>(sum.value));
     fflush(stdout);

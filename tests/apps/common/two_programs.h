@@ -1,5 +1,5 @@
-// What programs that are two share: the way from one to the other, by which they tell each other values, send descriptors
-// and wait for each other; and blocks of memory that go that way.
+// Helpers for pairs of programs: the connection between them, over which they send values and descriptors and wait for
+// each other; and blocks of memory that they send over it.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
-// The way to the other program.
+// The socket to the other program.
 inline int peer;
 
 inline void must(bool so, const char *what) {
@@ -29,7 +29,7 @@ template <class T> T hear() {
     return what;
 }
 
-// Nothing but that the other program has come so far.
+// Waits until the other program has come to the same point.
 inline void meet() {
     tell(char('m'));
     hear<char>();
@@ -75,7 +75,7 @@ inline int receive_descriptor() {
     return descriptor;
 }
 
-// A block at an address of its own, for a device to read and write.
+// Maps a block at a new address, for a device to read and write.
 inline CUdeviceptr mapped(CUmemGenericAllocationHandle block, size_t size, CUdevice device) {
     CUdeviceptr at;
     CUmemAccessDesc grant = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

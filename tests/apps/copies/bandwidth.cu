@@ -1,4 +1,4 @@
-// Copies in both directions, from and to pageable and pinned memory; every byte that comes back is looked at.
+// Copies in both directions, from and to pageable and pinned memory; checks every byte that comes back.
 #include "measured.h"
 
 static std::vector<double> timed(int repetitions, size_t bytes, void (*copy)(char *, char *, size_t), char *device, char *host) {
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
         run.bytes_out += bytes * repetitions;
     }
     run.done();
-    // Filling and comparing is no work of the copies.
+    // Filling and comparing are not part of the copies.
     run.work = spent;
     OK(cudaFreeHost(pinned));
     printf("%zu bytes there and back, pageable and pinned: all as they were\n", bytes);

@@ -6,7 +6,7 @@
 
 constexpr size_t BYTES = size_t(64) << 20;
 
-// One number for many bytes; a byte in another place gives another number.
+// Returns a checksum that also depends on the positions of bytes.
 static uint64_t checksum(const unsigned char *bytes, size_t n) {
     uint64_t sum = 1469598103934665603ull;
     for (size_t i = 0; i + 8 <= n; i += 8) {
@@ -26,7 +26,7 @@ __global__ void sample(const unsigned long long *words, size_t count, unsigned l
     atomicAdd(total, mine);
 }
 
-// A part of `up` to the device and back, at odd offsets, through a stream of this thread's choice.
+// Copies a part of `up` to the device and back, at odd offsets, through a stream of this thread's choice.
 static bool round_trip(const std::vector<unsigned char> &up, size_t from, size_t length, bool own_stream) {
     unsigned char *device;
     cudaStream_t stream = cudaStreamPerThread;

@@ -61,7 +61,7 @@ static unsigned sent[COUNT], got[COUNT];
 
 static void wait() { OK(cuStreamSynchronize(stream)); }
 
-// Whether `got` is what was sent; forgets it.
+// Whether `got` equals what was sent; clears it.
 static bool is_whole() {
     bool same = memcmp(sent, got, BYTES) == 0;
     memset(got, 0, BYTES);
@@ -151,7 +151,7 @@ static void batches() {
     size_t sizes[2] = {BYTES / 2, BYTES / 2}, kinds[1] = {0}, failed = 0;
     CUmemcpyAttributes how = {};
     how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    // Batches are not for default streams.
+    // Batches do not support default streams.
     CUstream own;
     OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
     auto clear = [] {
@@ -188,7 +188,7 @@ static void batches() {
     printf("batches\n");
 }
 
-// Each fill leaves a frame around what it fills.
+// Each fill leaves a frame around its area.
 static void fills() {
     const unsigned char *bytes = reinterpret_cast<unsigned char *>(got);
     auto filled = [&](const char *what, size_t unit, unsigned value) {

@@ -1,4 +1,4 @@
-// Asynchronous copies from and to ordinary memory: the source may be used again at once, the target is complete once
+// Asynchronous copies from and to ordinary memory. The source may be reused at once, and the target is complete once
 // the stream is, for sizes from one byte to several pieces of any staging buffer.
 #include "check.h"
 
@@ -10,14 +10,14 @@ __global__ void flip(unsigned char *bytes, size_t n) {
     if (i * 4093 < n) bytes[i * 4093] ^= 0xff;
 }
 
-// What byte `i` of the copy numbered `round` is.
+// Returns byte `i` of the copy numbered `round`.
 static unsigned char value(size_t i, int round) { return (unsigned char)(i * 11 + i / 4096 + round * 37); }
 
 static void fill(std::vector<unsigned char> &bytes, int round) {
     for (size_t i = 0; i < bytes.size(); i++) bytes[i] = value(i, round);
 }
 
-// Up from one buffer again and again, each time changed right after the call.
+// Copies from one buffer repeatedly, and changes it right after each call.
 static void source_is_free_at_once(cudaStream_t stream, size_t n) {
     const int rounds = 4;
     std::vector<unsigned char> source(n), back(n);

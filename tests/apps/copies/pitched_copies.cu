@@ -1,5 +1,5 @@
-// Rows with gaps, few and many, thin and wider than any piece they travel in, from and to every kind of memory. What lies between
-// rows is left alone on both sides.
+// Rows with gaps, few and many, thin and wider than any piece in which they travel, from and to every kind of memory. The gaps
+// between rows stay untouched on both sides.
 #include "check.h"
 
 #include <cstring>

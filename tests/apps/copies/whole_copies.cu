@@ -1,5 +1,5 @@
-// Large copies between ordinary memory and the device while another thread gives the same stream kernels, or one that is in
-// order with it: what a kernel sees of a copy in, and what a copy out has of a kernel, is all or nothing.
+// Large copies between ordinary memory and the device while another thread launches kernels in the same stream, or in one
+// ordered with it. A kernel sees all or nothing of a copy in, and a copy out has all or nothing of a kernel's output.
 #include "check.h"
 
 #include <atomic>
@@ -8,14 +8,14 @@
 
 constexpr size_t WORDS = 6 << 20;
 constexpr size_t ROW = 4096;
-// Words that are looked at are so far apart.
+// Distance between the words that are checked.
 constexpr size_t STEP = 32 << 10;
 constexpr int SAMPLES = WORDS / STEP;
 constexpr int ROUNDS = 6;
 
 static_assert(SAMPLES <= 1024, "a block looks at all of them");
 
-// Counts what differs from the first word.
+// Counts words that differ from the first.
 __global__ void look(const int *words, int *torn) {
     if (words[threadIdx.x * STEP] != words[0]) atomicAdd(torn, 1);
 }
@@ -35,7 +35,7 @@ struct Streams {
     cudaStream_t copies, kernels;
 };
 
-// Has another thread give the stream kernel after kernel while this one copies.
+// Another thread launches kernels in the stream while this one copies.
 template <typename Kernel, typename Copy> static void beside(cudaStream_t stream, Kernel kernel, Copy copy) {
     std::atomic<bool> is_over{false}, has_begun{false};
     std::thread other([&] {
@@ -55,7 +55,7 @@ template <typename Kernel, typename Copy> static void beside(cudaStream_t stream
     other.join();
 }
 
-// Rows with gaps on the host's side travel in another way than bytes that follow each other.
+// Rows with gaps on the host's side travel in another way than consecutive bytes.
 static void copy(int *device, int *host, cudaMemcpyKind kind, bool has_gaps, cudaStream_t stream) {
     bool is_in = kind == cudaMemcpyHostToDevice;
     if (!has_gaps) {
@@ -67,7 +67,7 @@ static void copy(int *device, int *host, cudaMemcpyKind kind, bool has_gaps, cud
     else OK(cudaMemcpy2DAsync(host, wide, device, row, row, WORDS / ROW, kind, stream));
 }
 
-// Where a word of the device's lies in the memory of the host.
+// Returns the place in host memory of one of the device's words.
 static size_t place(size_t word, bool has_gaps) { return has_gaps ? word / ROW * (ROW + 16) + word % ROW : word; }
 
 static void copies_in(const Streams &streams, bool has_gaps) {
@@ -106,7 +106,7 @@ static void copies_out(const Streams &streams, bool has_gaps) {
     OK(cudaFree(words));
 }
 
-// More threads than there is room for under way, each with copies of its own size in the one default stream.
+// More threads than can be in progress at once, each with copies of its own size in the single default stream.
 static void crowd() {
     std::atomic<int> differ{0};
     std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// What the device says of itself must be sane and consistent, whichever device it is; nothing of it is printed.
+// The device's answers about itself must be sane and consistent on every device; none of them is printed.
 #include "check.h"
 
 #include <cstring>

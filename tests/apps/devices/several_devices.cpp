@@ -1,5 +1,5 @@
-// A program with two devices: copies between them, access to each other's memory, events, blocks, pools and managed memory for both;
-// and two programs with a device each. Where there is one device, two contexts of it take their places, as far as that goes.
+// A program with two devices: copies between them, peer access to memory, events, blocks, pools and managed memory for both;
+// and two programs with a device each. With a single device, two of its contexts take their places as far as possible.
 #include <cuda.h>
 
 #include <vector>
@@ -90,7 +90,7 @@ static void copies() {
     first.fill(5);
     second.fill(6);
     OK(cuMemcpyPeer(second.memory, second.context, first.memory, first.context, BYTES));
-    // No copy on devices is waited for by the host, and the next one is another context's.
+    // The host waits for no copy between devices, and the next one belongs to another context.
     OK(cuStreamSynchronize(nullptr));
     second.has(second.memory, 5, "a copy to a peer");
     second.fill(7);
@@ -120,7 +120,7 @@ static void copies() {
     printf("copies\n");
 }
 
-// One way: kernels of `here` read and write memory of `there`.
+// Kernels of `here` read and write memory of `there`.
 static void reaches(Side &here, Side &there) {
     OK(cuCtxSetCurrent(here.context));
     EXPECT(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(there.context));
@@ -161,7 +161,7 @@ static void access() {
     printf("access\n");
 }
 
-// What one device does waits for the other's event, and the other way round.
+// Work of each device waits for the other's event.
 static void events() {
     CUevent done, back;
     OK(cuCtxSetCurrent(first.context));
@@ -187,7 +187,7 @@ static void events() {
     printf("events\n");
 }
 
-// A block of the second device at an address for both.
+// Maps a block of the second device at an address for both.
 static void blocks() {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -254,7 +254,7 @@ static void managed() {
     volatile unsigned *words = reinterpret_cast<unsigned *>(at);
     for (int i = 0; i < WORDS; i++) words[i] = 1;
     first.adds(at, at, 1);
-    // Elsewhere than the contexts of one device, which share no addresses of managed memory.
+    // Except for contexts of one device, which do not share addresses of managed memory.
     Side &other = are_two ? second : first;
     other.adds(at, at, 2);
     for (int i = 0; i < WORDS; i++) CHECK_QUIETLY(words[i] == 14, "word %d is %u", i, words[i]);
@@ -263,7 +263,7 @@ static void managed() {
     printf("managed memory\n");
 }
 
-// What a kernel of a library may do is set for each device, and holds in its contexts alone.
+// Settings of a library's kernel are made for each device, and hold in its contexts alone.
 static void kernels() {
     constexpr CUfunction_attribute MOST = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     constexpr int MORE = 50000;
@@ -312,7 +312,7 @@ static CUmemGenericAllocationHandle block_for_others(size_t *piece) {
     return block;
 }
 
-// The first device's memory, by a handle and by a descriptor, for the program that uses the second.
+// Exports the first device's memory, by a handle and by a descriptor, to the program that uses the second.
 static void lend() {
     CUipcMemHandle handle;
     size_t piece = 0;
@@ -356,7 +356,7 @@ static void borrow() {
     meet();
 }
 
-// The other program, which says whether there is anything to borrow on this machine.
+// The other program, which reports whether this machine can export memory.
 static int importer() {
     begin();
     bool borrows = can_lend();

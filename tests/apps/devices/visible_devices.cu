@@ -1,4 +1,4 @@
-// CUDA_VISIBLE_DEVICES is the program's own setting: it is read where the program runs, when CUDA starts.
+// CUDA_VISIBLE_DEVICES is the program's own setting: CUDA reads it where the program runs, when it starts.
 #include "check.h"
 
 int main() {

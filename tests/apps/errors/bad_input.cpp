@@ -1,6 +1,6 @@
-// A table of wrong calls and the codes that they return: no handles, handles of another context or of none, memory that
-// was freed, sizes that overflow. What is printed natively and through Katydid must be the same; the kept output is that of
-// an H200. Left out: handles of contexts that have ended, and fills whose bytes overflow, which a driver takes by chance.
+// A table of wrong calls and their codes: null handles, handles of another context or of none, freed memory, sizes that
+// overflow. The output must be the same natively and through Katydid; the kept output is that of an H200. Left out: handles
+// of destroyed contexts, and fills whose bytes overflow, which a driver accepts by chance.
 #include <cuda.h>
 
 #include <cstdint>
@@ -25,7 +25,7 @@ static void start() {
     begin_on_first(&device, &primary);
 }
 
-// What one context has of everything.
+// One object of every kind in one context.
 struct Things {
     CUdeviceptr memory;
     CUstream stream;
@@ -41,7 +41,7 @@ struct Things {
         OK(cuModuleGetFunction(&add, module, "add"));
     }
 
-    // A launch that adds to no element at all.
+    // A launch that adds to no element.
     CUresult launch(CUfunction function, CUstream where, unsigned blocks = 1, unsigned threads = 1, unsigned shared = 0) {
         int count = 0, term = 0;
         void *parameters[] = {&memory, &count, &memory, &term};
@@ -232,7 +232,7 @@ static void sizes() {
     ROW(cuArrayCreate(&array, &flat));
 }
 
-// Everything of one context, used while another is current.
+// Uses everything of one context while another is current.
 static void other_context() {
     Things mine;
     CUcontext other;
@@ -271,7 +271,7 @@ static void other_context() {
     ROW(cuCtxDestroy(other));
 }
 
-// On a thread without a context, handles say by themselves which one is meant.
+// On a thread without a context, handles themselves determine the context.
 static void no_context() {
     Things it;
     std::thread([&] {
@@ -325,7 +325,7 @@ static void no_context() {
     }).join();
 }
 
-// Handles whose object has ended. What a driver makes of them is a matter of luck; here it is said.
+// Handles of ended objects. A driver's answer is a matter of chance; here it is defined.
 static void ended() {
     Things it;
     CUgraph graph;
@@ -337,7 +337,7 @@ static void ended() {
     ROW(cuCtxSynchronize());
 }
 
-// Each part begins anew, so that one which ends the process natively does not hide the others.
+// Runs each part in a new process, so that a part that natively ends its process does not hide the others.
 static void part(const char *name, void (*body)()) {
     printf("-- %s\n", name);
     fflush(stdout);

@@ -1,4 +1,4 @@
-// Wrong uses of the runtime API, each with exactly the error that NVIDIA's driver gives, and all is well afterwards.
+// Wrong uses of the runtime API. Each gives exactly the error of NVIDIA's driver, and later calls succeed.
 #include "check.h"
 
 #include <climits>

@@ -1,4 +1,4 @@
-// Functions with one answer whatever they are asked: those of 32 bits in a context of 64, and what no device here has.
+// Functions with one answer to all arguments: 32-bit forms in a 64-bit context, and features that no device here has.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -15,7 +15,7 @@ static const char *const NARROW[] = {
     "cuArrayGetDescriptor", "cuArray3DCreate", "cuArray3DGetDescriptor", "cuTexRefSetAddress", "cuTexRefSetAddress2D",
     "cuTexRefGetAddress",
 };
-// A device's attributes say that it has none of it, or the driver has it no more; asked for nothing at all, they are wrong
+// A device's attributes say that it lacks the feature, or the driver no longer has it. Without arguments, these are wrong
 // calls on any device.
 static const char *const NOT_THERE[] = {
     "cuProfilerInitialize", "cuDeviceGetLuid", "cuMemGetHandleForAddressRange", "cuMemBatchDecompressAsync", "cuMulticastCreate",
@@ -45,7 +45,7 @@ int main() {
         CHECK(result == CUDA_ERROR_INVALID_CONTEXT, "%s: %d", name, int(result));
         narrow++;
     }
-    // One looks for the module first, the other for as many pages as the address says.
+    // One checks the module first, the other reads as many pages as the address says.
     EXPECT(CUDA_ERROR_INVALID_HANDLE, asked(library, "cuModuleGetGlobal", room));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, asked(library, "cuMemHostRegister", room));
     for (const char *name : NOT_THERE) {

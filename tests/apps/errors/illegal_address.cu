@@ -1,4 +1,4 @@
-// A kernel that writes where nothing is: the error comes with the next synchronisation, and stays with the context.
+// A kernel that writes to an unmapped address: the error comes with the next synchronisation, and stays with the context.
 #include "check.h"
 
 __global__ void stray(int *nowhere) { *nowhere = 1; }

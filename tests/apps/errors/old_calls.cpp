@@ -1,4 +1,5 @@
-// What CUDA 2 had and programs still call: launches whose parameters are set one by one, contexts that are attached to, 32-bit forms; and the log of what failed.
+// Calls of CUDA 2 that programs still make: launches whose parameters are set one by one, contexts that are attached to, 32-bit
+// forms; and the log of errors.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -155,7 +156,7 @@ static void dumps() {
 static int told;
 static unsigned long long default_heard;
 
-// What it calls itself is called as by the program: its null stream is the legacy one, whatever call has failed.
+// Its own calls behave like the program's: its null stream is the legacy one, whatever call has failed.
 static void hear(void *data, CUlogLevel level, char *message, size_t length) {
     (void)length;
     if (strstr(message, "cuStreamGetPriority")) OK(cuStreamGetId(nullptr, &default_heard));

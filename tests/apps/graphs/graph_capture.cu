@@ -1,4 +1,4 @@
-// Stream capture: forks and joins, the graph they leave, what a capture forbids, and that a graph runs again and again.
+// Stream capture: forks and joins, the resulting graph, calls that a capture forbids, and repeated launches of a graph.
 #include "check.h"
 
 #include <thread>
@@ -113,7 +113,7 @@ static void forks_join_and_copies_read_the_programs_memory_at_each_launch() {
     printf("a fork and a join, %zu edges, 3 launches with other inputs\n", edges);
 }
 
-// What spoils a capture, and which code its end gives then.
+// Checks what invalidates a capture, and which code its end then returns.
 static void captures_are_spoilt_by_what_they_forbid() {
     Streams streams;
     cudaGraph_t graph = nullptr;

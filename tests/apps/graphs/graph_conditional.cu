@@ -1,4 +1,4 @@
-// Conditional nodes: bodies that run if, while and as far as a value says which kernels of the graph set.
+// Conditional nodes: if, while and switch bodies that run by a value which kernels of the graph set.
 #include "check.h"
 
 __global__ void count(int *cell) { ++*cell; }
@@ -20,7 +20,7 @@ static cudaGraphNode_t conditional(cudaGraph_t graph, cudaGraphNode_t *before, c
     return node;
 }
 
-// Captures what `body` puts into a stream into `graph`.
+// Captures the work that `body` puts into a stream into `graph`.
 template <typename Body>
 static void captured(cudaGraph_t graph, Body body) {
     cudaStream_t stream;

@@ -1,5 +1,5 @@
-// Graphs by the older and the rarer forms of their calls: parameters of every kind of node told back and changed, in the
-// graph and in what was made of it, edges, user objects.
+// Graphs by the older and rarer forms of their calls: parameters of every kind of node, read and changed in the graph
+// and in its executable, edges, user objects.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <unistd.h>
@@ -74,7 +74,7 @@ static void kernels() {
     printf("kernel nodes and edges\n");
 }
 
-// A library's kernel where a function is meant: launches take it, nothing else does, and nodes tell its function.
+// A library's kernel in place of a function: launches take it, nothing else does, and nodes return its function.
 static void library_kernels() {
     CUlibrary library;
     CUkernel named;
@@ -119,7 +119,7 @@ static void library_kernels() {
     printf("nodes tell the functions of kernels\n");
 }
 
-// Parameters of a kernel, changed in what was instantiated.
+// Changes parameters of a kernel in an executable graph.
 static void changes() {
     CUdeviceptr in = memory, out = memory + 4;
     int count = 1, term = 7;
@@ -292,7 +292,7 @@ static void memory_nodes() {
     printf("memory of a graph\n");
 }
 
-// Made and uploaded at once: the stream is looked at first, and a caller that gets an error gets no executable graph.
+// Instantiates and uploads at once: the stream is checked first, and a caller that gets an error gets no executable graph.
 static void uploaded() {
     CUgraph graph, other = nullptr;
     CUgraphNode node;
@@ -321,7 +321,7 @@ static void uploaded() {
     printf("uploaded at once\n");
 }
 
-// A graph in a graph, and nodes that are described by the one structure for all kinds.
+// A graph inside a graph, and nodes described by the one structure for all kinds.
 static void general() {
     CUgraph graph, child, other;
     CUgraphNode node, inner;
@@ -374,7 +374,7 @@ static void user_objects() {
     usleep(1000);
     CHECK(ended == 0, "it ended while the graph kept it");
     OK(cuGraphReleaseUserObject(graph, object, 1));
-    // The driver ends it when it likes: a minute is far more than that takes.
+    // The driver ends it at any time: a minute is far more than that takes.
     for (int i = 0; i < 60000 && ended == 0; i++) usleep(1000);
     CHECK(ended == 1, "no thread ended it");
     OK(cuGraphDestroy(graph));
@@ -383,7 +383,7 @@ static void user_objects() {
 
 constexpr size_t CELLS = 64 << 10;
 
-// A graph that copies memory of the program's to the device and from there to other memory of the program's.
+// A graph that copies the program's memory to the device and from there to other memory of the program.
 static CUgraph there_and_back(CUcontext in, CUdeviceptr through, const unsigned *from, unsigned *to) {
     CUgraph graph;
     CUgraphNode there, back;

@@ -138,7 +138,7 @@ static cudaGraphNode_t large_node(cudaGraph_t graph, cudaGraphNode_t *before, ch
     return node;
 }
 
-// How much graphs keep: as much as launches that may overlap need, and after trimming what still lives.
+// Memory that graphs keep: as much as overlapping launches need, and after trimming only what is still in use.
 static void memory_is_given_back() {
     constexpr unsigned long long large = 64 << 20;
     const auto reserved = cudaGraphMemAttrReservedMemCurrent;
@@ -163,7 +163,7 @@ static void memory_is_given_back() {
     OK(cudaDeviceGraphMemTrim(0));
     CHECK(figure(reserved) == 0, "%llu bytes after trimming, while the graph can be launched", figure(reserved));
     OK(cudaGraphExecDestroy(execs[0]));
-    // Graphs that follow each other in a stream have the same memory, if they free it.
+    // Consecutive graphs in a stream use the same memory, if they free it.
     for (bool frees : {true, false}) {
         for (int i = 0; i < 4; i++) {
             OK(cudaGraphCreate(&graph, 0));

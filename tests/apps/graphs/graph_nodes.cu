@@ -1,4 +1,4 @@
-// Graphs built node by node: every kind of node, what is asked about them, clones, children, and how graphs are changed.
+// Graphs built node by node: every kind of node, queries about them, clones, children, and changes of graphs.
 #include "check.h"
 
 #include <atomic>
@@ -188,7 +188,7 @@ static void executable_graphs_are_changed() {
     EXPECT(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams1D(exec, copy, other, cell, 4, cudaMemcpyDeviceToDevice));
     (void)cudaGetLastError();
 
-    // The whole graph, by another of the same shape.
+    // Updates the whole graph from another of the same shape.
     cudaGraphExecUpdateResultInfo info = {};
     OK(cudaGraphCreate(&changed, 0));
     cudaGraphNode_t a = fill_node(changed, nullptr, cell, 7), b = kernel_node(changed, &a, cell, 1), c;
@@ -303,7 +303,7 @@ static void user_objects_live_as_long_as_their_graphs() {
     OK(cudaGraphDestroy(clone));
     CHECK(ended == 0, "ended %d times before its last graph", ended.load());
     OK(cudaGraphExecDestroy(exec));
-    // The driver ends it when it likes: a minute is far more than that takes.
+    // The driver ends it at any time: a minute is far more than that takes.
     for (int i = 0; i < 60000 && ended == 0; i++) usleep(1000);
     CHECK(ended == 1, "ended %d times", ended.load());
     printf("a user object ended with the last graph that held it\n");

@@ -8,7 +8,7 @@
 #include <vector>
 
 static const int BUFFERS = 6, CELLS = 64, LOOPS = 256, SEEDS = 24;
-// Bits of what a node touches: device buffers first, then the two host buffers and the counter of calls.
+// Bits for the memory that a node touches: device buffers first, then the two host buffers and the counter of calls.
 static const int PINNED = BUFFERS, PAGEABLE = BUFFERS + 1, CALLS = BUFFERS + 2;
 
 enum class Kind { Mix, Copy, Fill, Empty, Child, If, Switch, While, Out, In, Call, Record };
@@ -46,7 +46,7 @@ static void CUDART_CB call(void *) { calls++; }
 static int *buffer(int index) { return device + index * CELLS; }
 static int *host(int index) { return index == PAGEABLE ? pageable : pinned; }
 
-// What comes at random.
+// Makes random nodes.
 struct Maker {
     Numbers numbers;
     int loop = 0, nodes = 0, depth = 0;
@@ -148,7 +148,7 @@ static void run(const Body &body, Memory &memory) {
     }
 }
 
-// Builds a body into a graph of the driver's.
+// Builds a body into a driver's graph.
 struct Builder {
     cudaGraph_t outermost;
     cudaGraph_t graph;
@@ -210,7 +210,7 @@ struct Builder {
         OK(cudaGraphAddNode(&made, graph, &first, nullptr, 1, &params));
         for (size_t i = 0; i < node.bodies.size(); i++) {
             Builder inside{outermost, params.conditional.phGraph_out[i], {}};
-            // The last step of a loop comes behind all others.
+            // The last step of a loop comes after all others.
             inside.before = inside.build(node.bodies[i]);
             if (loops_back) inside.kernel((const void *)next, 1, 1, arguments);
         }
@@ -245,7 +245,7 @@ struct Builder {
         }
     }
 
-    // Each node comes behind those before it that touch the same memory, and behind no other. All nodes, in order.
+    // Each node comes after earlier ones that touch the same memory, and after no other. Returns all nodes, in order.
     std::vector<cudaGraphNode_t> build(const Body &body) {
         std::vector<cudaGraphNode_t> nodes;
         for (size_t i = 0; i < body.size(); i++) {

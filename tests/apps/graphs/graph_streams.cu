@@ -1,7 +1,7 @@
-// Random work in several streams, done in three manners: at once, by the graph that a capture of these streams gives, and by a
-// graph of the same nodes. Memory that nodes allocate, copies and fills of two dimensions, events of other streams, and updates
-// with what was captured again are in it. Each launch is checked cell by cell against a model on the host. Arguments: the first
-// seed and the number of seeds.
+// Random work in several streams, done in three ways: directly, by the graph that a capture of these streams gives, and by a
+// graph of the same nodes. It includes memory that nodes allocate, two-dimensional copies and fills, events of other streams,
+// and updates from a new capture. Each launch is checked cell by cell against a model on the host. Arguments: the first seed
+// and the number of seeds.
 #include "check.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 static const int BUFFERS = 6, SIDE = 8, CELLS = SIDE * SIDE, STREAMS = 3, MOST = 14, SEEDS = 8;
 static const size_t PITCH = SIDE * sizeof(int);
-// Bits of what an operation touches: device buffers first, then the host buffer and the counter of calls.
+// Bits for the memory that an operation touches: device buffers first, then the host buffer and the counter of calls.
 static const int HOST = BUFFERS, CALLS = BUFFERS + 1;
 
 enum class Kind { Mix, Copy, Plane, Fill, FillPlane, Out, Call, Scratch };
@@ -128,7 +128,7 @@ static void issue(const Operation &it) {
     OK(cudaGetLastError());
 }
 
-// All operations, behind the gate and before the event that says that they are done; both are of other streams.
+// Issues all operations, after the gate and before the event that marks their end; both belong to other streams.
 static void issue_all(const Work &work, bool is_captured) {
     cudaStream_t first = streams[0];
     OK(cudaStreamWaitEvent(first, gate, is_captured ? cudaEventWaitExternal : cudaEventWaitDefault));
@@ -154,7 +154,7 @@ static cudaGraph_t captured(const Work &work) {
     return graph;
 }
 
-// The same as nodes.
+// Builds the same operations as nodes.
 struct Builder {
     cudaGraph_t graph;
     std::vector<cudaGraphNode_t> before;

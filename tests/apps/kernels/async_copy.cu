@@ -1,5 +1,5 @@
 // Copies that overlap with work: pipelines of two stages by primitives and by groups, barriers in shared memory with
-// tokens, parities, drop-outs and counted bytes, and bulk copies there and back.
+// tokens, parities, drop-outs and counted bytes, and bulk copies in both directions.
 #include "check.h"
 
 #include <cooperative_groups.h>

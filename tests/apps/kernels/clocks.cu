@@ -1,4 +1,4 @@
-// Clocks of the device go forward, sleeping takes its time, and warps, lanes and blocks know their numbers.
+// Clocks of the device advance, sleeping takes its time, and warps, lanes and blocks read their own indices.
 #include "buffer.h"
 
 constexpr int OUTS = 12;

@@ -1,4 +1,4 @@
-// Constant memory read by the same and by different addresses, tables that the host changes between launches, and
+// Constant memory read at uniform and at divergent addresses, tables that the host changes between launches, and
 // arrays of a thread that are indexed by data, so that they live in local memory.
 #include "buffer.h"
 

@@ -1,4 +1,4 @@
-// assert in a kernel: error 710 at the next synchronisation, which stays, and one line about it on stderr.
+// assert in a kernel: sticky error 710 at the next synchronisation, and one line about it on stderr.
 #include "check.h"
 
 #include <cassert>

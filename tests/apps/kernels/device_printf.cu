@@ -1,4 +1,4 @@
-// printf in kernels: the text reaches the program's own stdout, at the latest with the next synchronisation.
+// printf in kernels: the text reaches the program's own stdout by the next synchronisation at the latest.
 //
 // One thread prints at a time, so that the order is defined; the host's lines between show when the text arrived.
 #include "check.h"
@@ -36,7 +36,7 @@ static void say(const char *what) {
     fflush(stdout);
 }
 
-// Ends with the device's text in our stdout.
+// Waits until the device's text is in this program's stdout.
 static void arrive() {
     OK(cudaGetLastError());
     OK(cudaDeviceSynchronize());

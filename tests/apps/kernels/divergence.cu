@@ -1,5 +1,5 @@
-// Control flow that lanes of a warp go through differently: nested loops with breaks and continues, switches that fall
-// through, jumps into the middle, early returns before a barrier of those left, and ballots inside branches.
+// Divergent control flow in a warp: nested loops with breaks and continues, switches that fall through, jumps into the
+// middle, early returns before a barrier of the remaining threads, and ballots inside branches.
 #include "buffer.h"
 
 // Falling through is the point here.

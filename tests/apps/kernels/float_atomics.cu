@@ -1,5 +1,5 @@
 // Atomic operations beyond integer sums: floats of every width and in pairs, extremes, exchanges, wrapping counters, a
-// compare-and-swap loop for an operation that no instruction does, on global, shared and generic addresses.
+// compare-and-swap loop for an operation without an instruction, on global, shared and generic addresses.
 #include "buffer.h"
 
 #include <cuda_bf16.h>

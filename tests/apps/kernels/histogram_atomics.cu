@@ -1,4 +1,4 @@
-// A histogram with shared and global atomics, and every other kind of atomic once, with results independent of order.
+// A histogram with shared and global atomics, and each other kind of atomic once. The results do not depend on order.
 #include "check.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // More device output between two synchronisations than one message between processes can carry: none of it is lost,
-// and it comes in order.
+// and it arrives in order.
 #include "check.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // Threads that wait for each other: a spin lock taken by every lane of a warp, a ticket lock, a flag between blocks with
-// release and acquire, and the last block finishing a sum. They end only if diverged lanes and waiting blocks progress.
+// release and acquire, and the last block finishing a sum. They end only if diverged lanes and waiting blocks make progress.
 #include "buffer.h"
 
 __device__ unsigned lock_word, next_ticket, now_serving, guarded, served, arrived;

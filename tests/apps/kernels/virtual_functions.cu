@@ -1,4 +1,4 @@
-// Calls whose target is known at run time only: virtual functions of objects made on the device, function pointers in
+// Calls with targets known only at run time: virtual functions of objects made on the device, function pointers in
 // tables, a pointer fetched by the host, lanes of a warp that call different functions, and recursion.
 #include "buffer.h"
 
@@ -35,7 +35,7 @@ union Room {
     __device__ ~Room() {}
 };
 
-// Lane by lane another class; the call diverges.
+// Each lane has an object of another class, so the call diverges.
 __global__ void areas(float *out, int *corners) {
     Room room;
     float size = float(threadIdx.x + 1);

@@ -1,5 +1,5 @@
-// Clusters of blocks: a histogram spread over the shared memory of a cluster, a ring of pointers, a cluster fixed by
-// the code, the barrier in two halves, and what launches and occupancy say of sizes.
+// Clusters of blocks: a histogram spread over the shared memory of a cluster, a ring of pointers, a cluster size
+// fixed by the code, the barrier in two halves, and cluster sizes that launches and occupancy report.
 #include "check.h"
 
 #include <cooperative_groups.h>
@@ -103,7 +103,7 @@ int main() {
     OK(cudaMemcpy(words, device_bins, sizeof words, cudaMemcpyDeviceToHost));
     printf("without: %u blocks, rank %u, %u threads\n", words[0], words[1], words[2]);
 
-    // Sizes that cannot be, and what can.
+    // Invalid sizes, and valid ones.
     EXPECT(cudaErrorInvalidClusterSize, launch(shape, 16, 64, 3, device_bins));
     EXPECT(cudaErrorInvalidClusterSize, launch(shape, 64, 64, 16, device_bins));
     cudaGetLastError();

@@ -35,7 +35,7 @@ __global__ void groups(const int *in, int *out) {
     }
 }
 
-// Each thread fills a place, says so, does something else, and only then waits for the others.
+// Each thread fills a place, arrives at the barrier, does other work, and only then waits for the others.
 __global__ void split_barrier(int *out) {
     __shared__ int places[BLOCK];
     cg::thread_block block = cg::this_thread_block();

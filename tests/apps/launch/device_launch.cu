@@ -1,5 +1,5 @@
 // Kernels that launch kernels: a recursive sum and a quicksort by device-side launches, streams and events, copies and
-// fills of device code, tail launches that see everything before them, and errors of a launch that cannot be.
+// fills by device code, tail launches that see all earlier work, and errors of invalid launches.
 #include "check.h"
 
 #include <algorithm>

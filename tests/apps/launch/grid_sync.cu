@@ -1,4 +1,4 @@
-// Cooperative launches: blocks that wait for each other, as large as the device takes and no larger; occupancy that plans them.
+// Cooperative launches: blocks that wait for each other, up to the device's limit; occupancy computes it.
 #include "check.h"
 
 #include <cooperative_groups.h>

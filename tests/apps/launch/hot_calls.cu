@@ -1,4 +1,4 @@
-// Allocations of the calls that programs make most: none, once each was made a few times. The driver's functions are called
+// Allocations of the most frequent calls: none, once each was made a few times. The program calls the driver's functions
 // without the runtime, which may allocate for itself.
 //
 //   hot_calls      prints how many there were in a thousand calls of each kind
@@ -17,7 +17,7 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 }
 
-// Counted in the thread that measures: others may have their reasons.
+// Counts only in the measured thread: others may allocate for reasons of their own.
 static thread_local bool is_counted = false;
 static std::atomic<int> allocations{0};
 
@@ -25,7 +25,7 @@ static void count() {
     if (is_counted) allocations++;
 }
 
-// What the program defines is what its libraries call; nvcc takes `malloc` for a function of the device too.
+// The program's definitions replace those that its libraries call; nvcc takes `malloc` for a device function too.
 #pragma nv_diag_suppress 20011
 extern "C" void *malloc(size_t size) noexcept { return count(), __libc_malloc(size); }
 extern "C" void *calloc(size_t n, size_t size) noexcept { return count(), __libc_calloc(n, size); }
@@ -82,7 +82,7 @@ int main() {
     CUlaunchConfig config = {};
     config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
     config.blockDimX = 32, config.hStream = stream, config.attrs = &priority, config.numAttrs = 1;
-    // No thread waits behind a full queue while it is counted: each kind ends with what it began.
+    // No thread waits at a full queue while it is counted: each kind ends with a wait for its own work.
     const auto wait = [&] { OK(cuStreamSynchronize(stream)); };
     measured("launch", [&] { OK(cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr)); });
     wait();

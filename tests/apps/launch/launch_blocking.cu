@@ -1,4 +1,4 @@
-// CUDA_LAUNCH_BLOCKING=1: a launch ends with its kernel, and tells what became of it.
+// CUDA_LAUNCH_BLOCKING=1: a launch ends with its kernel, and returns the kernel's error.
 #include "check.h"
 
 #include <cooperative_groups.h>

@@ -1,5 +1,5 @@
-// Steps as a framework makes them when the calls themselves are the work: small kernels, events, small uploads, a stream that waits
-// for another one, and at the end of each step a result that the program waits for.
+// Steps like those of a framework in which the calls dominate: small kernels, events, small uploads, a stream that waits for
+// another one, and at the end of each step a result that the program waits for.
 //
 //   launch_bound [STEPS]
 #include "steps.h"

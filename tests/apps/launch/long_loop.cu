@@ -1,4 +1,4 @@
-// A long loop over one state: a field of integers that every step mixes, and one line a step with its checksum.
+// A long loop over one state: a field of integers that every step mixes, and one line per step with its checksum.
 //
 //   long_loop [STEPS [PAUSE [BALLAST]]]    PAUSE in milliseconds between steps; BALLAST in MiB that stay as they are
 #include "steps.h"
@@ -16,7 +16,7 @@ __global__ void mix(const unsigned *from, unsigned *to, unsigned salt) {
     to[i] = from[i] * 2654435761u + (left ^ (right >> 3)) + salt;
 }
 
-// Numbers that no compression makes smaller.
+// Incompressible numbers.
 __global__ void fill(unsigned *data, size_t n) {
     size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -25,7 +25,7 @@ __global__ void fill(unsigned *data, size_t n) {
     data[i] = x;
 }
 
-// Memory that only weighs; at the end it must be what it was.
+// Memory that is only ballast; at the end it must be unchanged.
 struct Ballast {
     size_t count;
     unsigned *data = nullptr;

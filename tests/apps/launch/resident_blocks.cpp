@@ -1,4 +1,5 @@
-// Blocks that wait for each other in ordinary launches, lanes that read lanes which take no part, and textures over memory that several mappings make up.
+// Blocks that wait for each other in ordinary launches, lanes that read inactive lanes, and textures over memory made of
+// several mappings.
 #include <cuda.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // shfl.sync in its four modes, by the rules of the PTX ISA: which lane is read, and whether it is in range, for 54 pairs of a
-// distance and of a clamp with segments. All lanes of a warp take part, or some, while the others go another way or have ended.
-// What a lane reads from one that takes no part is not defined, and not compared; whether that lane is in range is.
+// distance and of a clamp with segments. All lanes of a warp take part, or only some, while the others take another branch or
+// have exited. A value read from an inactive lane is undefined, and not compared; whether that lane is in range is.
 #include <cuda.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// What libcudart 13.0.96 asks of cuGetProcAddress_v2 when it starts, in its order: name, version, flags; and the
-// exported function that driver 580 answers with.
+// Requests of libcudart 13.0.96 to cuGetProcAddress_v2 at its start, in order: name, version, flags; and the
+// exported function that driver 580 returns.
 ASKED("cuInit", 2000, 0, "cuInit")
 ASKED("cuGetProcAddress", 11030, 0, "cuGetProcAddress")
 ASKED("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2")

@@ -1,5 +1,5 @@
-// Every function that the runtimes of CUDA 12 and 13 ask the driver for when they start is there, under every name,
-// version and flags they ask with, and is the very function that driver 580 answers with.
+// Every function that the runtimes of CUDA 12 and 13 ask the driver for at their start exists, under every name,
+// version and flags of their requests, and is the very function that driver 580 returns.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// CUB: what a warp and a block do together (sums, scans, sorts, exchanges, histograms), and algorithms over the device
-// (radix sort, selection, segmented sums, run lengths) with storage that the program provides.
+// CUB: collectives of a warp and a block (sums, scans, sorts, exchanges, histograms), and algorithms over the device
+// (radix sort, selection, segmented sums, run lengths) with storage from the program.
 #include "buffer.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// The runtime of CUDA 12, opened at run time, on the same driver library: it starts, it copies, it launches, its errors are right.
+// The runtime of CUDA 12, opened at run time, on the same driver library. It starts, copies and launches, and its errors are
+// right.
 //
-// Its headers are another toolkit's, so the few functions used here are declared by hand.
+// Its headers belong to another toolkit, so this file declares the few functions that it uses.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -11,7 +12,7 @@
 
 static void *runtime;
 
-// The function of that name, or the end of the program.
+// Returns the function of that name, or ends the program.
 template <typename Function>
 static Function *get(const char *name) {
     void *function = dlsym(runtime, name);

@@ -1,4 +1,5 @@
-// A program of CUDA 12: its headers, its runtime linked in. The runtime starts, loads a module, launches, captures and replays, and its errors are right.
+// A program of CUDA 12, with its headers, and its runtime linked in. The runtime starts, loads a module, launches, captures and
+// replays, and its errors are right.
 #include <cuda_runtime_api.h>
 
 #include <vector>

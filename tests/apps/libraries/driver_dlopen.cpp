@@ -1,5 +1,5 @@
-// The driver API without linking: libcuda.so.1 is opened, every function is asked for by name and version, and wrong
-// arguments get exactly NVIDIA's answers.
+// The driver API without linking: the program opens libcuda.so.1, requests every function by name and version, and
+// gets exactly NVIDIA's answers to wrong arguments.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 
 static PFN_cuGetProcAddress_v12000 find;
 
-// The function of that name as it was in that CUDA version; ends the program where there is none.
+// Returns the function of that name in that CUDA version, or ends the program.
 template <typename Function>
 static Function get(const char *name, int version) {
     void *function = nullptr;

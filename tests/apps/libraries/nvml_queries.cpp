@@ -1,4 +1,5 @@
-// What NVML says of the devices, held against what CUDA says of them; both libraries are opened by their names. Where there is no NVML, which is so only without Katydid, nothing is asked.
+// Compares NVML's answers about the devices with CUDA's; the program opens both libraries by name. Without NVML, which happens
+// only without Katydid, it asks nothing.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -111,7 +112,7 @@ static void usage(Device handle) {
     CHECK(second.total == memory.total, "%llu", second.total);
     EXPECT(SUCCESS, ask("nvmlDeviceGetUtilizationRates", handle, rates));
     CHECK(rates[0] <= 100 && rates[1] <= 100, "%u, %u", rates[0], rates[1]);
-    // This program uses the device, so at least one process does.
+    // This program uses the device, so there is at least one process.
     EXPECT(INSUFFICIENT_SIZE, ask("nvmlDeviceGetComputeRunningProcesses_v3", handle, &count, static_cast<Process *>(nullptr)));
     std::vector<Process> processes(count + 64);
     count = unsigned(processes.size());
@@ -119,7 +120,7 @@ static void usage(Device handle) {
     CHECK(count >= 1 && count <= processes.size() && processes[0].pid > 1, "%u processes", count);
 }
 
-// The first form of a place, which is what NCCL asks for.
+// The first form of a PCI address, which NCCL asks for.
 struct OldPci {
     char address[16];
     unsigned domain, bus, device, ids[2], reserved[4];

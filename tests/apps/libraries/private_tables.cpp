@@ -1,4 +1,5 @@
-// Tables of unnamed functions that NVIDIA's libraries ask the driver for: what cuFFT walks modules with, and where cuBLASLt learns how multiprocessors lie.
+// Tables of unnamed functions that NVIDIA's libraries ask the driver for: cuFFT walks modules with one, and cuBLASLt reads the
+// layout of multiprocessors from another.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Thrust on the device: sort by key, scan, reduce by key, transform with a device lambda, unique, partition, search.
-// The same steps with the standard library on the host give what is wanted.
+// The same steps with the host's standard library give the expected results.
 #include "check.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Memory that kernels allocate: lists that live from one kernel to the next, objects with constructors, a heap that
-// runs full and is usable again, and its limit.
+// Memory that kernels allocate: lists that live from one kernel to the next, objects with constructors, a full heap
+// that becomes usable again, and its limit.
 #include "check.h"
 
 struct Node {
@@ -8,7 +8,7 @@ struct Node {
     __device__ Node(Node *next, int value) : next(next), value(value) {}
 };
 
-// Each thread keeps a list of the numbers below its own.
+// Each thread makes a list of the numbers below its index modulo 9.
 __global__ void build(Node **lists) {
     int at = blockIdx.x * blockDim.x + threadIdx.x;
     Node *list = nullptr;
@@ -32,7 +32,7 @@ __global__ void drop(Node **lists) {
     }
 }
 
-// Takes pieces until there are none, gives all back, and takes one again; a piece is writable to its end.
+// Allocates pieces until none is left, frees all, and allocates one again; a piece is writable to its end.
 __global__ void fill(int size, int *result) {
     const int most = 256;
     __shared__ char *pieces[most];

@@ -1,4 +1,4 @@
-// Host and device change the same words of managed memory: at once where the device's attributes allow it, in turns else.
+// Host and device change the same words of managed memory: at once where the device's attributes allow it, otherwise in turns.
 //
 //   host_atomics [registered]
 //
@@ -54,7 +54,7 @@ int main(int argc, char **) {
     CHECK(words[1] == (ROUNDS / 100 - 1) * 4 + 3, "the largest is %d", words[1]);
     CHECK(unsigned(words[2]) == expected, "the bits are %x", unsigned(words[2]));
     CHECK(words[3] == 2 * (by_device + by_host), "the sum of exchanges is %d", words[3]);
-    // Memory of the host that the device reaches has atomic operations of both only where that is said.
+    // Host memory that the device reaches supports atomic operations of both only if the attribute says so.
     if (native) {
         int *pinned;
         OK(cudaMallocHost(&pinned, WORDS * sizeof(int)));

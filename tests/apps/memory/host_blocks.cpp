@@ -1,4 +1,4 @@
-// Blocks of memory on the host, mapped by the program: its processor and kernels use one address.
+// Blocks of host memory that the program maps: its processor and kernels use the same address.
 #include <cuda.h>
 
 #include <vector>
@@ -15,7 +15,7 @@ static CUmemAccessDesc all_access(CUmemLocationType kind) {
     return grant;
 }
 
-// What the program writes a kernel reads, and the other way round, over the border of two mappings.
+// A kernel reads what the program writes, and the other way round, across the border of two mappings.
 static void both_sides(CUdeviceptr memory, int count) {
     unsigned *words = reinterpret_cast<unsigned *>(memory);
     int term = 9;

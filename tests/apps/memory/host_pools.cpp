@@ -1,4 +1,4 @@
-// Pools whose memory lies on the host: the program's processor and kernels use one address, without copies.
+// Pools with memory on the host: the program's processor and kernels use the same address, without copies.
 #include <cuda.h>
 
 #include <vector>
@@ -26,7 +26,7 @@ static void grant(CUmemoryPool pool) {
     OK(cuMemPoolSetAccess(pool, &device, 1));
 }
 
-// What the program writes a kernel reads, and the other way round.
+// A kernel reads what the program writes, and the other way round.
 static void both_sides(CUdeviceptr memory) {
     unsigned *words = reinterpret_cast<unsigned *>(memory);
     for (unsigned at = 0; at < COUNT; at++) words[at] = at;
@@ -39,7 +39,7 @@ static void both_sides(CUdeviceptr memory) {
     CHECK(wrong == 0, "%u words are wrong, the second is %u", wrong, words[1]);
 }
 
-// Copies and fills reach it as they reach any memory.
+// Copies and fills reach this memory like any other.
 static void copies(CUdeviceptr memory) {
     std::vector<unsigned> sent(COUNT), got(COUNT);
     Numbers numbers(5);

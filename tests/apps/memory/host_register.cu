@@ -1,4 +1,5 @@
-// Memory that the program already has, registered: copies from and to it, kernels that read and write it in place, neighbours in one page, wrong calls.
+// Existing memory of the program, registered: copies from and to it, kernels that read and write it in place, neighbours in one
+// page, wrong calls.
 #include <sys/mman.h>
 
 #include <cstring>

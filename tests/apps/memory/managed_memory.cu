@@ -1,4 +1,4 @@
-// Managed memory: a list that the host builds and kernels change, advice, prefetching, and what is said of its pointers.
+// Managed memory: a list that the host builds and kernels change, advice, prefetching, and pointer attributes.
 #include "check.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Pools of managed memory: what is allocated in a stream's order is used by the program's processor and by kernels.
+// Pools of managed memory: the program's processor and kernels use memory allocated in stream order.
 #include <cuda.h>
 
 #include "check.h"
@@ -16,7 +16,7 @@ static CUmemLocation at(CUmemLocationType kind) {
     return location;
 }
 
-// A kernel works on what the program wrote; the program reads it, and has the next one work on that.
+// A kernel works on the program's words; the program reads the result, and the next kernel works on that.
 static void turns(CUdeviceptr memory) {
     unsigned *words = reinterpret_cast<unsigned *>(memory);
     for (unsigned i = 0; i < COUNT; i++) words[i] = i;
@@ -65,7 +65,7 @@ static void pool_at(CUmemLocationType kind, const char *name) {
     printf("a pool wanted %s\n", name);
 }
 
-// The pool that is taken where none is named.
+// The default pool for calls that name none.
 static void chosen() {
     CUmemLocation device = at(CU_MEM_LOCATION_TYPE_DEVICE);
     CUmemoryPool first = nullptr, current = nullptr, own;

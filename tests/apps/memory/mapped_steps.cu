@@ -14,7 +14,7 @@ struct Blocks {
 
 __global__ void mark(unsigned *large, size_t count, Blocks small, unsigned step) {
     size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    // A word of each MiB, and all of the small ones.
+    // Writes one word of each MiB, and all small blocks.
     if (i << 18 < count) large[(i << 18) + step] = unsigned(i) * 2654435761u + step;
     if (i < WORDS)
         for (int block = 0; block < SMALL; block++) small.of[block][i] = unsigned(block * WORDS + i) ^ step;

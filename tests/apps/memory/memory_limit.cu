@@ -1,7 +1,7 @@
-// Not a test by itself: a program that fills a session whose limit of device memory is 64 MiB, by every way to memory.
+// Not a test by itself: a program that fills a session whose limit of device memory is 64 MiB, by every way to allocate.
 //
-//   memory_limit counts  passes where every byte counts, at the call that a driver would refuse; what is refused leaves all as it was
-//   memory_limit holds   holds some of each kind, says `ready` and the bytes that it holds, waits for the end of its input
+//   memory_limit counts  passes if every byte counts, at the call that a driver would refuse; a refused call changes nothing
+//   memory_limit holds   holds some memory of each kind, says `ready` and the bytes that it holds, waits for the end of its input
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -44,7 +44,7 @@ static size_t held() {
     return total - free;
 }
 
-// How many pieces there are before memory is out; then the error is exactly that.
+// Returns the number of pieces until memory runs out, with exactly that error.
 template <class Make> static int pieces(Make make) {
     int count = 0;
     cudaError_t got = cudaSuccess;
@@ -54,7 +54,7 @@ template <class Make> static int pieces(Make make) {
     return count;
 }
 
-// All pieces of the rest of the limit, given back before it returns.
+// Returns the number of pieces that fit in the rest of the limit; frees them before it returns.
 static int rest() {
     std::vector<void *> all;
     int count = pieces([&] {
@@ -102,7 +102,7 @@ static void blocks() {
     for (cudaArray_t array : arrays) OK(cudaFreeArray(array));
 }
 
-// What is left of the free bytes is what small blocks get.
+// Small blocks get the rest of the free bytes.
 static void small_blocks() {
     enum { COUNT = 8192 };
     size_t before = held();

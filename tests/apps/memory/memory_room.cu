@@ -1,6 +1,6 @@
-// How much device memory is to be had in all, in KiB: in blocks of one size, of mixed ones, and with gaps between those.
+// Available device memory in all, in KiB: in blocks of one size, of mixed sizes, and with gaps between them.
 //
-// Not a test by itself: what it says depends on the device. Nothing of the memory is touched.
+// Not a test by itself: the output depends on the device. The program touches none of the memory.
 #include "check.h"
 
 #include <cuda_runtime.h>

@@ -56,7 +56,7 @@ static void direct_use() {
 
 __global__ void follow(unsigned *const *where, unsigned *seen) { *seen = **where; }
 
-// The kernel finds a flag of the host by a pointer that lies in the device's memory, so that no launch names it.
+// The kernel finds a flag of the host by a pointer in device memory, so no launch names it.
 static void flags_of_unknown_memory() {
     unsigned *flag, *seen, **where, got = 0;
     OK(cudaHostAlloc(&flag, sizeof(unsigned), cudaHostAllocMapped));

@@ -1,4 +1,4 @@
-// Stream-ordered allocation: memory that is allocated, used and freed in the order of streams, out of default and own pools.
+// Stream-ordered allocation: memory is allocated, used and freed in the order of streams, from default and own pools.
 #include "check.h"
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Constant and global variables of a module: their first values, copies to and from them by name, their addresses.
+// Constant and global variables of a module: their initial values, copies to and from them by name, their addresses.
 #include "check.h"
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// A program that has memory of its own where CUDA might like to put its: both get along.
+// A program with memory of its own where CUDA might place its memory: both work.
 //
-// The addresses are where large programs, sanitizers and other runtimes are known to map things.
+// Large programs, sanitizers and other runtimes are known to map memory at these addresses.
 #include "check.h"
 
 #include <sys/mman.h>

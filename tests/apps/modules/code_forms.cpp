@@ -1,5 +1,5 @@
-// What is asked of code, devices and contexts by the rarer forms of calls: counts and names of kernels, their parameters,
-// older linkers, contexts that are pushed and popped, tensor maps.
+// Queries of code, devices and contexts by the rarer forms of calls: counts and names of kernels, their parameters, older
+// linkers, contexts that are pushed and popped, tensor maps.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <unistd.h>
@@ -12,14 +12,14 @@
 #include "container.h"
 #include "embedded_ptx.h"
 
-// Of cudaProfiler.h, which not every toolkit has.
+// Declared in cudaProfiler.h, which not every toolkit has.
 extern "C" CUresult cuProfilerStart();
 extern "C" CUresult cuProfilerStop();
 
 static CUdevice device;
 static CUcontext context;
 
-// Whether a driver has what not every driver does; it fails in no other way.
+// Whether a driver supports an optional feature; any other failure is an error.
 static bool has(CUresult result, const char *what) {
     CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED, "%s: %d", what, int(result));
     return result == CUDA_SUCCESS;
@@ -40,7 +40,7 @@ struct TextFile {
     }
 };
 
-// Adds 3 x 5 + 7 with a kernel of this name.
+// Computes 3 x 5 + 7 with a kernel of this name.
 static void works(CUfunction add, const char *what) {
     CUdeviceptr memory;
     OK(cuMemAlloc_v2(&memory, 8));
@@ -228,7 +228,7 @@ static void devices() {
     printf("devices\n");
 }
 
-// The primary context, which nothing else here uses.
+// Tests the primary context, which nothing else here uses.
 static void primary() {
     CUcontext retained;
     unsigned flags = 0;

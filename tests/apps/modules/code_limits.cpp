@@ -1,4 +1,5 @@
-// What code and contexts may be limited to: registers of a thread, by the code and by options of its load; PTX that does not say how long addresses are; limits of the context; code that no device here runs.
+// Limits of code and contexts: registers of a thread, by the code and by options of its load; PTX that does not declare its
+// address size; limits of the context; code that no device here runs.
 #include <cuda.h>
 
 #include <cstring>
@@ -67,7 +68,7 @@ static void registers_are_limited() {
     check(module, 32, 256, 8, ".minnctapersm");
     OK(cuModuleLoadData(&module, wide(".maxntid 1024").c_str()));
     check(module, 64, 1024, 4, ".maxntid");
-    // What a kernel says itself goes before an option.
+    // A kernel's own directive takes precedence over an option.
     OK(cuModuleLoadDataEx(&module, wide(".maxnreg 32").c_str(), 1, &kind, &forty));
     check(module, 32, 1024, 8, ".maxnreg and an option");
     printf("registers are limited\n");

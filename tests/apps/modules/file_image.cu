@@ -1,6 +1,6 @@
-// Not a test by itself: an image of code that lies in a file of its own, as in a library that a program loads.
+// Not a test by itself: a code image in a file of its own, as in a library that a program loads.
 //
-//   file_image make FILE MIB      writes a container there: a text, and so much code of a kind that no device takes
+//   file_image make FILE MIB      writes a container there: a PTX text, and that much code of a kind that no device accepts
 //   file_image load FILE [hidden] maps it, privately, loads it and finds its kernel, says `loaded`, and on standard error how long loading
 //                                 took, and of that on the processor; `hidden`: no process can read more than its first page, so that one that does is killed
 #include <cuda.h>

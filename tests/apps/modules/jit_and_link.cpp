@@ -1,5 +1,5 @@
-// The just-in-time compiler and the linker of the driver API: options, logs that name the place, the codes of wrong code,
-// several inputs that become one module.
+// The just-in-time compiler and the linker of the driver API: options, logs that name the place, error codes for wrong
+// code, several inputs that become one module.
 #include "check.h"
 #include "first_device.h"
 
@@ -135,14 +135,14 @@ static void wrong_links() {
     EXPECT(CUDA_ERROR_INVALID_VALUE, add(state, (CUjitInputType)9, CALLEE, "kind"));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuLinkAddData(state, CU_JIT_INPUT_PTX, nullptr, 5, "null", 0, nullptr, nullptr));
     EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr));
-    // What was refused is left out; the rest can be linked.
+    // Refused input is left out; the rest can be linked.
     OK(cuLinkComplete(state, &image, &size));
     OK(cuLinkDestroy(state));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuLinkDestroy(nullptr));
     printf("wrong links: refused as the driver does\n");
 }
 
-// 1 where the product and the sum of a kernel were rounded once, 0 where each was.
+// Returns 1 if a kernel's product and sum were rounded once, 0 if each was.
 static int is_contracted(CUmodule module) {
     float values[3] = {1 + 1 / 4096.f, 1 + 1 / 4096.f, -(1 + 1 / 2048.f)};
     CUfunction function;

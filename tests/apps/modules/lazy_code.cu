@@ -1,4 +1,4 @@
-// Not a test by itself: tells how modules are loaded, and when a library of kernels and a large variable takes the device's memory.
+// Not a test by itself: prints how modules are loaded, and when a library of kernels and a large variable takes device memory.
 #include "check.h"
 
 #include <cuda.h>
@@ -13,7 +13,7 @@ static const char TEXT[] =
 
 static size_t before;
 
-// How much less there is than at the start; what else goes on takes less than half of the variable.
+// Returns by how much free memory has shrunk since the start; other work takes less than half of the variable's size.
 static int taken() {
     size_t now, total;
     OK(cudaMemGetInfo(&now, &total));

@@ -1,5 +1,5 @@
-// Not a test by itself: a kernel that was built as machine code alone, in a program that goes on whatever it is told. It
-// launches the kernel, or asks for its attributes (`ask`), and prints the codes of that and of the copy behind it.
+// Not a test by itself: a kernel built as machine code alone, in a program that ignores errors. It launches the kernel,
+// or queries its attributes (`ask`), and prints the codes of that and of the following copy.
 #include <cuda_runtime.h>
 
 #include <cstdio>

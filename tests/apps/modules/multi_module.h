@@ -1,7 +1,7 @@
-// What multi_module.cu may use of multi_module_other.cu.
+// Functions of multi_module_other.cu that multi_module.cu uses.
 #pragma once
 
-// Launches the other unit's hidden kernel, which uses its hidden variable; the result is copied back.
+// Launches the other unit's hidden kernel, which uses its hidden variable, and copies the result back.
 int bump_over_there(int *device);
 int read_hidden_over_there();
 

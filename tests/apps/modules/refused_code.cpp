@@ -1,5 +1,5 @@
-// Code that the driver refuses: the codes, and the reason in the log that the program asks for. With an argument also what
-// softcuda writes into logs, where NVIDIA's driver may leave them alone.
+// Code that the driver refuses: the codes, and the reason in the program's log. With an argument, also softcuda's texts in
+// logs that NVIDIA's driver may leave empty.
 #include <cuda.h>
 
 #include <cstring>
@@ -35,7 +35,7 @@ static int of_library(const void *image, char *log, size_t size) {
     return code;
 }
 
-// Code for devices that come later: nothing in it suits this one.
+// Code for later devices: none of it suits this one.
 static void for_other_devices(bool is_soft) {
     CUmodule module;
     char log[512] = "";
@@ -74,7 +74,7 @@ int main(int argc, char **) {
     befuddled.replace(befuddled.find("frobnicate"), strlen("frobnicate"), "befuddle");
     EXPECT(CUDA_ERROR_INVALID_PTX, of_library(befuddled.c_str(), library_log, sizeof library_log));
     for_other_devices(is_soft);
-    // Nothing of it is left behind.
+    // No state of it is left.
     OK(cuCtxSynchronize());
     printf("refused with the reason\n");
     return finish("refused_code");

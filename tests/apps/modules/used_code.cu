@@ -1,5 +1,5 @@
-// Code in two translation units, a module each. This one's is small and always used; that of used_code_other.cu is large,
-// and one of its many kernels is used if the argument is `both`. What is sent of them is counted by the tests.
+// Code in two translation units, a module each. This one is small and always used. The one of used_code_other.cu is
+// large, and one of its many kernels is used if the argument is `both`. The tests count the bytes sent.
 #include "check.h"
 #include "used_code.h"
 

@@ -1,4 +1,4 @@
-// What used_code.cu calls of used_code_other.cu.
+// Functions of used_code_other.cu that used_code.cu calls.
 #pragma once
 
 // Has one of many kernels change the value at this device address.

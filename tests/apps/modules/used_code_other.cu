@@ -1,4 +1,4 @@
-// Many kernels, none of which is like another, and long: the large module of used_code.cu.
+// Many long kernels, no two of which are alike: the large module of used_code.cu.
 #include "used_code.h"
 
 template <unsigned Which>

@@ -1,5 +1,5 @@
-// How programs begin and end: forks before CUDA starts, exit handlers and static objects, the library closed, signals,
-// contexts that come and go in many threads.
+// Beginnings and ends of programs: forks before CUDA starts, exit handlers and static objects, a closed library,
+// signals, contexts that come and go in many threads.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/time.h>
@@ -32,13 +32,13 @@ static CUresult use() {
     return result;
 }
 
-// Says what a call gives that comes when `main` has ended.
+// Prints the code of a call after the end of `main`.
 static void late(const char *when) {
     printf("%s: %d\n", when, int(use()));
     fflush(stdout);
 }
 
-// Runs a part in a process of its own, which has not started CUDA; how it ended, as wait tells.
+// Runs a part in a new process that has not started CUDA; returns its end as wait reports it.
 static int process(void (*part)()) {
     fflush(stdout);
     pid_t child = fork();
@@ -70,7 +70,7 @@ static void uses_cuda() {
     EXPECT(CUDA_SUCCESS, use());
 }
 
-// A child that is forked before both of them start, and one that never uses CUDA.
+// Forks a child before both start CUDA, and one that never uses it.
 static void forks_first() {
     fflush(stdout);
     pid_t other = fork();
@@ -140,7 +140,7 @@ static void aborted() {
 
 static volatile sig_atomic_t ticks = 0;
 
-// Calls that wait are not disturbed by signals that interrupt what the system does for them.
+// Signals do not disturb waiting calls, although they interrupt the system calls inside.
 static void interrupted() {
     start();
     struct sigaction action = {};
@@ -155,7 +155,7 @@ static void interrupted() {
     CHECK(wrong == 0, "%d rounds failed", wrong);
 }
 
-// Contexts of their own in eight threads at once, and what was made in them goes with them.
+// Eight threads make contexts at once; objects made in these end with them.
 static void contexts_in_threads() {
     OK(cuInit(0));
     std::atomic<int> wrong{0};

@@ -1,27 +1,27 @@
 // Not a test by itself: the program that the tests of the whole system kill, watch and disturb.
 //
 //   fixture idle          starts CUDA, says `ready`, waits for the end of its input, does one more thing, says `done`
-//   fixture endless       says `ready`, then launches and synchronises for ever, until a call fails: says the error
+//   fixture endless       says `ready`, then launches and synchronises until a call fails, and says the error
 //   fixture stuck         says `ready`, then synchronises with a kernel that never ends
-//   fixture hold BYTES [FILE]  as `idle`, with that much device memory, or until there is the file
-//   fixture idles BYTES [FILE]  takes that much memory of each device in blocks of all kinds of sizes, frees all but one, then as `idle`, or
-//                         until there is the file; takes the same again, and looks at what it has kept, before `done`
+//   fixture hold BYTES [FILE]  like `idle`, with that much device memory; or waits until the file exists
+//   fixture idles BYTES [FILE]  takes that much memory of each device in blocks of many sizes, frees all but one, then waits like `idle`,
+//                         or until the file exists; takes the same again, and checks the block that it kept, before `done`
 //   fixture takes KIND BYTES  makes one `block`, `array` or `mapping` of that much device memory, says `had`
-//   fixture outlives FILE as `endless`, but after the error it waits for the file before it ends
-//   fixture quits FILE    says `ready`, waits for the file, says `quits` and ends at once, with the GPU's side as it is
-//   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, has it end when there is
-//                         the file ON, says `ended` and what it counted
-//   fixture reads FILE    says each line of its input, and `end of input`; behind the first of these makes FILE.held and waits for the
-//                         file; ends with a line `end` or the input, launches a kernel, says `done` on both streams
-//   fixture launches FILE a function in a stream waits for the file, beside 200 launches that each name pinned memory which the program
-//                         has changed; says how many arrived
-//   fixture saves FILE    says `ready`, and catches what asks it to end; when there is the file, it launches and says as `count 100`
-//   fixture locks N       as `count`, with all its memory locked, what comes too; says before how many MiB of shared memory it has,
+//   fixture outlives FILE like `endless`, but after the error it waits for the file before it ends
+//   fixture quits FILE    says `ready`, waits for the file, says `quits` and calls _exit, with the GPU's side as it is
+//   fixture waits FILE ON says `ready`, waits for the file, launches a kernel, says `runs` when that does, ends it when the file ON
+//                         exists, says `ended` and the kernel's count
+//   fixture reads FILE    says each line of its input, and `end of input`; after the first of these makes FILE.held and waits for the
+//                         file; stops at a line `end` or the end of input, launches a kernel, says `done` on both streams
+//   fixture launches FILE a host function in a stream waits for the file, beside 200 launches that each use changed pinned memory;
+//                         says how many arrived
+//   fixture saves FILE    says `ready`, and catches signals that ask it to end; when the file exists, does the same as `count 100`
+//   fixture locks N       like `count`, with all present and future memory locked; first says how many MiB of shared memory it has,
 //                         or that it may not lock
 //   fixture count N       launches N kernels, says how many arrived
-//   fixture copies MIB    copies so much in and out again and again, other bytes each time, and says `ready` after some rounds: until a
-//                         call fails, which it names with its error, and then the error of one more call; status 4 if
-//                         a copy that was told to be done had not brought all bytes
+//   fixture copies MIB    repeatedly copies that much in and out, other bytes each time, and says `ready` after some rounds; names the
+//                         first call that fails, with its error, and then the error of one more call; status 4 if
+//                         a copy that was reported as done had not brought all bytes
 //
 // The exit status is 0 when all went well, and 3 when a CUDA call failed, after `error N NAME` on a line of its own.
 #include <cuda.h>
@@ -45,7 +45,7 @@ __global__ void forever(volatile int *cell) {
     while (*cell >= 0) *cell = *cell / 2;
 }
 
-// Says that it runs, and ends when the program says so.
+// Marks that it runs, and ends when the program sets the flag.
 __global__ void wait_for(volatile int *flags, int *cell) {
     flags[0] = 1;
     while (flags[1] == 0) {}
@@ -98,7 +98,7 @@ static int idle(size_t bytes, const char *file) {
     return 0;
 }
 
-// Blocks with and without pieces of the driver's memory of their own.
+// Blocks that fill the driver's pieces of memory, and blocks that share them.
 static void take_and_free(size_t bytes) {
     const size_t sizes[] = {24 << 20, 5 << 20, 1 << 20, 40 << 10, 9 << 20};
     std::vector<void *> blocks;
@@ -110,7 +110,7 @@ static void take_and_free(size_t bytes) {
     for (void *block : blocks) need(cudaFree(block));
 }
 
-// On each device that is visible; the first one is current afterwards.
+// On each visible device; the first is current afterwards.
 static void take_and_free_everywhere(size_t bytes) {
     int count = 0;
     need(cudaGetDeviceCount(&count));
@@ -316,7 +316,7 @@ static int locks(long n) {
     return count(n);
 }
 
-// As programs do that save what they have when a batch system tells them to end.
+// Like programs that save their state when a batch system asks them to end.
 static int saves(const char *file) {
     for (int asks : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) signal(asks, [](int) {});
     say("ready");
@@ -367,7 +367,7 @@ static int devices() {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *number = argc > 2 ? argv[2] : "0";
-    // Before anything that needs one.
+    // Before any call that needs a device.
     if (strcmp(what, "devices") == 0) return devices();
     need(cudaMalloc(&cell, sizeof(int)));
     need(cudaMemset(cell, 0, sizeof(int)));

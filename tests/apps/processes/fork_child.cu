@@ -6,7 +6,7 @@
 
 __global__ void raise(int *cell) { *cell += 1; }
 
-// All of the child: every call fails in the same way, and none of them hangs.
+// The whole child: every call fails in the same way, and none hangs.
 static int child(int *device) {
     int host = 0, count = 0;
     void *more;

@@ -1,4 +1,4 @@
-// Calls after the end of `main`: static objects that free device memory when the runtime is going, as many programs have.
+// Calls after the end of `main`: as in many programs, static objects free device memory while the runtime shuts down.
 #include "check.h"
 
 #include <thread>
@@ -19,7 +19,7 @@ int main() {
     OK(cudaMalloc(&late.device, sizeof(int)));
     OK(cudaMemset(late.device, 0, sizeof(int)));
     int host = 0;
-    // A thread that used CUDA and is gone, with work still under way.
+    // A thread that used CUDA and has ended while its work still runs.
     std::thread([] { raise<<<1, 1, 0, cudaStreamPerThread>>>(late.device); }).join();
     OK(cudaDeviceSynchronize());
     OK(cudaMemcpy(&host, late.device, sizeof host, cudaMemcpyDeviceToHost));

@@ -1,4 +1,4 @@
-// A handler of a signal jumps out of a call that waits; every later call of any thread is answered as ever.
+// A signal handler jumps out of a call that waits; every later call of any thread works as usual.
 #include <cuda.h>
 
 #include <csetjmp>
@@ -32,7 +32,7 @@ static bool is_asleep(pid_t thread) {
     return name_end && name_end[1] == ' ' && name_end[2] == 'S';
 }
 
-// Sends the signal once the wait has begun, as far as that is seen: a driver may wait awake.
+// Sends the signal once the wait has begun, as far as that is visible: a driver may busy-wait.
 static void disturb(pthread_t thread, pid_t id) {
     unsigned asleep = 0;
     for (unsigned looks = 0; asleep < 10 && looks < 500; looks++) {
@@ -60,7 +60,7 @@ static void copy_in_stream(CUstream stream) {
     OK(cuStreamSynchronize(stream));
 }
 
-// Whether a wait for the stream, which stands still, was left by a jump.
+// Whether a wait for the blocked stream was left by a jump.
 static bool left_by_jump(void (*wait)(CUstream), CUstream stream) {
     if (sigsetjmp(before, 1) != 0) {
         is_armed = 0;

@@ -1,5 +1,5 @@
-// Ranks of an MPI program in a ring: each step computes on the device, hands its border to the next rank, and adds all
-// checksums up on the first. Ranks beyond the first print nothing; the kept output is that of two ranks.
+// Ranks of an MPI program in a ring: in each step, a rank computes on the device and sends its border to the next
+// rank; the first rank sums all checksums. Other ranks print nothing; the kept output is that of two ranks.
 #include "steps.h"
 
 #include <mpi.h>

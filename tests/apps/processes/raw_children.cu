@@ -1,6 +1,6 @@
-// Children that are made past the C library cannot use CUDA that their parent had started, as those of fork cannot; the
-// parent, whose memory they have copies of, goes on unharmed. So it does where a child has that memory itself: such a child is
-// refused, or served as its parent is.
+// Children made without the C library cannot use CUDA that their parent had started, like those of fork. The parent, of whose
+// memory they have copies, goes on unharmed. So it does where a child shares its memory: such a child is refused, or served
+// like its parent.
 #include "check.h"
 
 #include <csignal>
@@ -12,7 +12,7 @@
 
 __global__ void raise(int *cell) { *cell += 1; }
 
-// All of the child: no call reaches the parent's session, and none of them hangs.
+// The whole child: no call reaches the parent's session, and none hangs.
 static int child(int *device) {
     int host = 0;
     void *more;

@@ -1,4 +1,5 @@
-// Two programs of one server that share memory and events: one lends, the other opens what it was told of; by handles of 64 bytes, by file descriptors, and out of pools.
+// Two programs of one server that share memory and events: one exports, the other opens what it was sent; by handles of 64
+// bytes, by file descriptors, and from pools.
 #include <cuda.h>
 
 #include <vector>
@@ -174,7 +175,7 @@ static void open_block() {
     int descriptor = receive_descriptor();
     OK(cuMemImportFromShareableHandle(&block, reinterpret_cast<void *>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(descriptor);
-    // What is said of a block that came from elsewhere is the driver's affair: 580 does not repeat its maker's wishes.
+    // A driver chooses what it reports of an imported block: 580 does not repeat the properties of its maker.
     OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
     CHECK(told.type == CU_MEM_ALLOCATION_TYPE_PINNED, "%d", told.type);
     CUdeviceptr at = mapped(block, BLOCK, device);
@@ -183,7 +184,7 @@ static void open_block() {
     OK(cuCtxSynchronize());
     meet();
     meet();
-    // The exporter has given its block up; this one still holds it.
+    // The exporter has freed its block; this one still holds it.
     CHECK(all_are(at, BLOCK / 4, 55), "gone with the exporter's");
     unmapped(at, BLOCK, block);
     meet();
@@ -208,7 +209,7 @@ static CUmemoryPool pool_for(unsigned types) {
     return pool;
 }
 
-// The pool is passed on by its descriptor, what is allocated in it by data; the importer frees first.
+// Sends the pool by its descriptor, and its allocations by data; the importer frees first.
 static void lend_pool() {
     CUmemoryPool pool = pool_for(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), own = pool_for(0);
     CUmemPoolPtrExportData data;

@@ -1,10 +1,10 @@
-// Long random sequences of calls from several threads, each result of which is checked against a model of all memory: odd
-// mixtures of copies, fills, kernels, graphs, streams and threads that no author would think of.
+// Long random sequences of calls from several threads, with each result checked against a model of all memory: mixtures
+// of copies, fills, kernels, graphs, streams and threads that no author would think of.
 //
 //   random_calls [FIRST [COUNT]]       seeds; the same seed is the same sequence, and prints the same
 //
-// Each thread has its own choices, and memory that is its own for a round. Between rounds the threads meet, some end and
-// others go on for them, and memory changes hands with work under way.
+// Each thread makes its own choices, and owns its memory for a round. Between rounds the threads meet, some end and
+// others take their place, and memory changes hands while work on it is pending.
 #include "first_device.h"
 #include "meeting.h"
 #include "random_graphs.h"

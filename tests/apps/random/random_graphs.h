@@ -1,4 +1,4 @@
-// Graphs of the random programs: captured or built, launched again and again, changed between launches that are under way.
+// Graphs of the random programs: captured or built, launched again and again, changed between pending launches.
 #pragma once
 
 #include "random_steps.h"
@@ -40,7 +40,7 @@ inline void Slot::capture(Graph &made) {
     OK(cuStreamEndCapture(stream, &made.graph));
 }
 
-// Each work is behind those before it that touch the same memory, and behind no other.
+// Each work comes after earlier ones that touch the same memory, and after no other.
 inline void Slot::build(Graph &made) {
     made.nodes.clear();
     OK(cuGraphCreate(&made.graph, 0));
@@ -109,7 +109,7 @@ inline void Slot::launch(const Graph &graph) {
     counts[int(graph.works[0].what)]++;
 }
 
-// It may be under way.
+// The graph may still be running.
 inline void Slot::end_graph(size_t index) {
     Graph &graph = graphs[index];
     OK(cuGraphExecDestroy(graph.exec));

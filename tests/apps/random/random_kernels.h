@@ -1,8 +1,8 @@
-// The kernels of the random programs, as PTX: each combines bytes of one place with those of another so that their order
-// matters, and each is told the places in another way.
+// The kernels of the random programs, as PTX. Each combines bytes of two places so that their order matters, and each
+// gets the places in another way.
 #pragma once
 
-// A byte a thread, `n` of them.
+// One byte for each thread, `n` of them.
 #define BEGIN_BYTES                                                                                            \
     ".reg .pred %p; .reg .b32 %r<4>, %i, %n, %salt, %a, %b; .reg .b64 %dst, %src, %at;\n"
 #define INDEX                                                                                                  \

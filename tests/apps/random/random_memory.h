@@ -1,4 +1,4 @@
-// Memory of every kind, for the random programs: how each is come by and given back.
+// Memory of every kind, for the random programs: how to allocate and free each.
 #pragma once
 
 #include <cstdlib>
@@ -72,7 +72,7 @@ inline void make_on_host(Buffer &buffer) {
     OK(cuMemHostGetDevicePointer(&buffer.device, buffer.host, 0));
 }
 
-// Memory of a sort, of about that many bytes; what comes in the order of a stream comes in that of `stream`.
+// Makes memory of a sort, of about that many bytes; stream-ordered memory comes in the order of `stream`.
 inline Buffer *make(Random &random, Sort sort, size_t size, CUstream stream) {
     Buffer *buffer = new Buffer{sort, size, {}};
     void *host = nullptr;
@@ -105,7 +105,7 @@ inline Buffer *make(Random &random, Sort sort, size_t size, CUstream stream) {
     return buffer;
 }
 
-// Gives memory back that is at rest; what goes in the order of a stream goes in that of `stream`.
+// Frees idle memory; stream-ordered memory goes in the order of `stream`.
 inline void give_back(Buffer *buffer, CUstream stream) {
     switch (buffer->sort) {
     case Sort::Ordered:

@@ -1,4 +1,4 @@
-// What the random programs know of each piece of memory, and what each piece of work does to it: the oracle.
+// The random programs' model: the state of each piece of memory, and the effect of each piece of work on it.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-// The same numbers for the same seed, whichever threads ask meanwhile (splitmix, 64 bits).
+// The same numbers for the same seed, in whichever thread (splitmix, 64 bits).
 struct Random {
     uint64_t state;
     uint64_t next() {
@@ -18,7 +18,7 @@ struct Random {
         z = (z ^ z >> 27) * 0x94d049bb133111ebull;
         return z ^ z >> 31;
     }
-    // Between 0 and `bound` - 1.
+    // Returns a number from 0 to `bound` - 1.
     size_t below(size_t bound) { return next() % bound; }
     bool one_in(size_t count) { return below(count) == 0; }
     // Between 1 and `limit`; as often between 1 and 2 as between a million and two.
@@ -37,7 +37,7 @@ struct Random {
     }
 };
 
-// How memory was come by.
+// How memory was allocated.
 enum class Sort { Plain, Pitched, Ordered, Pooled, Managed, Pinned, Combined, Registered, Mapped, Array, Field, Constants, Pageable, Count };
 constexpr int SORTS = int(Sort::Count);
 inline const char *const SORT_NAMES[SORTS] = {"plain",  "pitched",    "ordered", "pooled", "managed", "pinned",    "write-combined",
@@ -46,7 +46,7 @@ inline const char *const SORT_NAMES[SORTS] = {"plain",  "pitched",    "ordered",
 struct Buffer {
     Sort sort;
     size_t size;
-    // What it holds once all work that was given so far is done.
+    // Contents once all work so far is done.
     std::vector<uint8_t> model;
     CUdeviceptr device = 0;
     uint8_t *host = nullptr;
@@ -61,7 +61,7 @@ struct Buffer {
     // Its last work in the hands of another thread: an event to wait for, or what the default stream alone waits for.
     CUevent last = nullptr;
     bool behind_default = false;
-    // Graphs that work with it.
+    // Graphs that use it.
     int graphs = 0;
 
     bool is_on_device() const {
@@ -87,14 +87,14 @@ struct Side {
     size_t place(size_t y, size_t z) const { return at + (z * rows + y) * pitch; }
 };
 
-// A piece of work, whole: it can be given to a stream, become a node of a graph, and be done to the model.
+// One piece of work: it can be given to a stream, become a node of a graph, and be applied to the model.
 struct Work {
     What what;
     Side to, from;
     size_t width = 0, height = 1, depth = 1;
     // The value of a fill, whose elements have `unit` bytes; the salt of a kernel.
     unsigned value = 0, unit = 1;
-    // Chooses among the calls that do the same.
+    // Chooses among equivalent calls.
     unsigned form = 0;
     // Where the table lies of a kernel that has one.
     Side table = {};
@@ -113,7 +113,7 @@ inline void put_value(uint8_t *at, unsigned value, unsigned unit) {
     for (unsigned byte = 0; byte < unit; byte++) at[byte] = uint8_t(value >> 8 * byte);
 }
 
-// What a host function does, to the model here and to the memory itself there.
+// The effect of a host function, on the model here and on the memory itself there.
 inline void stir(uint8_t *bytes, size_t count, unsigned salt) {
     for (size_t i = 0; i < count; i++) bytes[i] = uint8_t(bytes[i] * 7 + salt + i);
 }

@@ -1,9 +1,9 @@
-// Which work is behind which: the streams of a thread, what each of them and the thread know to be done, and the many ways
-// by which one is put behind another.
+// The order of work: the streams of a thread, the work that each of them and the thread know to be done, and the many ways
+// to order one after another.
 //
-// The rule: memory is worked with by one lane (a stream, used by one thread) at a time. Before another lane takes it, that is
-// put behind the first by a random one of the ways there are, unless it is already: by the order of a stream, by what was
-// waited for before, or by what the default stream and those that block with it promise each other.
+// The rule: one lane (a stream, used by one thread) at a time works with memory. Before another lane takes it, that lane is
+// ordered after the first in a random way, unless it already is: by the order of a stream, by an earlier wait, or by what the
+// default stream and those that block with it guarantee each other.
 #pragma once
 
 #include <thread>
@@ -119,7 +119,7 @@ struct Order {
 
     bool is_at_rest(const Buffer &buffer) const { return buffer.lane < 0 || buffer.stamp <= done[buffer.lane]; }
 
-    // Work was given to a lane that touches these.
+    // Records work of a lane that touches these buffers.
     void given(int lane, const std::vector<Buffer *> &buffers) {
         lanes[lane].given++;
         raise(lanes[lane].behind, done);
@@ -194,7 +194,7 @@ struct Order {
         }
     }
 
-    // The thread may touch the memory itself.
+    // Waits until the thread may touch the memory itself.
     void settle(Buffer &buffer) {
         take_over(-1, buffer);
         if (!is_at_rest(buffer)) wait_for_lane(buffer.lane);

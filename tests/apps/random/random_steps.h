@@ -160,7 +160,7 @@ inline void Slot::tell(const Work &work, const char *how, int lane) const {
     fprintf(stderr, ", form %x value %x\n", work.form, work.value);
 }
 
-// Gives work to a lane once everything that it touches may be touched there.
+// Gives work to a lane once it may touch all of its memory there.
 inline void Slot::give(const Work &work, int lane) {
     bool is_joined = work.what != What::Host && work.what != What::Word;
     bool of_host = work.is_copy() && work.to.of->is_of_host() && work.from.of->is_of_host();
@@ -177,7 +177,7 @@ inline void Slot::give(const Work &work, int lane) {
     if (work.is_copy()) after_copy(work, lane, waits);
 }
 
-// What is known to be done once the call of a copy is back, by "API synchronization behavior" of the driver's manual.
+// Records what is known to be done once a copy returns, by "API synchronization behavior" of the driver's manual.
 inline void Slot::after_copy(const Work &work, int lane, bool waits) {
     Buffer &to = *work.to.of, &from = *work.from.of;
     // Blocks may name memory of the host as the device's.
@@ -299,7 +299,7 @@ inline void Slot::step_churn() {
     make_one(sort, std::min(size, LARGEST));
 }
 
-// The program looks at memory and writes to it, without any call.
+// The program reads and writes memory without any call.
 inline void Slot::step_touch() {
     Buffer *buffer = pick([](const Buffer &one) { return one.host && one.sort != Sort::Combined; });
     if (!buffer) return;

@@ -1,4 +1,4 @@
-// One thread of the random programs: what memory, streams, modules and graphs it has, and the steps it takes with them.
+// One thread of the random programs: its memory, streams, modules and graphs, and the steps it takes with them.
 #pragma once
 
 #include "random_order.h"
@@ -36,13 +36,13 @@ class Slot {
   public:
     Slot(uint64_t seed, int slot) : seed(seed), slot(slot), random{seed * 1000003 + uint64_t(slot)}, order(random) {}
 
-    // Once, on whatever thread.
+    // Runs once, on any thread.
     void start(const CUstream (&shared)[2]) {
         order.start(shared);
         modules.push_back(functions_of(world.module));
     }
 
-    // On the thread that is to take steps next, and before it goes.
+    // Runs on the thread that takes the next steps, before it starts.
     void enter() { OK(cuCtxSetCurrent(world.context)); }
     void leave() {
         OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
@@ -50,7 +50,7 @@ class Slot {
     }
 
     void take_steps(int count);
-    // What this thread has no more use for, in a state in which another one can have it.
+    // Returns memory that this thread no longer needs, in a state in which another one can have it.
     std::vector<Buffer *> hand_out();
     void adopt(Buffer *buffer) {
         // It comes in the order of a stream that all threads share: as if its last work were this thread's.
@@ -58,10 +58,10 @@ class Slot {
         held += buffer->size;
         buffers.push_back(buffer);
     }
-    // Everything is looked at and given back.
+    // Checks and frees everything.
     void finish();
 
-    // Of all bytes that were looked at.
+    // Hash of all bytes that were checked.
     uint64_t digest = 0;
     uint64_t counts[WHATS] = {}, made[SORTS] = {}, steps[16] = {};
 

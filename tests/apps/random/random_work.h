@@ -1,4 +1,4 @@
-// How the random programs hand a piece of work over: by one of the calls that do it, or as a node of a graph.
+// Submits a piece of work in the random programs: by one of the calls that do it, or as a node of a graph.
 #pragma once
 
 #include "random_memory.h"
@@ -200,7 +200,7 @@ inline void issue(const Work &work, CUstream stream, bool waits, bool is_capture
     }
 }
 
-// Copies that do not touch each other, in one call.
+// Does copies that do not overlap in one call.
 inline void issue_batch(const std::vector<Work> &all, CUstream stream) {
     std::vector<CUdeviceptr> to, from;
     std::vector<size_t> sizes, first;
@@ -240,7 +240,7 @@ inline CUDA_MEMSET_NODE_PARAMS as_fill(const Work &work) {
 
 inline CUDA_HOST_NODE_PARAMS as_host(const Work &work) { return {run_host_call, host_call(work)}; }
 
-// A copy without rows is rows of one.
+// A copy without rows is one of single rows.
 inline CUDA_MEMCPY3D as_copy(const Work &work) {
     Work rows = work;
     if (work.what == What::Copy) rows.to.pitch = rows.from.pitch = work.width;

@@ -38,7 +38,7 @@ static void events() {
     OK(cuCtxWaitEvent(context, of_stream));
     OK(cuMemcpyDtoDAsync(data + 8, data, 4, second));
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(second));
-    // Only another context could open the gate by a stream; the host does.
+    // Only another context could open the gate by a stream, so the host does.
     CUcontext other;
     CUstream opener;
     CUdevice device;
@@ -136,7 +136,7 @@ static void CUDA_CB wait_until_open(void *gate) {
     while (!*static_cast<std::atomic<bool> *>(gate)) std::this_thread::yield();
 }
 
-// A copy goes by its stream's context, whichever is current, also behind a function.
+// A copy belongs to its stream's context, whichever is current, even after a host function.
 static void copies_in_streams_of_other_contexts() {
     CUcontext other;
     CUstream theirs;

@@ -1,5 +1,5 @@
-// Queues that are full: a stream that stands still for a function of the program takes about a thousand launches, the next one
-// waits. Whatever else the program does goes on, and so does the function.
+// Full queues: a stream that waits for a host function takes about a thousand launches, and the next one waits. The rest of
+// the program goes on, and so does the function.
 #include "check.h"
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct Cell {
     }
 };
 
-// A stream stands still at it until it is opened.
+// A stream waits at the gate until it is opened.
 struct Gate {
     std::atomic<bool> is_open{false};
     void close(const Stream &stream) { OK(cudaLaunchHostFunc(stream.handle, wait, this)); }
@@ -79,7 +79,7 @@ static void launches_without_end_in_another_stream() {
 
 static void CUDART_CB raise(void *number) { ++*static_cast<unsigned *>(number); }
 
-// As many functions as launches, of which each waits for those before it.
+// As many host functions as launches; each waits for the earlier ones.
 static void functions_without_end() {
     const unsigned functions = 3000;
     Stream stream;

@@ -1,5 +1,5 @@
-// Memory of the program's that streams, functions of the program and copies take turns with: each sees what those before it
-// in the stream wrote, whichever side reaches the memory, and whatever was queued before any of it ran.
+// Memory of the program that streams, host functions and copies use in turns. Each sees what earlier ones in the stream
+// wrote, whichever side accesses the memory, and whatever was queued before any of them ran.
 #include "check.h"
 
 #include <cuda.h>
@@ -70,7 +70,7 @@ struct Mapping {
     Mapping(const Mapping &) = delete;
 };
 
-// Memory of a kind: as the program has it, and as kernels do.
+// Memory of one kind: its address for the program, and for kernels.
 struct Memory {
     Kind kind;
     unsigned *host, *device;
@@ -111,7 +111,7 @@ struct Stream {
     ~Stream() { OK(cudaStreamDestroy(handle)); }
 };
 
-// A stream stands still at it until it is opened.
+// A stream waits at the gate until it is opened.
 struct Gate {
     std::atomic<bool> is_open{false};
     void close(cudaStream_t stream) { OK(cudaLaunchHostFunc(stream, wait, this)); }
@@ -123,7 +123,7 @@ struct Gate {
     }
 };
 
-// A function that raises the cells, as the kernel of that name does, and remembers their sum from before.
+// A host function that raises the cells, like the kernel of that name, and keeps their previous sum.
 struct Raise {
     unsigned *cells, by;
     uint64_t seen = 0;
@@ -140,7 +140,7 @@ struct Raise {
     }
 };
 
-// What the cells come to.
+// The expected cells.
 struct Model {
     unsigned cells[N] = {};
     void raise(unsigned by) {

@@ -1,5 +1,5 @@
-// Host functions and callbacks in streams: they run in stream order, see the data copied before them, and hold back
-// the work behind them.
+// Host functions and callbacks in streams: they run in stream order, see the data copied before them, and delay the
+// work after them.
 #include "check.h"
 
 #include <atomic>

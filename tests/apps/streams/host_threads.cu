@@ -1,7 +1,7 @@
-// Eight host threads with streams and buffers of their own, at work at the same time; each has its own last error.
+// Eight host threads with their own streams and buffers work at the same time; each has its own last error.
 //
-// Built twice: with the legacy default stream, and with `--default-stream per-thread`, where the launches without a
-// stream of different threads are independent of each other too.
+// Built twice: with the legacy default stream, and with `--default-stream per-thread`, where launches of different
+// threads without a stream are independent too.
 #include "check.h"
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Every function in its form for each thread's own default stream (`_ptsz`, `_ptds`), by its name: what is given to the null
-// stream goes there. Says each form that it has called; the list is held to the spec.
+// Every function in its form for each thread's own default stream (`_ptsz`, `_ptds`), by name: work given to the null stream
+// goes there. Prints each form that it has called; a test compares the list with the spec.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>

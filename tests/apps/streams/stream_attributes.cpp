@@ -1,4 +1,4 @@
-// Attributes of streams: their first values, what may be set, copies, and that no more bytes are written than each has.
+// Attributes of streams: initial values, settable values, copies; no more bytes are written than each has.
 #include <cuda.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Arrays whose memory is mapped later: sparse ones tile by tile, their mipmaps' tails, and deferred ones as a whole.
+// Arrays whose memory is mapped later: sparse ones tile by tile, the tails of their mipmaps, and deferred ones as a whole.
 #include <cuda.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Surfaces: arrays that kernels write, and read back through surface and texture; places outside, by each mode.
+// Surfaces: kernels write arrays, and read them through surface and texture; out-of-range coordinates, in each mode.
 #include "check.h"
 
 #include <cstring>

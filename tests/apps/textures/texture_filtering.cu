@@ -1,6 +1,6 @@
-// What the texture unit makes of coordinates: every address mode, point and linear filtering, normalised coordinates,
-// formats of every width, in one, two and three dimensions. Results are compared bit for bit, as a number for each case
-// that was taken from an H200 (driver 580, November 2026): texture arithmetic is fixed point and documented only in part.
+// How the texture unit treats coordinates: every address mode, point and linear filtering, normalised coordinates,
+// formats of every width, in one, two and three dimensions. Results are compared bit for bit, as one number per case
+// taken from an H200 (driver 580, November 2026): texture arithmetic is fixed point and only partly documented.
 #include "check.h"
 
 #include <cstring>

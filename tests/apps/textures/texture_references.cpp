@@ -1,4 +1,5 @@
-// Textures and surfaces as programs before CUDA 5 have them: references declared in a module, bound by the host; and copies of boxes between arrays and memory, in groups.
+// Textures and surfaces as in programs before CUDA 5: references declared in a module, bound by the host; and copies of boxes
+// between arrays and memory, in groups.
 #include <cuda.h>
 
 #include <cstring>

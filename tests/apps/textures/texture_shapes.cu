@@ -1,4 +1,4 @@
-// Textures of every shape: linear and pitched memory, layers, cubes, mipmaps, gathers, queries of what they were made of.
+// Textures of every shape: linear and pitched memory, layers, cubes, mipmaps, gathers, and queries of their resources.
 #include "check.h"
 
 #include <cmath>

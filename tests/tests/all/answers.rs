@@ -1,5 +1,5 @@
-//! What a program's user reads beside the program's own words: why code is refused, which variables have no effect, and that
-//! no GPU is used where one might be expected.
+//! Messages that a program's user reads beside the program's own: why code is refused, which variables have no effect, and that
+//! no GPU is used where the user might expect one.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,8 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
         let outcome = run(way.command(&paths, &program(&paths, "refused_code")).arg("logs"))?;
         let stderr = outcome.errors();
         ensure!(outcome.status.success(), "{way}: {}\n{stderr}", outcome.text());
-        // Of a module and a linker; of a library; and what has nothing for this device, however it is loaded.
+        // Reasons from a module and a linker, from a library, and for code that has nothing for this device,
+        // however it is loaded.
         for reason in ["frobnicate", "befuddle", "PTX for 120", "PTX for 121", "PTX for 129"] {
             ensure!(lines_with(&stderr, reason).len() == 1, "{way}, {reason}: {stderr}");
         }
@@ -54,7 +55,7 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
     Ok(())
 }
 
-/// What CuPy's wheel has as machine code alone, and does not look at the answer of.
+/// A CuPy call whose code the wheel has as machine code alone; CuPy ignores its result.
 const SUM: &str = "import cupy; print(int(cupy.arange(10).sum()))";
 
 #[test]
@@ -62,7 +63,7 @@ fn code_that_a_gpu_would_run_is_refused_once_and_fails_its_context() -> Result<(
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
-    // Code for another device is refused as on a GPU: the program goes on.
+    // Code for another device is refused as on a GPU, and the program goes on.
     let cases = [("machine_code", "209, then 209: -1\n", 1), ("machine_code_80", "209, then 0: 0\n", 0)];
     let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
     for way in [&direct, &shm, &tcp] {
@@ -144,7 +145,7 @@ fn updates_that_may_be_lost_between_host_and_device_are_warned_of_once() -> Resu
     let paths = Paths::of_this_test()?;
     let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
-    // Over shared memory softcuda's managed blocks and host memory are the same pages for both sides.
+    // Over shared memory, both sides map the same pages for softcuda's managed blocks and host memory.
     let cases = [(&shm, "managed", 0), (&tcp, "managed", 1), (&shm, "registered", 1), (&tcp, "registered", 1)];
     for (way, kind, count) in cases {
         let mut command = way.command(&paths, &paths.program("host_atomics", Variant::Static));
@@ -198,7 +199,7 @@ fn a_gpu_can_be_required() -> Result<()> {
         ensure!(outcome.status.code() == Some(status) && outcome.text().is_empty(), "{arguments:?}: {stderr}");
         ensure!(stderr.lines().count() <= 2 && stderr.contains(texts), "{arguments:?}: {stderr}");
     }
-    // What is required of the session holds in the program too.
+    // The session's requirement also holds in the program.
     let mut command = Way::through(&server)[0].command(&paths, &program(&paths, "vector_add"));
     let outcome = run(command.env("KATYDID_REQUIRE_GPU", "1"))?;
     ensure!(!outcome.status.success() && outcome.errors().contains("KATYDID_REQUIRE_GPU"), "{}", outcome.errors());
@@ -208,7 +209,7 @@ fn a_gpu_can_be_required() -> Result<()> {
 #[test]
 fn fallback_to_softcuda_is_reported() -> Result<()> {
     if Path::new("/dev/nvidiactl").exists() {
-        // A driver that works is found elsewhere.
+        // A machine with a GPU has a working driver elsewhere.
         return Ok(());
     }
     let paths = Paths::of_this_test()?;
@@ -221,7 +222,7 @@ fn fallback_to_softcuda_is_reported() -> Result<()> {
     let outcome = run(command.env("LD_LIBRARY_PATH", folder.path()))?;
     let stderr = outcome.errors();
     ensure!(outcome.status.success() && lines_with(&stderr, NO_GPU).len() == 1 && stderr.contains(reason), "{stderr}");
-    // Chosen, it is no news.
+    // Where the user chose softcuda, there is no message.
     let chosen = run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &program(&paths, "vector_add")))?;
     ensure!(chosen.status.success() && lines_with(&chosen.errors(), NO_GPU).is_empty(), "{}", chosen.errors());
     let variables = [("LD_LIBRARY_PATH", folder.path().as_os_str().to_owned())];

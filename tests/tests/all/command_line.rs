@@ -1,4 +1,4 @@
-//! What the command line says it does: exit statuses, one JSON document, units, what `ps` lists, traces, what is installed.
+//! Tests what the command line promises: exit statuses, one JSON document, units, the list of `ps`, traces, and installed files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 /// The variables that CuPy needs for softcuda, as a shell prints them.
 const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
 
-/// A word that no program prints which does not run.
+/// A word that appears only if the program runs.
 const RAN: &str = "the program ran";
 
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
     let paths = Paths::of_this_test()?;
     let mut command = katydid(&paths, arguments);
-    // Of the user that runs the tests there may be a server in the config file.
+    // The user that runs the tests may have a server in the config file.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").envs(variables.iter().copied());
     Ok(program::run(&mut command, WAIT_TIMEOUT)?)
 }
@@ -36,7 +36,7 @@ fn fixture() -> Result<String> {
     Ok(paths.program("fixture", Variant::Static).to_string_lossy().into_owned())
 }
 
-/// Refused with this status and one line with these words, and the program has not run.
+/// Checks that a command is refused with this status and one line with these words, before its program runs.
 fn is_refused(outcome: &Outcome, status: i32, texts: &[&str]) -> Result<()> {
     let errors = outcome.errors();
     ensure!(outcome.status.code() == Some(status), "{}, not {status}: {errors}", outcome.ending());
@@ -69,7 +69,7 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
     Ok(())
 }
 
-/// The second one is refused before its program runs, whichever program would have made a call first.
+/// Two programs want the last slot. The second is refused before it runs, whichever of them would have made a call first.
 #[test]
 fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
     let paths = Paths::of_this_test()?;
@@ -100,7 +100,7 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());
         server.workers_of(0)?;
     }
-    // One without a session gives its place back, and what runs below it has that.
+    // A program without a session gives its slot back, and the command below it uses that slot.
     let inner = format!("'{}' run --server '{}' -- echo '{RAN}'", paths.katydid().display(), server.unix());
     for _ in 0..3 {
         let outcome = run(&["run", "--server", &server.unix(), "--", "sh", "-c", &inner], &[])?;
@@ -208,7 +208,7 @@ fn durations_need_a_unit_everywhere() -> Result<()> {
     is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
     let outcome = run(&["run", "--driver", "soft", "--link-timeout", "1m", "--", &fixture()?, "count", "1"], &[])?;
     ensure!(outcome.status.success(), "{outcome:?}");
-    // A program that is not begun by the command reads it in the same way.
+    // A program started without the command reads the variable in the same way.
     let (paths, server) = (Paths::of_this_test()?, Server::start(&Paths::of_this_test()?, &driver_under_test(), &[])?);
     let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
     let mut command = way.command(&paths, Path::new(&fixture()?));
@@ -218,7 +218,7 @@ fn durations_need_a_unit_everywhere() -> Result<()> {
     Ok(())
 }
 
-/// The one document that an outcome's standard output is.
+/// Parses standard output as one document.
 fn document(outcome: &Outcome) -> Result<Value> {
     serde_json::from_slice(&outcome.stdout).with_context(|| format!("not one document: {outcome:?}"))
 }
@@ -291,7 +291,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
     ensure!(outcome.status.success() && outcome.text() == "3\n" && outcome.errors().is_empty(), "{outcome:?}");
     let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
     ensure!(found["calls"].as_u64() > Some(3), "{found}");
-    // A descriptor of the caller's, which the program does not have.
+    // A descriptor of the caller, which the program does not inherit.
     let line = katydid(
         &paths,
         &["trace", "--driver", "soft", "--json", "fd:5", "--", "sh", "-c", "echo out >&5 || echo shut"],
@@ -322,7 +322,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
     Ok(())
 }
 
-/// A command line below a script of the shell, which starts it as `"$@"`.
+/// Runs a command line below a shell script, which starts it as `"$@"`.
 fn in_shell(script: &str, line: &Command) -> Result<Outcome> {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(line.get_program()).args(line.get_args());
@@ -341,7 +341,7 @@ fn unwritable_trace_keeps_the_programs_status() -> Result<()> {
     Ok(())
 }
 
-/// A file system without room ends the trace, and not the program: it may be full at once, or in the middle of the calls.
+/// A file system without room ends the trace but not the program. It may be full at once, or in the middle of the calls.
 #[test]
 fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
@@ -362,7 +362,7 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     Ok(())
 }
 
-/// Each file that a flag names may lie where there is no room: the program has run, and the error names the flag and the file.
+/// Each file named by a flag may lie where there is no room. The program still runs, and the error names the flag and the file.
 #[test]
 fn a_file_of_a_trace_without_room_is_named() -> Result<()> {
     for flag in ["-o", "--text", "--json"] {
@@ -376,7 +376,7 @@ fn a_file_of_a_trace_without_room_is_named() -> Result<()> {
 
 #[test]
 fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()> {
-    // Not in one word, or the test of all names would find it.
+    // Split in two, since the test of all names would find it otherwise.
     let wrong = concat!("KATYDID_", "SEVRER");
     let paths = Paths::of_this_test()?;
     let line = ["run", "--driver", "soft", "--", &fixture()?, "count", "1"];
@@ -386,7 +386,7 @@ fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()>
     let of = |name: &str| errors.lines().filter(|line| line.contains(name)).collect::<Vec<_>>();
     ensure!(of(wrong).len() == 1 && of(wrong)[0].contains("KATYDID_SERVER"), "{errors}");
     ensure!(of("UNHEARD_OF_THING").len() == 1, "{errors}");
-    // The library tells of it where no command has.
+    // The library warns where no command has.
     let server = Server::start(&paths, &driver_under_test(), &[])?;
     let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
     let mut command = way.command(&paths, Path::new(&fixture()?));
@@ -412,7 +412,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
         running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     };
-    // The second one has another place for its folder, as one that was begun in another login has.
+    // The second job has its folder in another place, like one started in another login.
     let mut jobs = [start("listed", &home.path().join("a"))?, start("elsewhere", &home.path().join("b"))?];
     let ps = |arguments: &[&str]| -> Result<Outcome> {
         let mut command = katydid(&paths, &[&["ps"], arguments].concat());
@@ -431,7 +431,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     ensure!(session["program"] == "fixture" && session["driver"] == "softcuda", "{session}");
     let text = ps(&[])?.text();
     ensure!(text.matches("listed").count() >= 2 && text.contains("running"), "{text}");
-    // What is listed is found by its name.
+    // A listed job is found by its name.
     let image = home.path().join("image").display().to_string();
     let mut command = katydid(&paths, &["checkpoint", "elsewhere", "--device-only", "--json", "-o", &image]);
     let saved = program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), WAIT_TIMEOUT)?;
@@ -444,7 +444,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint by the name would be that of the first job.
+/// A checkpoint by the name alone would be that of the first job.
 #[test]
 fn a_second_job_of_one_name_says_what_it_is_called() -> Result<()> {
     let (paths, home) = (Paths::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
@@ -512,7 +512,7 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
     Ok(())
 }
 
-/// Names of jobs that no test beside this one has: `ps` of root shows those too.
+/// Names of jobs that no concurrent test uses: `ps` of root shows the jobs of all tests.
 const PRIVATE: &str = "private_for_ps";
 const SERVED: &str = "served_for_ps";
 
@@ -636,7 +636,7 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
     ensure!(on_gpu.len() == 9, "{} launches on the GPU", on_gpu.len());
     let rows: BTreeSet<String> = on_gpu.iter().map(|event| event["pid"].to_string()).collect();
     ensure!(rows.len() == 2, "two processes have two GPUs' rows: {rows:?}");
-    // What was launched first began first, and none before its launch.
+    // The kernel launched first began first, and none began before its launch.
     let starts = |events: Vec<Value>| events.iter().filter_map(|event| event["ts"].as_f64()).fold(f64::MAX, f64::min);
     let launched = slices("cuda").into_iter().filter(|event| event["name"] == "cuLaunchKernel").collect();
     let (launched, began) = (starts(launched), starts(on_gpu));
@@ -669,7 +669,7 @@ fn completions_and_man_pages_are_installed_and_named() -> Result<()> {
     Ok(())
 }
 
-/// Names of ours in a text.
+/// Returns Katydid's names in a text.
 fn names_in(text: &str) -> BTreeSet<String> {
     let letters = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let words = text.split(|c: char| !letters(c)).filter(|word| word.starts_with("KATYDID_") && word.len() > 8);
@@ -698,12 +698,12 @@ fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
     }
     let read: BTreeSet<String> = found.iter().flat_map(|(_, text)| names_in(text)).collect();
     let list = names_in(&fs::read_to_string(root.join("crates/driver-rules/src/state/settings.rs"))?);
-    // Names that tests of parsers made up.
+    // Names that tests of parsers invent.
     let made_up: BTreeSet<String> =
         ["KATYDID_JOBS", "KATYDID_ONE", "KATYDID_TWO", "KATYDID_T"].map(str::to_owned).into();
     let missing: Vec<&String> = read.difference(&list).filter(|name| !made_up.contains(*name)).collect();
     ensure!(missing.is_empty(), "not in crates/driver-rules/src/state/settings.rs: {missing:?}");
-    // Their names are in the list alone, which both sides use.
+    // These names occur only in the list that both sides use.
     let shared: BTreeSet<String> = ["KATYDID_REPORTED", "KATYDID_RESERVATION"].map(str::to_owned).into();
     let unread: Vec<&String> = list.difference(&read).filter(|name| !shared.contains(*name)).collect();
     ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");

@@ -1,4 +1,4 @@
-//! Kept lines between a server and its workers, whole and damaged: the short run of the fuzz target `control` that needs no
+//! Tests kept lines between a server and its workers, whole and damaged: a short run of the fuzz target `control` without a
 //! fuzzer.
 
 #[path = "../../../fuzz/bodies/control.rs"]

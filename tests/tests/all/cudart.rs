@@ -1,6 +1,8 @@
-//! Programs with other minor versions of the shared runtime than the toolkit's: each asks the driver for other functions and
-//! private tables. `cargo xtask setup` fetches the oldest and the newest, which every run tries with a few programs; `cargo
-//! xtask cudart` fetches all of them and tries every program that there is.
+//! Runs programs with other minor versions of the shared runtime than the toolkit's. Each version asks the driver for other
+//! functions and private tables.
+//!
+//! `cargo xtask setup` fetches the oldest and the newest version, which every run tries with a few programs. `cargo xtask
+//! cudart` fetches all versions and tries every program with each.
 
 use std::env;
 use std::fs;
@@ -15,9 +17,9 @@ use katydid_tests::verdict::judge;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-/// Set to anything: all programs, with every version that is there.
+/// Set to anything: tries all programs with every version that is there.
 const ALL: &str = "KATYDID_CUDART_ALL";
-/// What each run tries: registration, streams, graphs, errors, host functions, a child, managed memory, several modules.
+/// Programs that each run tries: registration, streams, graphs, errors, host functions, a child, managed memory, several modules.
 const FEW: [&str; 8] = [
     "vector_add",
     "streams_events",
@@ -28,18 +30,18 @@ const FEW: [&str; 8] = [
     "managed_memory",
     "multi_module",
 ];
-/// Runs with the runtime of CUDA 12, which the toolkit compiles nothing for.
+/// The program for the runtime of CUDA 12, for which the toolkit compiles nothing.
 const OF_12: &str = "cudart12_dlopen";
 
 /// A version such as 13.5, and the folder of its library.
 type Runtime = (String, PathBuf);
 
-/// Where `xtask` puts them: beside the programs.
+/// The folder, beside the programs, into which `xtask` puts the versions.
 fn cudart(paths: &Paths) -> PathBuf {
     paths.apps.parent().unwrap_or(&paths.apps).join("cudart")
 }
 
-/// Those that were fetched, the oldest first.
+/// Returns the fetched versions, the oldest first.
 fn runtimes(paths: &Paths) -> Result<Vec<Runtime>> {
     let mut runtimes = Vec::new();
     for entry in fs::read_dir(cudart(paths)).into_iter().flatten() {
@@ -54,7 +56,7 @@ fn runtimes(paths: &Paths) -> Result<Vec<Runtime>> {
     Ok(runtimes)
 }
 
-/// The programs to be tried with a runtime.
+/// Returns the programs to try with a version.
 fn programs(version: &str, has_all: bool) -> Result<Vec<(String, Variant)>> {
     if version.starts_with("12.") {
         return Ok(vec![(OF_12.to_owned(), Variant::Plain)]);

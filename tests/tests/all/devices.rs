@@ -1,5 +1,5 @@
-//! Several devices. Which of them a program sees: its own `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` choose among those of
-//! the server, a private one and one for many alike. And that it can use two at once.
+//! Several devices. A program's own `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` choose among the devices of the server,
+//! whether private or shared. A program can use two devices at once.
 
 use std::process::Command;
 
@@ -12,14 +12,14 @@ use katydid_tests::verdict::judge;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-/// softcuda's devices lie on buses 1, 2 and 3.
+/// Sets the number of softcuda's devices, which lie on buses 1, 2 and 3.
 const SERVER: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
-/// What it does does not depend on how many devices there are, as far as it tells.
+/// A program whose output does not depend on the number of devices.
 const OF_SEVERAL: &str = "several_devices";
-/// It allows a kernel more shared memory than a kernel has by itself.
+/// A program that allows a kernel more shared memory than the default.
 const SETTING: &str = "scan";
 
-/// What the fixture says of its devices on a server, or a private one.
+/// Returns the devices that the fixture lists, on a server or on a private one.
 fn listed_devices(paths: &Paths, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
     let fixture = paths.program("fixture", Variant::Static);
     let mut command = Command::new(paths.katydid());
@@ -35,7 +35,7 @@ fn listed_devices(paths: &Paths, server: Option<&Server>, variables: &[(&str, &s
     Ok(outcome.text().trim_end().to_owned())
 }
 
-/// Choices, and the buses that are seen with each.
+/// Choices of devices, and the buses that a program sees with each.
 const CHOICES: [(&[(&str, &str)], &str); 7] = [
     (&[], "3: 01 02 03"),
     (&[("CUDA_VISIBLE_DEVICES", "2")], "1: 03"),
@@ -82,7 +82,7 @@ fn a_program_uses_two_devices_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Of a program that has only the last of three devices: what it sets for its first one is meant for that.
+/// A program has only the last of three devices. What it sets for its first device must apply to that one.
 #[test]
 fn kernels_are_set_up_for_the_device_that_was_chosen() -> Result<()> {
     let paths = Paths::of_this_test()?;

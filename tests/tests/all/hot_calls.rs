@@ -1,4 +1,4 @@
-//! What the calls cost that programs make most, where that can be counted: allocations in the program's process.
+//! Costs of the most frequent calls, as far as they can be counted: allocations in the program's process.
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
@@ -8,8 +8,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-/// Launches, records of events, small copies both ways, and waits allocate nothing once each has been made some times, whatever
-/// carries them.
+/// Launches, event records, small copies both ways, and waits allocate nothing after a few calls of each, on any link.
 #[test]
 fn calls_that_are_made_often_allocate_nothing() -> Result<()> {
     let paths = Paths::of_this_test()?;

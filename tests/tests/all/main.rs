@@ -1,7 +1,7 @@
-//! Tests that disturb no other test: in one program, since linking one costs less than linking each.
+//! Tests that disturb no other test, linked as one program, which costs less than linking each.
 //!
-//! Each test that counts descriptors, memory or replies, that breaks links or kills processes, or that has no harness, stays
-//! in a program of its own.
+//! A test stays in a program of its own if it counts descriptors, memory or replies, breaks links, kills processes,
+//! or has no harness.
 
 mod answers;
 mod command_line;

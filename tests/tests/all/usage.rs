@@ -1,4 +1,4 @@
-//! Wrong addresses, wrong drivers, no server there: one clear line, a status that is not 0, and never a hang.
+//! Wrong addresses, wrong drivers and missing servers give one clear line and a nonzero status, and never hang.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn katydid(arguments: &[&str]) -> Result<Outcome> {
     Ok(program::run(command.args(arguments), WAIT_TIMEOUT)?)
 }
 
-/// A CUDA program run with `options` fails, and standard error has a line that contains `word`.
+/// Checks that a CUDA program run with `options` fails, and that a line of standard error contains `word`.
 fn run_fails(options: &[&str], word: &str) -> Result<()> {
     let paths = Paths::of_this_test()?;
     let fixture = paths.program("fixture", Variant::Static).to_string_lossy().into_owned();
@@ -92,7 +92,7 @@ fn the_status_of_the_program_is_the_status_of_run() -> Result<()> {
 
 #[test]
 fn a_shared_address_without_a_server_shows_as_a_cuda_error_in_the_program() -> Result<()> {
-    // Without `katydid run`, as a program that finds the shim by itself meets it.
+    // Without `katydid run`, like a program that finds the shim by itself.
     let paths = Paths::of_this_test()?;
     let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
     let mut command = way.command(&paths, &paths.program("fixture", Variant::Static));
@@ -121,7 +121,7 @@ fn trace_counts_the_calls_of_a_program_and_writes_a_timeline() -> Result<()> {
     let outcome = katydid(&["trace", "--driver", "soft", "-o", &file, "--", &fixture, "count", "25"])?;
     ensure!(outcome.status.success() && outcome.text() == "25\n", "{outcome:?}");
     let row = outcome.errors().lines().find(|line| line.contains("cuLaunchKernel")).map(str::to_owned);
-    // Function, calls, errors, round trips: no launch waits for the worker.
+    // Columns are function, calls, errors and round trips. No launch waits for the worker.
     let words: Vec<&str> = row.iter().flat_map(|row| row.split_whitespace()).collect();
     ensure!(words.get(1..4) == Some(&["25", "0", "0"]), "{}", outcome.errors());
     ensure!(outcome.errors().contains(" round trips, "), "{}", outcome.errors());

@@ -1,6 +1,6 @@
-//! Two users of one machine: what docs/how-to/serve-several-users.md says that one sees of the other.
+//! Two users of one machine see of each other what docs/how-to/serve-several-users.md says.
 //!
-//! The users are ids that belong to no account. Only root can be another user, so other users have nothing to test.
+//! The users are ids that belong to no account. Only root can become another user, so other users skip these tests.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -20,9 +20,9 @@ use tempfile::TempDir;
 
 const ALICE: u32 = 65533;
 const BOB: u32 = 65534;
-/// `ps` of a user shows the jobs of other tests too that run as that user.
+/// Serializes the tests: `ps` of a user also shows the jobs of other tests that run as that user.
 static TURN: Mutex<()> = Mutex::new(());
-/// Number of steps, more than a test waits for, and the milliseconds of each.
+/// More steps than a test waits for, and the milliseconds of each step.
 const LONG_ARGUMENTS: [&str; 2] = ["100000", "10"];
 
 /// A user with a home and a runtime folder of its own.
@@ -50,7 +50,7 @@ impl User {
         self.home.path().join("run")
     }
 
-    /// The default address of `katydid serve` for this user.
+    /// Returns the default address of `katydid serve` for this user.
     fn socket(&self) -> String {
         format!("unix:{}", self.run_folder().join("katydid.sock").display())
     }
@@ -59,7 +59,7 @@ impl User {
         self.run_folder().join("katydid.sock.admin")
     }
 
-    /// `katydid` as this user, without any capability.
+    /// Returns the command `katydid` as this user, without any capability.
     fn command(&self, arguments: &[&str]) -> Command {
         let inner = katydid(&self.paths, arguments);
         let mut command = Command::new("setpriv");
@@ -94,7 +94,7 @@ impl User {
         Ok(program::run(&mut self.command(arguments), WAIT_TIMEOUT)?)
     }
 
-    /// Names of the sessions, and of the jobs, that `katydid ps` shows to this user.
+    /// Returns the names of the sessions, and of the jobs, that `katydid ps` shows to this user.
     fn sees(&self) -> Result<(Vec<String>, Vec<String>)> {
         let outcome = self.run(&["ps", "--json"])?;
         ensure!(outcome.status.success(), "{}", outcome.errors());
@@ -107,7 +107,7 @@ impl User {
     }
 }
 
-/// The two users, or nothing where this process cannot be them.
+/// Returns the two users, or `None` where this process cannot become them.
 fn users() -> Result<Option<(User, User)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -123,7 +123,7 @@ fn is_refused(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// A folder without mounts of its own stands in for a machine, or a container, that keeps this user from `/dev/null`.
+/// A folder without mounts of its own stands in for a machine or container that keeps this user from `/dev/null`.
 #[test]
 fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
     };
     let outcome = run(&["sh", "-c", "exit 7"])?;
     ensure!(outcome.status.code() == Some(7), "{}: {}", outcome.ending(), outcome.errors());
-    // What keeps a worker from starting is named.
+    // The error names what keeps a worker from starting.
     let outcome = run(&[&paths.program("vector_add", Variant::Static).display().to_string()])?;
     let is_named = outcome.errors().contains(" /dev/null: Permission denied");
     ensure!(!outcome.status.success() && is_named, "{}: {}", outcome.ending(), outcome.errors());

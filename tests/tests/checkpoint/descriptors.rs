@@ -1,5 +1,5 @@
-//! Descriptors of which CRIU keeps a part: leases, watches, unread datagrams, peers of sockets. Of each kind one program has some in
-//! the middle of its steps, and looks at its end whether they are as they were.
+//! Descriptors of which CRIU saves a part: leases, watches, unread datagrams, peers of sockets. For each kind, a program opens
+//! some in the middle of its steps, and checks at its end that they are unchanged.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -15,11 +15,11 @@ use crate::scenarios::{Scenario, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 const PROGRAM: (&str, Variant) = ("open_descriptors", Variant::Static);
-/// A frame in the middle of its steps.
+/// A frame in the middle of the program's steps.
 const MIDDLE: u64 = 40;
 const KEPT: [&str; 5] = ["leases", "inherited", "senders", "watches", "peers"];
-/// Kinds that are refused, words of the refusal, and whether they take root. Two of them go on between tries, and may have read what
-/// there is and ended by the last one.
+/// Refused kinds, words of the refusal, and whether they need root. Two of them go on between tries, so by the last one they
+/// may have read everything and ended.
 const REFUSED: [(&str, &str, bool); 8] = [
     ("semaphore", "has an eventfd of the kind EFD_SEMAPHORE", false),
     ("counter", "has an eventfd that counts more than 32 bits hold", false),
@@ -42,7 +42,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain([("descriptors_that_cannot_be_restored_are_refused_by_name", refused as Scenario, "shm")])
 }
 
-/// A job of this kind, at its point.
+/// Starts a job of this kind, and waits until it holds itself at its point.
 fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
     let mut job = stage.start(kind, PROGRAM, &[kind], &[MIDDLE])?;
     if !job.holds_itself()? {
@@ -51,7 +51,7 @@ fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
     Ok(job)
 }
 
-/// What the program prints, whatever its kind is.
+/// Returns what the program prints, the same for all kinds.
 fn undisturbed(stage: &Stage) -> Result<String> {
     let outcome = stage.start("undisturbed", PROGRAM, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
@@ -86,7 +86,7 @@ fn left_running(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Whether the kernel tells which eventfds are semaphores (Linux 6.5).
+/// Whether the kernel reports which eventfds are semaphores (Linux 6.5).
 fn tells_kinds_of_counters() -> Result<bool> {
     let counter = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", counter.as_raw_fd()))?;

@@ -1,10 +1,10 @@
-//! Programs of frameworks. Each item of `tests/frameworks/items.txt` is run undisturbed, then with checkpoints at random
-//! ones of the frames that it sends, then restored from each of these: every time it must say what it said undisturbed. And a
-//! training with PyTorch, with checkpoints at steps of its own.
+//! Programs of frameworks. Each item of `tests/frameworks/items.txt` runs undisturbed, then with checkpoints at random frames,
+//! then restored from each checkpoint. Each run must print what the undisturbed one printed. A training with PyTorch also runs,
+//! with checkpoints at steps of its own.
 //!
-//! The items are about many things; what makes them long is not of their programs but of their libraries. Frameworks' own
-//! tests, in the list as suites, are left out: a thousand small cases in one program, few of which a checkpoint would meet.
-//! So are items that are about time alone.
+//! The items cover many things; most of their length is that of their libraries, not of their programs. The list leaves out the
+//! frameworks' own test suites, which are a thousand small cases in one program. A checkpoint would meet few of these. Items
+//! that are about time alone are left out too.
 
 use std::cell::Cell;
 use std::env;
@@ -27,33 +27,33 @@ use libtest_mimic::{Completion, Failed, Trial};
 use crate::programs::{ExpectedOutput, Run, Start, TakenCheckpoint, choice, show};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
-/// What stands for the variant in the names of items' tests.
+/// The word in place of the variant in the names of items' tests.
 pub(crate) const FRAMEWORK_VARIANT: &str = "framework";
-/// The families of items that every run of the tests includes: those for which `cargo xtask setup` fetches what they need.
+/// Families of items that every test run includes: `cargo xtask setup` fetches what they need.
 const FETCHED_PREFIXES: [&str; 3] = ["core.", "cupy.", "numba."];
-/// What a program may take at least, on a busy machine too.
+/// The least time limit of a program, enough on a busy machine too.
 const MIN_TEST_TIME: Duration = Duration::from_secs(240);
-/// Items that are left out, and why.
+/// Items that are left out, with the reasons.
 const LEFT_OUT: [&str; 3] = [
-    // It holds half of the memory of a GPU, which is 70 GB of an image.
+    // It holds half of a GPU's memory, which makes an image of 70 GB.
     "jax.memory_preallocated",
-    // They ask NVML, and have no session.
+    // They query NVML and have no session.
     "nvml.monitor",
     "nvml.smi",
 ];
-/// A program that sends fewer frames is over before a checkpoint.
+/// A program that sends fewer frames would end before a checkpoint.
 const MIN_POINTS: u64 = 8;
-/// Variables that name folders in which frameworks keep what they have compiled. They are a run's own: each sends as many
-/// frames as the one before, and a restored program finds its files, which no other program has changed.
+/// Variables that name the folders in which frameworks keep compiled code. Each run has its own folders. So each run sends as
+/// many frames as the one before, and a restored program finds its files unchanged.
 const CACHE_VARIABLES: [&str; 5] =
     ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"];
 
-/// Steps of the training, and those after which a checkpoint is asked for; it happens a little later.
+/// Number of steps of the training, and the steps after which the test asks for a checkpoint; it happens a little later.
 const STEP_COUNT: &str = "150";
 const CHECKPOINT_STEPS: [&str; 2] = ["step 40 ", "step 90 "];
 const PYTHON_PROGRAM: &str = "python3";
 
-/// All of them; the list that cannot be read is a test that fails.
+/// Returns all trials. If the list cannot be read, one of them fails.
 pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     let mut trials = trainings(paths);
     match items() {
@@ -63,12 +63,12 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     trials
 }
 
-/// Whether every run of the tests includes an item.
+/// Whether every test run includes an item.
 pub(crate) fn is_everywhere(item: &str) -> bool {
     FETCHED_PREFIXES.iter().any(|family| item.starts_with(family))
 }
 
-/// A test an item, on one way or on all; on softcuda of those that mean something there.
+/// Returns a test for each item, on one way or on all; with softcuda, only of items that are meaningful there.
 fn of_items(paths: &Paths, items: &[Item]) -> Vec<Trial> {
     let is_soft = driver_under_test() == "soft";
     let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
@@ -87,19 +87,19 @@ fn of_items(paths: &Paths, items: &[Item]) -> Vec<Trial> {
     trials
 }
 
-/// What an item said in an undisturbed run.
+/// The output of an item in an undisturbed run.
 pub(crate) struct UndisturbedRun<'a> {
     start: Start<'a, 'a>,
     results: ItemResults,
-    /// What it wrote to standard error, for messages.
+    /// The text on standard error, for messages.
     errors: String,
     limit: Duration,
 }
 
-/// How that run came out.
+/// The result of the first run.
 enum FirstRun<'a> {
     Said(UndisturbedRun<'a>),
-    /// What it needs is not there; the item's reason.
+    /// Something that the item needs is missing; the item's reason.
     Absent(String),
 }
 
@@ -115,7 +115,7 @@ impl<'a> UndisturbedRun<'a> {
         Ok(FirstRun::Said(Self { start, results, errors: outcome.errors(), limit }))
     }
 
-    /// Another run said the same, except where two undisturbed runs differ.
+    /// Checks that another run printed the same, except where two undisturbed runs differ.
     pub(crate) fn agrees(&self, text: &str) -> Result<()> {
         let results = ItemResults::of(text);
         let mut differing = self.results.differences(&results);
@@ -132,8 +132,8 @@ impl<'a> UndisturbedRun<'a> {
         Ok(())
     }
 
-    /// A restored program said the rest. How much it had said when it was dumped is known but for what its other threads
-    /// and processes wrote meanwhile: it must fit in one place.
+    /// Checks that a restored program printed the rest. Its other threads and processes may have written during the dump, so
+    /// the length of the first part is not exactly known. The rest must fit in one place.
     pub(crate) fn is_continued(&self, checkpoint: &TakenCheckpoint, restored: &Outcome) -> Result<()> {
         ensure!(restored.status.success(), "the restored program: {}", describe(restored));
         let (before, after) = checkpoint.written;
@@ -185,7 +185,7 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
     Ok(Completion::Completed)
 }
 
-/// The calls of the session that had most, of those that have ended.
+/// Returns the number of calls of the ended session that made the most.
 pub(crate) fn most_calls(stage: &Stage) -> Result<u64> {
     let is_told = |log: &str| {
         let began = log.matches(" began: ").count();
@@ -198,7 +198,7 @@ pub(crate) fn most_calls(stage: &Stage) -> Result<u64> {
     most.with_context(|| format!("it made no calls; the server says:\n{log}"))
 }
 
-/// A test a way; none on softcuda, where PyTorch's kernels, which are machine code, cannot run.
+/// Returns a test for each way; none on softcuda, which cannot run PyTorch's machine code.
 fn trainings(paths: &Paths) -> Vec<Trial> {
     if driver_under_test() == "soft" {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A thread of the program that a checkpoint holds has nothing in its hand that a function needs for which the GPU waits.
+//! A program's thread that a checkpoint holds keeps no lock that a function needs for which the GPU waits.
 
 use std::fs;
 
@@ -10,12 +10,13 @@ use katydid_tests::paths::Paths;
 use crate::scenarios::Scenario;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
-/// A function of it waits for a file, while it sends what it has changed of pinned memory before each of its launches.
+/// A host function of this program waits for a file. Meanwhile the program sends the changes in pinned memory before
+/// each of its launches.
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
-/// Two frames that follow each other there: one of them brings what has changed, the other one is a launch.
+/// Two consecutive frames there: one carries the changes, the other is a launch.
 const POINTS: [u64; 2] = [100, 101];
 
-/// The trials' names and ways: those on which the two sides do not share that memory.
+/// The trials' names and ways: those on which program and worker do not share pinned memory.
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ["unix", "tcp"]
         .into_iter()

@@ -1,5 +1,5 @@
-//! Device memory that a program has freed and keeps: it is no part of what a checkpoint has to bring back, and after a restore
-//! it is still what another program gets that runs short.
+//! Device memory that a program has freed and keeps. A checkpoint need not bring it back, and after a restore another program
+//! that runs short can still get it.
 
 use std::fs;
 use std::path::Path;
@@ -18,17 +18,17 @@ use crate::scenarios::{Scenario, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
-/// The device, what the first program has had of it, and what the second one takes: there is no room for both.
+/// The memory of the device, the bytes of the first program, and those of the second: both do not fit.
 const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
 const FIRST_PROGRAM_BYTES: &str = "800000000";
 const SECOND_PROGRAM_BYTES: &str = "600000000";
-/// What a third one takes: it fits beside the second one.
+/// Bytes that a third program takes: they fit beside the second program's.
 const THIRD_PROGRAM_BYTES: &str = "300000000";
-/// How often the third one tries.
+/// Number of the third program's attempts.
 const THIRD_PROGRAM_ATTEMPTS: u32 = 6;
-/// Bytes of an image with all that the first program still has, and far less than it has had.
+/// An upper limit in bytes for an image of what the first program still has, far less than it has had.
 const SMALL_IMAGE_BYTES: u64 = 64 << 20;
-/// So long another program has the memory that a restore wants.
+/// How long another program holds the memory that a restore needs.
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The trials' names and ways.
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ["shm", "tcp"].into_iter().flat_map(|way| IDLE_SCENARIOS.map(|(name, scenario)| (name, scenario, way)))
 }
 
-/// A server whose workers meet in a folder.
+/// Starts a server whose workers meet in a shared folder.
 fn shared_by(paths: &Paths, way: &str) -> Result<(TempDir, Stage)> {
     let shared = tempfile::tempdir()?;
     let variables = [(DEVICE_MEMORY.0, DEVICE_MEMORY.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
@@ -51,7 +51,8 @@ fn shared_by(paths: &Paths, way: &str) -> Result<(TempDir, Stage)> {
     Ok((shared, stage))
 }
 
-/// The program, stopped with its checkpoint while much lies idle. It ends when there is the file.
+/// Starts the program, and stops it by a checkpoint while it holds much idle memory. Once restored, it ends when
+/// the file `farewell` exists.
 fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     let arguments = ["idles", FIRST_PROGRAM_BYTES, farewell.to_str().context("a file without a name")?];
     let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
@@ -62,14 +63,14 @@ fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     without_worker(stage, 0)
 }
 
-/// Waits until the worker of a program that has ended is gone, and `others` are left: on a busy machine it has its memory for
-/// longer than another program waits.
+/// Waits until the worker of a program that has ended is gone, and `others` are left. On a busy machine the worker may hold its
+/// memory for longer than another program waits.
 fn without_worker(stage: &Stage, others: usize) -> Result<()> {
     stage.server.workers_of(others)?;
     Ok(())
 }
 
-/// A worker that ends may have its memory yet when a restore begins: here that of another program, which ends later.
+/// A worker that is ending may still hold its memory when a restore begins; here it is that of another program, which ends later.
 fn late(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let farewell = stage.image("farewell");
@@ -86,7 +87,8 @@ fn late(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A program that has taken that much, stopped with its checkpoint. It ends when there is the file.
+/// Starts a program that takes that much memory, and stops it by a checkpoint. Once restored, it ends when
+/// the file `farewell` exists.
 fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
     let farewell = farewell.to_str().context("a file without a name")?;
     let mut job = stage.start(name, PROGRAM, &["hold", SECOND_PROGRAM_BYTES, farewell], &[])?;
@@ -112,7 +114,7 @@ fn from_idle(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A third program finds memory that would not be enough for the restore, however often it looks.
+/// A third program always finds the memory that would be too little for the restore.
 fn holds_none(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
@@ -129,7 +131,7 @@ fn holds_none(paths: &Paths, way: &str) -> Result<()> {
     fs::write(&enough, "")?;
     ended_well(holder).context("the program that had the memory")?;
     fs::write(&farewell, "")?;
-    // It may have given up by now.
+    // The restored program may have given up by now.
     let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", describe(&outcome));
     without_worker(&stage, 0)?;
@@ -137,7 +139,7 @@ fn holds_none(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// There is room for one of them at a time. Each ends as soon as it is restored.
+/// Only one of them fits at a time. Each ends as soon as it is restored.
 fn two(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
@@ -148,14 +150,14 @@ fn two(paths: &Paths, way: &str) -> Result<()> {
     holder.wait_for("ready")?;
     let both = || -> Result<Vec<Outcome>> {
         let restored = [stage.restore("first", "first", &[])?, stage.restore("second", "second", &[])?];
-        // The first time a program has the memory, which ends while both wait.
+        // At first another program has the memory, and ends while both wait.
         fs::write(&enough, "")?;
         restored.into_iter().map(|job| Ok(job.finish(CHECKPOINT_TIMEOUT)?)).collect()
     };
     let mut outcomes = both()?;
     ended_well(holder).context("the program that had the memory")?;
     if outcomes.iter().all(has_given_up) {
-        // The holder took its time.
+        // The holder took a while to end.
         without_worker(&stage, 0)?;
         outcomes = both()?;
     }
@@ -176,15 +178,15 @@ fn ended_well(job: Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The program is stopped with its checkpoint while much lies idle; restored, it makes no call before the other one has what it
-/// wants. Then it takes again what it had, and has kept the rest.
+/// The program is stopped by its checkpoint while much memory lies idle. Restored, it makes no call until the other program has
+/// the memory that it wants. Then it takes its former memory again, and has kept the rest.
 fn restored(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let restored = stage.restore("idle", "image", &[])?;
     stage.server.workers_of(1)?;
-    // No process that takes its time is waited for, as the restored program may as long as it comes back.
+    // A taker does not wait for a process that is slow to answer, as the restored program may be until it is back.
     until("another program has what it wants", || {
         let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
         program::run(taker.args(["takes", "block", SECOND_PROGRAM_BYTES]), CHECKPOINT_TIMEOUT)

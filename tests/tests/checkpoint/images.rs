@@ -1,4 +1,4 @@
-//! Images: where they go, damage, other builds, drivers and hosts, workers in them.
+//! Images: where they are stored, damage, other builds, drivers and hosts, and workers in them.
 
 pub(crate) mod damage;
 pub(crate) mod elsewhere;

@@ -1,4 +1,4 @@
-//! Memory of other programs across a checkpoint: handles that programs got before it and open after it, or have open at it.
+//! Exported memory across a checkpoint: programs get handles before it and open them after it, or have them open during it.
 //!
 //! A handle leads only to programs that were restored together. That holds although several restores of one image, and the
 //! first run, exist at once. A process that shares something is checkpointed with all its peers, or not at all.
@@ -17,15 +17,16 @@ use crate::processes::is_answer;
 use crate::scenarios::Scenario;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
-/// Its frames number 60 and 80 lie between giving and opening; the importers have fewer.
+/// Its frames 60 and 80 lie between the export and the opening; the importers send fewer frames.
 const PROGRAM: (&str, Variant) = ("kept_exports", Variant::Plain);
 const POINTS: [u64; 2] = [60, 80];
 
-/// Three programs that have everything of each other open, at their frame number 90 too.
+/// Three programs that have all of each other's memory open, also at their frame 90.
 const OPEN: (&str, Variant) = ("kept_shared", Variant::Plain);
 const POINT: u64 = 90;
 
-/// Two programs that have an event of each other open, and with one step about to end what they have exported, at their frame number 30.
+/// Two programs that have each other's event open at their frame 30. With one step, they are then about to destroy
+/// what they have exported.
 const CLOSING: (&str, Variant) = ("kept_ranks", Variant::Plain);
 const STEPS: &str = "1";
 const LAST: u64 = 30;
@@ -45,9 +46,9 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ON_SOME_WAYS.into_iter()
 }
 
-/// The first run stands at its second point, with all that it has exported, while a restore beside it goes to its end; then it goes to
-/// its own. Both have been checkpointed once more at that point, and are restored from there too: where they were, and a
-/// third time.
+/// The first run holds itself at its second point with all its exports, while a restore beside it runs to its end. Then the
+/// first run ends too. Both were checkpointed once more at that point, and are also restored from there: in their old places,
+/// and a third time.
 fn family(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
     let mut first = stage.start("exported", PROGRAM, &[], &POINTS)?;
@@ -76,7 +77,8 @@ fn whole(job: Job<'_>, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two restores of one image at once, while the first run stands at the point of the checkpoint; then it goes to its end.
+/// Two restores of one image run at once while the first run holds itself at the checkpoint's point. Then the first run goes on
+/// to its end.
 fn several(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let mut first = stage.start("open", OPEN, &[], &[POINT])?;
@@ -93,7 +95,7 @@ fn several(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// No process goes on before all have open what they had, some of which its maker ends with its next calls.
+/// No process goes on before all have opened what they had open, since an exporter destroys some of it with its next calls.
 fn ended(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST])?;
@@ -107,7 +109,7 @@ fn ended(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Each process holds itself at that number of its own frames, and is let go by a checkpoint.
+/// Lets the job go on by a checkpoint each time it holds itself. Each process holds itself at that number of its own frames.
 fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
     while job.holds_itself()? {
         stage.checkpoint(job, "later", &["--leave-running"])?;
@@ -115,7 +117,7 @@ fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if it had not been asked.
+/// Neither `katydid migrate` nor `cuCheckpointProcess*` may take one of them away; the job goes on as if it had not been asked.
 fn together(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let other = Server::start(paths, &driver_under_test(), &[])?;
@@ -131,7 +133,7 @@ fn together(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Has another process lock the job's program, take it aside, which is not supported (801), and let it go.
+/// Has another process lock the job's program, checkpoint it, which is not supported (801), and unlock it.
 fn taken_aside(stage: &Stage, job: &Job<'_>) -> Result<()> {
     let paths = &stage.paths;
     let process = job.view().context("the job has no view")?["program"].to_string();
@@ -143,7 +145,7 @@ fn taken_aside(stage: &Stage, job: &Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Others have its memory open, which another worker's would not be.
+/// Other programs have the exporter's memory open; a new worker would have other memory.
 fn exporter_lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("open", OPEN, &[], &[POINT, POINT])?;

@@ -1,5 +1,5 @@
-//! Jobs of several processes, and what is done to processes: ranks of MPI, shell scripts, namespaces, a CRIU or a
-//! supervisor that is killed, and the control socket that any process may speak to.
+//! Jobs of several processes, and what can happen to processes: ranks of MPI, shell scripts, namespaces, a CRIU or a supervisor
+//! that is killed, and a control socket that any process may use.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -26,24 +26,24 @@ use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped, we
 use crate::signals;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, way_to};
 
-/// Has a child that SIGTSTP has stopped.
+/// A program whose child SIGTSTP has stopped.
 const SUSPENDS: ((&str, Variant), &str) = (CHANGED, "suspended");
 const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
-/// Kinds of it that set what no other process can set for them.
+/// Kinds of `changed_process` with settings that no other process can make for them.
 const OWN_SETTINGS: [&str; 7] = ["machine", "flusher", "merging", "guessing", "policy", "bound", "spread"];
-/// More than a machine has that does nothing else.
+/// More terminals than an otherwise idle machine has.
 const TERMINALS: usize = 16;
 
-/// Those that take Open MPI.
+/// Scenarios that need Open MPI.
 const RANKS: [(&str, Scenario); 2] = [
     ("ranks_of_mpi_are_killed_and_restored_whole", ranks),
     ("ranks_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid),
 ];
 
-/// Ranks of Open MPI without a server that another process knows.
+/// Ranks of Open MPI with a private server.
 const RANKS_ALONE: (&str, Scenario) = ("ranks_share_a_server_of_their_own", ranks_alone);
 
-/// Ranks of Open MPI where there is no checkpoint with their processes.
+/// Ranks of Open MPI where no checkpoint can include their processes.
 const RANKS_OUTSIDE: (&str, Scenario) = ("ranks_whose_session_is_from_outside_are_refused_by_name", ranks_from_outside);
 
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [
@@ -78,10 +78,10 @@ const ON_ONE_WAY: [(&str, Scenario); 22] = [
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
 
-/// A command in a namespace of processes in which no session was made.
+/// Runs a command in a pid namespace in which no session was made.
 ///
-/// CRIU must know the mounts of all files, so none is inherited from above unshare's own: a shell opens the streams
-/// anew, and closes what else there is.
+/// CRIU must know the mounts of all files, so the command inherits none from before `unshare`. A shell reopens the streams, and
+/// closes all other descriptors.
 const ANEW: &str = "at() { readlink /proc/$$/fd/$1; }; exec </dev/null >>\"$(at 1)\" 2>>\"$(at 2)\"
     for fd in /proc/$$/fd/*; do n=${fd##*/}; if [ $n -gt 2 ]; then eval \"exec $n>&-\"; fi; done; exec \"$@\"";
 const OUTSIDE: [&str; 9] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", ANEW, "bash"];
@@ -92,15 +92,15 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// Whether what a scenario takes was not built.
+/// Whether something that a scenario needs was not built.
 pub(crate) fn is_missing(paths: &Paths, name: &str) -> bool {
     let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0, RANKS_OUTSIDE.0, signals::RANKS.0];
     takes.contains(&name) && paths.why_not_built("mpi_ring", Variant::Mpi).is_some()
 }
 
-/// `mpirun`, its ranks and their workers: killed after a checkpoint, gone on to their end after one, which they come to by
-/// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
-/// terminals had.
+/// `mpirun`, its ranks and their workers: killed after a checkpoint; run on to their end after one, which needs the ranks
+/// to talk to each other; and stopped by one. Each time they are restored. The last time, other processes have the
+/// numbers of their terminals.
 fn ranks(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
     let mut terminals = Vec::new();
@@ -137,7 +137,7 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended with one. Restored each time.
+/// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended by one. Each time it is restored.
 fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let (expected, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
@@ -161,7 +161,7 @@ fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// With a server that the first of them starts, which sees to the others too, and to the job's end.
+/// The first rank starts the server, which serves the others too and lasts until the job's end.
 fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
     let (expected, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
@@ -180,9 +180,9 @@ fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A launcher that CRIU would refuse is so before anything stops, and the ranks come to their end.
+/// A launcher that CRIU would refuse is refused before anything stops, and the ranks come to their end.
 fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
-    // To process 1 orphans fall, as the supervisor does, which it must not end before.
+    // Process 1 adopts orphans, as the supervisor does, so it must not end before the supervisor.
     const FIRST: &str = "\"$@\"; s=$?; while set -- /proc/[0-9]*; [ $# -gt 1 ]; do sleep 0.1; done; exit $s";
     let through: Vec<&str> = OUTSIDE.iter().chain(&["bash", "-c", FIRST, "bash"]).copied().collect();
     let stage = Stage::new(paths, way)?;
@@ -198,7 +198,7 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A launcher that ended with a checkpoint was killed, and its supervisor says where it is now.
+/// Checks that a launcher was killed by its checkpoint, and that its supervisor names the image.
 fn was_put_away(job: Job<'_>) -> Result<()> {
     let word = "was ended as checkpoint 1: `katydid restore ";
     until("it is told where the job is", || job.errors_so_far().is_ok_and(|errors| errors.contains(word)))?;
@@ -207,8 +207,8 @@ fn was_put_away(job: Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The first run still has its ids and its folder, so what is restored beside it gets namespaces; there it is stopped by a
-/// checkpoint, and restored once more from that.
+/// The first run still has its ids and its folder, so the job restored beside it gets namespaces. A checkpoint stops the
+/// restored job, which is then restored once more.
 fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let points = [60, 70, 80];
@@ -226,7 +226,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(second)?;
     let outcome = stage.restore("again-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&expected, (written, written), &outcome)?;
-    // The first one was not disturbed by any of this; its last point is never reached.
+    // None of this disturbed the first run; it never reaches its last point.
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the first job ended before its last point");
     stage.checkpoint(&first, "image", &[])?;
@@ -250,8 +250,8 @@ fn from_outside(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A shell, a program whose output goes through a pipe to another process, and a program that begins only after the
-/// restore: on another server, whose address only the first has.
+/// A shell, a program with a pipe to another process, and a program that begins only after the restore. The restore uses
+/// another server, whose address only the first program has.
 fn script(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     let program = paths.program(LOOP.0, LOOP.1);
@@ -272,8 +272,8 @@ fn script(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Killed with -9 when the processes are stopped, which they are from the dump to their end: none stays, neither the
-/// program nor its children, with and without namespaces of their own; and the image is what it was.
+/// The supervisor is killed with SIGKILL while the processes are stopped, from the dump to their end. Neither the program nor
+/// its children stay, with and without namespaces of their own, and the image is unchanged.
 fn killed_while_stopped(paths: &Paths, way: &str) -> Result<()> {
     for program in [LOOP.0, "kept_processes"] {
         for fault in ["write:kill", "commit:kill"] {
@@ -291,7 +291,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     let bytes_before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let plan = Plan { points: &[12, 16], fault: Some(fault), ..Plan::default() };
-    // Beside the first run, so that it gets namespaces.
+    // Beside the first run, so the restored job gets namespaces.
     let mut restored = stage.restore_by("victim-2", "image", &plan)?;
     if !restored.holds_itself()? {
         bail!("the restored job ended before its point: {}", describe(&restored.finish(CHECKPOINT_TIMEOUT)?));
@@ -300,7 +300,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     drop(restored);
     job.kill_everything(&stage.server)?;
     drop(job);
-    // And in the namespaces of the machine.
+    // In the namespaces of the machine.
     let mut job = stage.restore_by("victim", "image", &plan)?;
     if !job.holds_itself()? {
         bail!("the restored job ended before its point: {}", describe(&job.finish(CHECKPOINT_TIMEOUT)?));
@@ -312,7 +312,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     Ok(stage.server.workers_of(0).map(drop)?)
 }
 
-/// A checkpoint that would end the job ends the supervisor.
+/// Checks that a supervisor dies with all processes during a checkpoint that would end the job.
 fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
     let processes = tree(job.pid());
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
@@ -321,7 +321,7 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Its program, and the children of that, with and without namespaces of their own.
+/// The guard's death ends its program, and the program's children, with and without namespaces of their own.
 fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "kept_processes")?);
     let plan = Plan { points: &[12, 16], ..Plan::default() };
@@ -338,7 +338,7 @@ fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Restored in the namespaces of the machine, the program is not what the guard was started with.
+/// Restored in the namespaces of the machine, the program is not the one with which the guard was started.
 fn killed_guard_of_a_restore(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[60, 80], ..Plan::default() };
@@ -352,8 +352,8 @@ fn killed_guard_of_a_restore(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// In the middle of a checkpoint: alone, the supervisor leaves nothing; with its guard, nothing that outlives the start of
-/// another job, which is not the same.
+/// Both are killed in the middle of a checkpoint. A supervisor killed alone leaves nothing. Killed with its guard, it leaves
+/// nothing that outlives the start of another job, of another name.
 fn killed_both(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let temporary = stage.image("temporary");
@@ -396,7 +396,7 @@ pub(crate) fn guard_of(job: &Job<'_>) -> Result<u32> {
     tree(job.pid()).into_iter().find(is_guard).context("there is no guard")
 }
 
-/// A job of several processes of which the guard is killed.
+/// Kills the guard of a job of several processes.
 fn guard_dies(job: Job<'_>) -> Result<()> {
     let processes = tree(job.pid());
     kill(guard_of(&job)?);
@@ -410,7 +410,7 @@ fn holds(bytes: &[u8], word: &[u8]) -> bool {
     bytes.windows(word.len()).any(|window| window == word)
 }
 
-/// Listens at a port that the system chooses, notes which in a file, and becomes a program that keeps it.
+/// Listens at a port that the system chooses, writes its number to a file, and becomes a program that keeps it.
 const LISTENING: &str = r#"#!/usr/bin/env python3
 import os, socket, sys
 listener = socket.socket()
@@ -422,7 +422,7 @@ with open(sys.argv[1], "w") as note:
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// Has a child with a connection that it accepts a second after a file is there, and becomes a program.
+/// Starts a child that connects, accepts the connection one second after a file appears, and becomes a program.
 const CONNECTING: &str = r#"#!/usr/bin/env python3
 import os, socket, sys, time
 program = os.getpid()
@@ -439,14 +439,14 @@ if os.fork() == 0:
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
-/// CRIU cannot dump a connection that is not accepted.
+/// CRIU cannot dump a connection that is not accepted yet.
 fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, go) = (stage.image("connect.py"), stage.image("go"));
     script::write(&script, CONNECTING)?;
     let program = paths.program(LOOP.0, LOOP.1).display().to_string();
     let go_text = go.display().to_string();
-    // Slow enough to be there still when the connection is.
+    // Slow enough to still run when the connection comes.
     let plan = Plan { arguments: &[&go_text, &program, "60", "100"], points: &[30], ..Plan::default() };
     let mut job = Job::start(paths, &stage.home, &stage.way, "connects", &script, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -459,7 +459,7 @@ fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
+/// The test holds the port at the restore's first try, and releases it when the restore reports another try.
 fn taken_port(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (image, listener, written) = listened(&stage)?;
@@ -470,7 +470,7 @@ fn taken_port(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// No process lets go of the port, and the server takes no session: the error names the latter.
+/// No process releases the port, and the server takes no session: the error names the latter.
 fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     let (image, _taken, _) = listened(&stage)?;
@@ -488,8 +488,8 @@ fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
-/// another job takes the last one meanwhile. What the job has written since the checkpoint stays as it is.
+/// Two programs, and a server that admits one of them. A restore asks it for a slot before it rebuilds the other session, as
+/// when another job takes the last slot meanwhile. Output that the job has written since the checkpoint stays.
 fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
     let (mut stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, log) = (stage.image("both"), stage.image("log"));
@@ -534,14 +534,15 @@ fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The image of a program that listens at a port, which is ours by now, and what it had written.
+/// Returns the image of a program that listened at a port, a listener that now holds that port, and the bytes that
+/// the program had written.
 fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
     let (script, note) = (stage.image("listen.py"), stage.image("port"));
     script::write(&script, LISTENING)?;
     let program = stage.paths.program(LOOP.0, LOOP.1).display().to_string();
     let note_text = note.display().to_string();
     let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
-    // Another process may get the port before we do: then another one is tried.
+    // Another process may get the port first; then the test tries another one.
     for attempt in 0..20 {
         let image = format!("image-{attempt}");
         let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "listens", &script, &plan)?;
@@ -556,7 +557,7 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
     bail!("another process had the port each time")
 }
 
-/// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.
+/// Restores beside the job that goes on: output that the job has written since the checkpoint stays.
 fn still_written(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
@@ -583,7 +584,7 @@ fn still_written(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A shell has stopped one of its children, lists it as stopped after the restore, and kills it.
+/// A shell has stopped one of its children. After the restore it lists the child as stopped, and kills it.
 fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let program = paths.program(LOOP.0, LOOP.1);
@@ -602,7 +603,7 @@ fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The program hears at its end by which signal its child is stopped.
+/// At its end, the program learns which signal has stopped its child.
 fn suspended_child(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("suspends", SUSPENDS.0, &[SUSPENDS.1], &[40])?;
@@ -614,7 +615,7 @@ fn suspended_child(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The program looks at its end whether it has what it has set, and memory that it has bound is where it was.
+/// At its end, the program checks that its settings hold, and that bound memory is where it was.
 fn own_settings(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     for kind in OWN_SETTINGS {
@@ -631,8 +632,8 @@ fn own_settings(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Over IPv4 and IPv6. Both restores need the other end's packets kept back until it is there; before the second one, CRIU has let them
-/// through.
+/// Over IPv4 and IPv6. Both restores must hold the packets of the other end back until it exists; before the second one, CRIU
+/// has let them through.
 fn half_closed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("halves", CHANGED, &["halves"], &[40])?;
@@ -646,7 +647,7 @@ fn half_closed(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.
+/// A program independent of Katydid writes at positions of its own. The restore removes what lies after these positions.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
@@ -666,8 +667,8 @@ fn written_again(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended; not while there is
-/// no file `armed` beside the script.
+/// A CRIU that is killed as soon as it has written the file that the environment names, or has just ended. Without a file
+/// `armed` beside the script, it is not killed.
 pub(crate) const KILLED_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
@@ -680,7 +681,7 @@ wait $!
 kill -9 $$
 "#;
 
-/// The command of the CRIU that tests use: a folder of our own, or the system's.
+/// Returns the command of the CRIU that tests use: from Katydid's own folder, or the system's.
 pub(crate) fn criu(paths: &Paths) -> String {
     let root = paths.dist.join("lib/katydid/criu");
     if !root.exists() {
@@ -691,7 +692,7 @@ pub(crate) fn criu(paths: &Paths) -> String {
     format!("'{libraries}/ld-linux-x86-64.so.2' --library-path '{libraries}' '{root}/usr/sbin/criu'")
 }
 
-/// A CRIU that writes the file that the environment names when it has dumped.
+/// A CRIU that writes the file that the environment names after its dump.
 const TELLING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 folder=$(echo "$*" | sed 's/.*--images-dir \([^ ]*\).*/\1/')
@@ -709,8 +710,8 @@ pub(crate) fn in_place_of_criu(paths: &Paths, stage: &Stage, script: &str) -> Re
     Ok(path.display().to_string())
 }
 
-/// Its threads run as soon as it is dumped, and come to their end with or without its session, also in a job that goes on:
-/// the checkpoint is whole.
+/// The program's threads run as soon as it is dumped, and end with or without its session, also in a job that goes on. The
+/// checkpoint is whole.
 fn ended_away(paths: &Paths, way: &str) -> Result<()> {
     let program = paths.program("fixture", Variant::Static);
     ended_away_by(paths, way, &program, &["quits", "FILE"], "")?;
@@ -745,8 +746,8 @@ fn killed_criu(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// The program goes on as if nothing had been, unless CRIU had just put a call into it, or had an order for it: then it ends by
-/// the signal that this leaves, and the error has the reason. The checkpoint before is whole either way.
+/// The program goes on as if nothing had happened, unless CRIU had just injected a call or had an order for it. Then the
+/// resulting signal ends the program, and the error has the reason. The previous checkpoint is whole either way.
 fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let script = in_place_of_criu(paths, &stage, KILLED_CRIU)?;
@@ -759,7 +760,7 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
     ensure!(job.holds_itself()?, "the job ended before its second point");
     fs::write(stage.image("armed"), "")?;
     let outcome = job.checkpoint(&stage.image("image"), options)?;
-    // It may have done its part before it is killed: then it only holds a program that is to be killed, or ends.
+    // CRIU may have done its part before it is killed. Then it only held a program that is to be killed anyway, or is ending.
     let is_done = outcome.status.success();
     if is_done && options.is_empty() {
         was_stopped(job)?;
@@ -788,7 +789,7 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
     stage.is_clean()
 }
 
-/// Says `request` on a job's control socket, and hears everything to the end.
+/// Sends `request` to a job's control socket, and returns the whole answer.
 pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
     let mut connection = PatientStream::new(UnixStream::connect(socket)?, CHECKPOINT_TIMEOUT)?;
     connection.write_all(request.as_bytes())?;
@@ -797,19 +798,19 @@ pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
     Ok(answer)
 }
 
-/// A POST of any client.
+/// Returns a POST request as any client sends it.
 pub(crate) fn post(path: &str, version: &str, body: &Value) -> String {
     let body = body.to_string();
     let head = format!("POST {path} HTTP/{version}\r\nHost: job\r\nConnection: close");
     format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// The JSON lines of an answer, in chunks or not.
+/// Returns the JSON lines of an answer, chunked or not.
 pub(crate) fn lines(answer: &str) -> Vec<Value> {
     answer.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What `docs/reference/admin-api.md` promises, asked for by hand.
+/// Sends the requests of `docs/reference/admin-api.md` by hand.
 fn control_socket(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("asked", LOOP, &[], &[60, 70])?;
@@ -826,7 +827,7 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
         let is_so = answer.split(' ').nth(1) == Some(status) && answer.contains(word) && answer.contains("\"error\"");
         ensure!(is_so, "{request}\n{answer}");
     }
-    // The first of these let the program go on, since it failed: it is at its second point.
+    // The first of these failed, which let the program go on: it is at its second point.
     ensure!(job.holds_itself()?, "the job ended before its second point");
     let answer = exchange(
         &socket,
@@ -848,7 +849,7 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A signal has stopped the program: it is saved as it is, stays stopped, and goes on after SIGCONT.
+/// A signal has stopped the program. The checkpoint saves it so; it stays stopped, and goes on after SIGCONT.
 fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("still", LOOP, &[], &[60, 70])?;
@@ -870,8 +871,8 @@ fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A program of the job asks, and hangs up before the dump: a connection to the supervisor is what CRIU could not save. It
-/// waits for the end by asking the supervisor it then has.
+/// A program of the job asks for a checkpoint and hangs up before the dump, since CRIU could not save a connection to the
+/// supervisor. It waits for the checkpoint by asking whichever supervisor it then has.
 fn asked_from_within(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let (image, program) = (stage.image("image"), paths.program(LOOP.0, LOOP.1));
@@ -884,16 +885,16 @@ fn asked_from_within(paths: &Paths, way: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", describe(&outcome));
     let text = outcome.text();
-    // If it has asked again there may be another one.
+    // The program may have asked twice, so there may be another checkpoint.
     let restored = stage.restore("self", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
-    // It was dumped while it waited for the checkpoint.
+    // The program was dumped while it waited for the checkpoint.
     let at = text.find("asked\n").context("it did not ask")?;
     ensure!(restored.status.success() && restored.text() == text[at..], "{}", describe(&restored));
     stage.is_clean()
 }
 
-/// A script that asks the supervisor of the job it is in for a checkpoint into its argument, and waits until it is there. The
-/// dump may come before it has hung up, and fail: it asks again when it has waited for long.
+/// Writes a script that asks its job's supervisor for a checkpoint into its argument, and waits until the checkpoint exists.
+/// The dump may come before the script has hung up, and fail, so the script asks again after a long wait.
 fn asking(stage: &Stage) -> Result<PathBuf> {
     let path = stage.image("ask.py");
     script::write(

@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped or leave: workers, supervisors, CRIU, programs whose sessions move.
+//! Processes are killed, stopped or leave: workers, supervisors, CRIU, and programs whose sessions move.
 
 pub(crate) mod chaos;
 pub(crate) mod departures;

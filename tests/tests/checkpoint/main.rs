@@ -1,30 +1,31 @@
-//! Checkpoint and restart of everything under test: each program at counted calls, and what can go wrong on the way.
+//! Checkpoint and restart of everything under test: each program at counted calls, and the faults on the way.
 //!
 //! - `programs.rs`: every program of `tests/apps`, checkpointed at random calls.
-//! - `scenarios.rs`: chains, kills at every stage, restores in twos.
-//! - `descriptors.rs`: descriptors of which CRIU keeps a part.
+//! - `scenarios.rs`: chains, kills at every stage, two restores of one image.
+//! - `descriptors.rs`: descriptors of which CRIU saves a part.
 //! - `jobs.rs`: processes. `processes.rs`: processes that others lock.
-//! - `outside/names.rs`: files. `outside/surroundings.rs`: files and folders around a job. `outside/streams.rs`: standard streams.
-//! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: who may read what is written.
+//! - `outside/names.rs`: files. `outside/surroundings.rs`: files and folders around jobs. `outside/streams.rs`: standard streams.
+//! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: modes of written files.
 //! - `idle.rs`: memory that a program keeps and does not use.
-//! - `held_locks.rs`: threads that are held, and functions that are not.
+//! - `held_locks.rs`: held threads, and host functions that go on.
 //! - `signals.rs`: signals to all processes of a job.
 //! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users. `outside/containers.rs`: containers.
-//! - `refused.rs`: what is refused.
+//! - `refused.rs`: refused checkpoints.
 //! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore. `kills/moves.rs`: faults during a move.
 //! - `tls.rs`: servers behind TLS.
-//! - `opencl.rs`: programs of OpenCL, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
+//! - `opencl.rs`: OpenCL programs, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
 //! - `images/moved.rs`: images that go to another driver. `images/elsewhere.rs`: images that go to another host.
-//! - `variables.rs`: variables of modules that the next worker's driver puts elsewhere.
-//! - `images/workers.rs`: sessions that no replay brings back, kept as the processes of their workers.
+//! - `variables.rs`: module variables that the next worker's driver places elsewhere.
+//! - `images/workers.rs`: sessions that no replay brings back, saved as the processes of their workers.
 //! - `frameworks.rs`: programs of PyTorch, CuPy, numba and others.
 //!
-//! Where no CRIU works, the tests are shown as ignored, with the reason.
+//! Without a working CRIU, the tests are shown as ignored, with the reason.
 //!
-//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios and the programs made for checkpoints
-//! on the way that the commit chooses, and one checkpoint each of a slice of the other programs. `KATYDID_TEST_ALL=1` takes all
-//! ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
-//! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
+//! By default the binary runs tests that take two cores a few minutes. It runs all scenarios and the programs made for
+//! checkpoints on the way that the commit chooses, and one checkpoint each of a slice of the other programs.
+//! `KATYDID_TEST_ALL=1` takes all ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything.
+//! `KATYDID_CHECKPOINT_SEED` chooses other calls, and `KATYDID_CHECKPOINT_COUNT` sets their number in a run.
+//! `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
 mod descriptors;
 mod frameworks;
@@ -59,9 +60,9 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::stage::WAY_NAMES;
 
-/// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
-/// kind of state each from before a checkpoint until after, each on one way, the next commit on another. The other
-/// programs keep little for long, but come to calls that these do not: a run has a slice of them, and the sweep all.
+/// Whether every test run includes this test: all faults around a checkpoint, and the programs that each keep one kind of
+/// state across checkpoints. Each runs on one way; the next commit chooses another. The other programs keep little for
+/// long, but make calls that these do not: a run has a slice of them, and the sweep has all.
 fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [way, scenario] => ways.is_chosen(way, scenario, slice),
@@ -85,7 +86,7 @@ impl ScenarioWays {
         Self(ways)
     }
 
-    /// Whether the commit chooses this way for this scenario, of those that it has.
+    /// Whether the commit chooses this way among the ways of this scenario.
     fn is_chosen(&self, way: &str, scenario: &str, slice: &Slice) -> bool {
         let Some(ways) = self.0.get(scenario) else { return true };
         let index = ways.iter().position(|other| other == way);
@@ -99,10 +100,10 @@ fn is_chosen(way: &str, program: &str, slice: &Slice) -> bool {
     index.is_none_or(|index| slice.chooses(program, index, WAY_NAMES.len()))
 }
 
-/// Slices of the programs that are not made for checkpoints.
+/// Number of slices of the programs that are not made for checkpoints.
 const OTHER_SLICES: u64 = 12;
 
-/// Whether this is a program of `tests/apps` that is in the slice.
+/// Whether this is a program of `tests/apps` in the slice.
 fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [_, images::moved::VARIANT | frameworks::FRAMEWORK_VARIANT, _] => false,
@@ -111,8 +112,8 @@ fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
     }
 }
 
-/// How the names of programs begin that count the memory of the device, or take all of it: neither they nor others beside
-/// them on one device say the same each time. softcuda's devices are each server's own.
+/// Prefixes of programs that measure the memory of the device, or take all of it. On a shared device, neither they nor
+/// programs beside them print the same each time. With softcuda, each server has devices of its own.
 const ALONE_PROGRAMS: [&str; 5] = ["driver_linked", "errors", "cupy.memory", "torch.memory", "jax.memory"];
 
 fn is_alone(name: &str) -> bool {
@@ -120,18 +121,18 @@ fn is_alone(name: &str) -> bool {
     driver_under_test() != "soft" && ALONE_PROGRAMS.iter().any(|start| program.starts_with(start))
 }
 
-/// 1: a machine that can take no checkpoint fails these tests, rather than that they are ignored. `cargo xtask test` sets it,
-/// unless it is set.
+/// With the value 1, these tests fail, and are not ignored, on a machine that can take no checkpoint. `cargo xtask test`
+/// sets it unless it is set.
 const WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
 
-/// Whether everything is to run.
+/// Whether everything runs.
 fn is_sweep() -> bool {
     env::var_os(PACK_VARIABLE).is_some() || env::var("KATYDID_CHECKPOINT_SWEEP").is_ok_and(|value| value == "1")
 }
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Tests wait for processes, disks and each other's memory for half of their time.
+    // Tests spend half of their time waiting for processes, disks and each other's memory.
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     arguments.test_threads.get_or_insert(2 * processors);
     let prepared = Paths::of_this_test().map_err(|error| error.to_string()).and_then(|paths| {

@@ -1,7 +1,7 @@
-//! Programs of OpenCL: checkpoints at counted calls, as `programs.rs` takes those of CUDA, and ranks of MPI.
+//! OpenCL programs: checkpoints at counted calls, as `programs.rs` takes those of CUDA programs, and ranks of MPI.
 //!
-//! Sessions of OpenCL, and of CUDA, move to other servers and devices while their programs run. The driver is PoCL, in a
-//! pack the machine's.
+//! Sessions of OpenCL and CUDA move to other servers and devices while their programs run. The driver is PoCL; in a pack
+//! it is the machine's.
 
 use std::fs;
 use std::path::Path;
@@ -29,26 +29,26 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, ex
 
 /// The program of the scenarios.
 const KEPT: &str = "kept_objects";
-/// That of images.
+/// The program with images.
 const IMAGES: &str = "kept_images";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
-/// Seeds of random calls that every run has, each on one way: among them those that found faults.
+/// Seeds of random calls that every run tries, each on one way; among them those that have found faults.
 const RANDOM_CALLS: [(&str, u64); 6] =
     [("shm", 1011), ("shm", 1006), ("unix", 1002), ("unix", 1019), ("tcp", 1025), (PACKED, 1003)];
-/// TCP on which all is packed.
+/// The way over TCP that compresses all payloads.
 const PACKED: &str = "packed";
 const PACKS: [(&str, &str); 1] = [("KATYDID_PACKING", "always")];
-/// Where seeds that are asked for are tried.
+/// The ways on which requested seeds run.
 const WAYS_AND_PACKED: [&str; 4] = [WAY_NAMES[0], WAY_NAMES[1], WAY_NAMES[2], PACKED];
 
 /// Settings that change what a worker does, and programs for them.
 ///
-/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program is paused; by
-/// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
+/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program is paused; by default a
+/// child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device other than a processor;
 /// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_UNSHARE=off` leaves host memory in the dump of the program.
-/// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
+/// `KATYDID_OPENCL_STAGING=pinned` makes the staging area known to the driver.
 const OTHERWISE: [(&str, &str, &str); 8] = [
     ("aside_in_device", "KATYDID_OPENCL_COPIES=device", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_COPIES=host", "kept_objects"),
@@ -60,18 +60,18 @@ const OTHERWISE: [(&str, &str, &str); 8] = [
     ("staging_is_known", "KATYDID_OPENCL_STAGING=pinned", "kept_copies"),
 ];
 
-/// What a scenario takes.
+/// What a scenario needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScenarioNeeds {
     Cuda,
     Opencl,
-    /// And its variables.
+    /// PoCL as the driver, with its variables.
     Pocl,
     /// A driver, and Open MPI.
     Ranks,
 }
 
-/// Scenarios, their ways, and the drivers that they take.
+/// Scenarios, their ways, and what they need.
 const SCENARIOS: [(&str, Scenario, &[&str], ScenarioNeeds); 20] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, ScenarioNeeds::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, ScenarioNeeds::Opencl),
@@ -165,7 +165,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     trials
 }
 
-/// The programs of Intel's driver.
+/// Returns the tests of programs on Intel's driver.
 fn trials_on(intel: &Intel) -> Vec<Trial> {
     let all = OF_INTEL.iter().flat_map(|name| WAY_NAMES.map(|way| (way, *name)));
     let trial = |(way, name): (&'static str, &'static str)| {
@@ -177,7 +177,7 @@ fn trials_on(intel: &Intel) -> Vec<Trial> {
     all.map(trial).collect()
 }
 
-/// The address that a way uses of a server.
+/// Returns the address that a way uses of a server.
 pub(crate) fn address(server: &Server, way: &str) -> Result<String> {
     match way_to(way, server)? {
         Way::Served { address, .. } => Ok(address),
@@ -189,7 +189,7 @@ fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
     Ok(run(&mut job.migrate_command(to, options), WAIT_TIMEOUT)?)
 }
 
-/// A migration that must succeed; how many of its workers had made their sessions' objects before.
+/// Migrates a job, which must succeed. Returns how many of its workers had made their sessions' objects before.
 fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
     let outcome = migrate(job, to, options)?;
     ensure!(outcome.status.success(), "not moved: {}--- the job\n{}", describe(&outcome), job.errors_so_far()?);
@@ -198,15 +198,15 @@ fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
     moved["rehearsed"].as_u64().context("nothing is said of workers that were there before")
 }
 
-/// The program came to its end with the output of an undisturbed run.
+/// Checks that the program came to its end with the output of an undisturbed run.
 fn ended_well(job: Job<'_>, expected: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == expected, "the program that moved: {}", describe(&outcome));
     Ok(())
 }
 
-/// To a second server, and back; the first one is not needed meanwhile. The job is checkpointed at its new place. `rehearsed` are
-/// the sessions that workers had made before, there and here.
+/// Moves a job to a second server, and back; the first server is not needed meanwhile. Then the job is checkpointed.
+/// `rehearsed` are the numbers of sessions that workers had made before, there and here.
 fn to_and_fro(
     stage: &Stage,
     other: &Server,
@@ -247,7 +247,7 @@ fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
-/// In mid-run: its kernels have other arguments by the time at which it is paused.
+/// The program moves in mid-run: by the time it is paused, its kernels have other arguments.
 fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     const ARGUMENTS: &[&str] = &["4", "1000", "10"];
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
@@ -263,19 +263,19 @@ fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     ended_well(job, &expected)
 }
 
-/// What lies in memory of the program's goes to a device with memory of its own, as between processors and others, and stays in
-/// that when the session comes back.
+/// Contents in the program's memory move to a device with memory of its own, as between processors and other devices. They stay
+/// there when the session comes back.
 fn buffers_move(paths: &Paths, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
     let stage = Stage::with_opencl(paths, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
     let (other, expected) =
         (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
-    // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
+    // On processors, the contents tell whether a buffer lies in the program's memory, and an outline has no contents.
     to_and_fro(&stage, &other, job, &expected, way, [1, u64::from(!is_pocl(paths))])
 }
 
-/// Images move to another device, among them one that the program has mapped, and writes to at its new place.
+/// Images move to another device. The program has one of them mapped, and writes to it after the move.
 fn images_move(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (other, expected) =
@@ -284,7 +284,7 @@ fn images_move(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, u64::from(!is_pocl(paths))])
 }
 
-/// And to a device that takes them over in place, by a migration and by a restore.
+/// Images also move to a device that takes them over in place, by a migration and by a restore.
 fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
     let (expected, home) = (stage.expected_of_opencl(IMAGES)?, address(&stage.server, way)?);
@@ -300,7 +300,8 @@ fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
+/// The program asks for the sizes of binaries here, and for the binaries where the compiler makes larger ones, and
+/// the other way round.
 fn binaries_move(paths: &Paths, way: &str) -> Result<()> {
     const BINARIES: &str = "kept_binaries";
     let stage = Stage::with_opencl(paths, way, &[])?;
@@ -310,10 +311,10 @@ fn binaries_move(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
-/// The program's own memory is at the address that kernels know, in each worker; on a device with memory of its own it cannot be.
+/// In each worker, the program's own memory is at the address that kernels know. On a device with memory of its own it cannot be.
 fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     const FINE: &str = "kept_fine_svm";
-    /// It has such memory by then, and no program yet.
+    /// At this frame the program has such memory and no kernels built yet.
     const BUILDS: u64 = 8;
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
     let expected = stage.expected_of_opencl(FINE)?;
@@ -330,8 +331,8 @@ fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
-/// Contents of a buffer that the program has not mapped are the session's, and a second checkpoint adds what has changed of them;
-/// with that way off, the program's dump has them.
+/// The session saves the contents of a buffer that the program has not mapped, and a second checkpoint adds only the changes.
+/// With this switched off, the program's dump contains them.
 fn not_in_the_dump(paths: &Paths, way: &str) -> Result<()> {
     const LARGE: u64 = 16 << 20;
     let arguments: &[&str] = &["16", "10", "0", "host"];
@@ -356,7 +357,7 @@ fn not_in_the_dump(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Several threads read what was copied aside on a device that runs commands in the threads that enqueue them.
+/// Several threads read what was copied aside, on a device that runs commands in the threads that enqueue them.
 fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
     /// Arguments of the program, for memory of many chunks.
     const ARGUMENTS: &[&str] = &["32", "10"];
@@ -372,7 +373,7 @@ fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Devices are chosen by names and numbers, at migrations and at a restore.
+/// Migrations and a restore choose devices by names and numbers.
 fn devices(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
     let (expected, home) = (expected_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
@@ -397,7 +398,7 @@ fn devices(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A migration that must be refused for that reason, before anything stops.
+/// Checks that a migration is refused with these words before anything stops.
 fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
     let answer = exchange(&job.control(), &post("/v1/migrations", "1.0", &json!({ "to": to })))?;
     let steps = lines(&answer);
@@ -408,7 +409,7 @@ fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A kernel was launched in groups of 64, and the other server's device has at most 32.
+/// The program launched a kernel in groups of 64, and the other server's device has at most 32.
 fn too_small(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (expected, small) =
@@ -421,7 +422,7 @@ fn too_small(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The other server's compiler gets options that break the program, and the caller reads its log.
+/// The other server's compiler gets options that break the program. The caller reads its log.
 fn not_built(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (expected, other) =
@@ -434,7 +435,7 @@ fn not_built(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A header that the program includes is gone when it is checkpointed: the checkpoint would end the job, and is refused.
+/// A header that the program includes is gone at the checkpoint. Since the checkpoint would end the job, it is refused.
 fn not_built_again(paths: &Paths, way: &str) -> Result<()> {
     // The folder of the driver's cache, which workers of a server for tenants can read.
     let cache = paths.opencl().join("cache");
@@ -459,10 +460,10 @@ fn not_built_again(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Started without the job's variable. It goes on after the refusal.
+/// A program started without the job's variable. It goes on after the refusal.
 fn unknown(paths: &Paths, way: &str) -> Result<()> {
     let (stage, path) = (Stage::with_opencl(paths, way, &[])?, program(paths, "kept_large"));
-    // More steps than it comes to.
+    // More steps than the program reaches.
     let text = format!("env -u KATYDID_JOB '{}' 1 1000000 10", path.display());
     let plan = Plan { arguments: &["-c", &text], ..Plan::default() };
     let mut job = stage.start_opencl_at("unknown", Path::new("/bin/bash"), &plan)?;
@@ -478,7 +479,7 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// They go to the worker too, and to the guard and the supervisor.
+/// The signals go to the worker too, and to the guard and the supervisor.
 fn signalled(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (expected, path) = (stage.expected_of_opencl(KEPT)?, program(paths, KEPT).display().to_string());
@@ -513,11 +514,11 @@ fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
     come_back(&stage, stage.start_ranks("ring", &launcher, &plan)?)
 }
 
-/// In the midst of what ranks do.
+/// A plan with a point in the middle of the ranks' work.
 const AT_WORK: Plan<'_> =
     Plan { arguments: &[], points: &[60], fault: None, options: &[], variables: &[], through: &[] };
 
-/// A job of ranks is killed at once after a checkpoint, and restored.
+/// Kills a job of ranks right after a checkpoint, and restores it.
 fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
     let expected = expected_of(&stage.paths, "mpi_ring")?;
     ensure!(job.holds_itself()?, "the job ended before its point");

@@ -1,4 +1,4 @@
-//! What lies around a job: files, standard streams, rights, containers.
+//! The surroundings of a job: files, standard streams, rights, containers.
 
 pub(crate) mod containers;
 pub(crate) mod here_documents;

@@ -1,8 +1,7 @@
-//! Processes that another process locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`: askers that belong to no
-//! job or to another, each a process of its own; what fails on the way, who is killed, and what the job can do meanwhile.
+//! Processes that another process locks, checkpoints, restores and unlocks by `cuCheckpointProcess*`. The asker belongs to no
+//! job or to another one. The tests cover failures on the way, processes that are killed, and what the job can do meanwhile.
 //!
-//! Who is to be killed in the middle of something is killed while the supervisor is stopped there
-//! (`KATYDID_FAULT=STAGE:stop`).
+//! To kill a process in the middle of something, a test stops the supervisor there (`KATYDID_FAULT=STAGE:stop`).
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,15 +18,15 @@ use katydid_tests::way::Way;
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, expected_of};
 
-/// The program that asks, with `ask`, a process and what for.
+/// The program that asks; its arguments are `ask`, a process and a step.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
-/// All that is asked, in its order, and how the process stands afterwards.
+/// All steps in their order, and the state of the process after each.
 const STEPS: [(&str, u32); 4] = [("lock", 1), ("checkpoint", 2), ("restore", 1), ("unlock", 0)];
 /// Stages of `cuCheckpointProcessCheckpoint` that can fail.
 const STAGES: [&str; 4] = ["capture", "write", "commit", "leave"];
 /// A stage in the middle of each step.
 const MIDDLES: [&str; 4] = ["lock", "write", "rejoin", "unlock"];
-/// How a process stands whose session is lost.
+/// The state of a process whose session is lost.
 const FAILED: u32 = 3;
 
 const ON_EVERY_WAY: [(&str, Scenario); 7] = [
@@ -54,7 +53,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// A job that holds itself at a point, and where it puts what is temporary.
+/// A job that holds itself at a point, with its folder for temporary files.
 struct HeldJob<'a> {
     stage: &'a Stage,
     job: Job<'a>,
@@ -63,12 +62,12 @@ struct HeldJob<'a> {
 }
 
 impl<'a> HeldJob<'a> {
-    /// One that comes to its end if it can.
+    /// A job that comes to its end if it can.
     fn new(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
         Self::of(stage, LOOP, &Plan { points: &[60], fault, ..Plan::default() })
     }
 
-    /// One that waits for [`HeldJob::farewell`] when a call has failed.
+    /// A job that waits for [`HeldJob::farewell`] when a call has failed.
     fn outliving(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
         let farewell = stage.image("farewell");
         let arguments = ["outlives", farewell.to_str().context("a file without a name")?];
@@ -86,7 +85,7 @@ impl<'a> HeldJob<'a> {
         Ok(Self { stage, job, process, temporary })
     }
 
-    /// An asker that belongs to no job.
+    /// Returns the command of an asker that belongs to no job.
     fn asker(&self, step: &str) -> Command {
         let paths = &self.stage.paths;
         let way = Way::Direct { name: "asker", folder: Some(paths.shim()) };
@@ -95,12 +94,12 @@ impl<'a> HeldJob<'a> {
         command
     }
 
-    /// Has another process ask for `step`; what it says then, the code and the state after it, is `expected`.
+    /// Has another process ask for `step`; the code and the state after it must be `expected`.
     fn ask(&self, step: &str, expected: (u32, u32)) -> Result<()> {
         is_answer(&program::run(&mut self.asker(step), CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
-    /// Has another process ask for it to be restored, with pairs of GPUs.
+    /// Has another process ask for a restore with pairs of GPUs.
     fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, expected: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
         asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
@@ -108,7 +107,7 @@ impl<'a> HeldJob<'a> {
             .with_context(|| format!("{pairs:?}"))
     }
 
-    /// The numbers of the GPUs that its worker has orders to use, in their order.
+    /// Returns the numbers of the GPUs that the job's worker was told to use, in their order.
     fn gpus(&self, gpus: &Gpus) -> Result<Vec<usize>> {
         let environment = fs::read(format!("/proc/{}/environ", self.stage.server.workers_of(1)?[0]))?;
         let environment = String::from_utf8_lossy(&environment).into_owned();
@@ -122,8 +121,8 @@ impl<'a> HeldJob<'a> {
         is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, step, expected)
     }
 
-    /// Has another process ask for `step`, and does `work` when the supervisor is stopped in the middle of that. Says what came of
-    /// the asker.
+    /// Has another process ask for `step`, and does `work` while the supervisor is stopped in the middle of it.
+    /// Returns the asker's outcome.
     fn meanwhile(&self, step: &str, work: impl FnOnce(&mut Running) -> Result<()>) -> Result<Outcome> {
         let mut asker = Running::start(&mut self.asker(step), Stdio::null())?;
         until("the supervisor stands still", || is_stopped(self.job.pid()))?;
@@ -132,7 +131,7 @@ impl<'a> HeldJob<'a> {
         Ok(asker.finish(CHECKPOINT_TIMEOUT)?)
     }
 
-    /// Kills its worker.
+    /// Kills the job's worker, and returns its pid.
     fn kill_worker(&self) -> Result<u32> {
         let worker = self.stage.server.workers_of(1)?[0];
         kill(worker);
@@ -140,7 +139,7 @@ impl<'a> HeldJob<'a> {
         Ok(worker)
     }
 
-    /// It was locked, and its session is lost: nothing can be asked for it any more, and its calls fail with a reason.
+    /// Checks that the locked process has lost its session: requests for it fail, and its calls fail with a reason.
     fn has_failed(mut self) -> Result<()> {
         let mut line = String::new();
         let failed = format!("state 0, state 0 {FAILED}\n");
@@ -163,7 +162,7 @@ impl<'a> HeldJob<'a> {
         self.stage.is_clean()
     }
 
-    /// It goes on to its end, and leaves nothing.
+    /// Checks that the job goes on to its end, and leaves nothing.
     fn ends_well(self, paths: &Paths) -> Result<()> {
         went_on(paths, self.job)?;
         is_empty(&self.temporary)?;
@@ -171,20 +170,20 @@ impl<'a> HeldJob<'a> {
     }
 }
 
-/// Numbers of GPUs, each with that of the one to take its place.
+/// Pairs of GPU numbers: the old one, and the one that takes its place.
 type Pairs = [(usize, usize)];
 
-/// The machine's GPUs, in the driver's order: the digits of their UUIDs.
+/// The machine's GPUs in the driver's order, each by the digits of its UUID.
 struct Gpus(Vec<String>);
 
 impl Gpus {
-    /// Devices of softcuda's.
+    /// Returns `count` devices of softcuda.
     fn soft(count: u8) -> Self {
         let digits = |number| b"katydid softcud".iter().chain([&number]).map(|byte| format!("{byte:02x}")).collect();
         Self((0..count).map(digits).collect())
     }
 
-    /// Those that are there.
+    /// Returns the machine's real GPUs.
     fn real() -> Result<Self> {
         let mut asker = Command::new("nvidia-smi");
         let output =
@@ -192,7 +191,7 @@ impl Gpus {
         Ok(Self(output.lines().map(digits_of).collect()))
     }
 
-    /// The argument for [`ASKER`]; names a GPU that does not exist for a number that is too large.
+    /// Returns the argument for [`ASKER`]. For a number that is too large, it names a GPU that does not exist.
     fn uuid(&self, number: usize) -> String {
         self.0.get(number).cloned().unwrap_or_else(|| format!("{number:032x}"))
     }
@@ -202,12 +201,12 @@ impl Gpus {
     }
 }
 
-/// Of a UUID as NVIDIA's tools write it.
+/// Returns the digits of a UUID in the form of NVIDIA's tools.
 fn digits_of(name: &str) -> String {
     name.trim_start_matches("GPU-").replace('-', "").trim().to_owned()
 }
 
-/// A process that was unlocked may have ended by the time it is asked for its state.
+/// Checks an asker's answer. An unlocked process may have ended by the time the asker reads its state.
 pub(crate) fn is_answer(outcome: &Outcome, step: &str, expected: (u32, u32)) -> Result<()> {
     let text = format!("{step} {}, state 0 {}\n", expected.0, expected.1);
     let is_free = step == "unlock" && outcome.text().starts_with("unlock 0,") && expected.0 == 0;
@@ -221,7 +220,7 @@ fn is_empty(temporary: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
+/// Another process of another job asks for each step. While a step lasts, the job is not checkpointed, and gives the reason.
 fn stopped_by_others(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let held_job = HeldJob::new(&stage, None)?;
@@ -247,7 +246,7 @@ fn lost(paths: &Paths, way: &str) -> Result<()> {
     held_job.has_failed()
 }
 
-/// At each stage.
+/// The session is lost at each stage.
 fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         let stage = Stage::new(paths, way)?;
@@ -260,12 +259,12 @@ fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// While it is locked, and in the middle of its own checkpoint.
+/// The worker is replaced while the process is locked, and in the middle of its own checkpoint.
 fn replaced(paths: &Paths, way: &str) -> Result<()> {
     for fault in [None, Some("leave:stop")] {
         let stage = Stage::new(paths, way)?;
         let mut held_job = HeldJob::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
-        // That of the job has no such stage.
+        // The job's own checkpoint has no such stage.
         stage.checkpoint(&held_job.job, "image", &["--device-only"])?;
         ensure!(held_job.job.holds_itself()?, "the job did not come to its point again");
         held_job.ask("lock", (0, 1))?;
@@ -290,7 +289,8 @@ fn replaced(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// All to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all of them.
+/// All GPUs move to the next one; they stay there; two of them change places; and all go back. The program has memory and
+/// kernels on all of them.
 fn placed(paths: &Paths, way: &str) -> Result<()> {
     const TURN: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
     const SWAP: [(usize, usize); 2] = [(1, 0), (0, 1)];
@@ -309,8 +309,8 @@ fn placed(paths: &Paths, way: &str) -> Result<()> {
     moved_about(paths, &Stage::new(paths, way)?, &real, &WRONG, &right, &SWAP)
 }
 
-/// A process that is refused the pairs of `wrong`, then restored with those of `right` in turns, each of which brings its
-/// worker to GPUs in an order, and with `last` goes on to its end.
+/// Restores a process with the pairs of `wrong`, each of which must be refused. Then it restores with those of `right` in turn,
+/// each of which gives its worker an order of GPUs. After a restore with `last`, the process goes on to its end.
 fn moved_about(
     paths: &Paths,
     stage: &Stage,
@@ -340,7 +340,7 @@ fn moved_about(
     stage.is_clean()
 }
 
-/// There is no server any more; then one without the memory; then one whose only place another session has.
+/// First there is no server any more; then one without enough memory; then one whose only slot another session has.
 fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
@@ -351,7 +351,7 @@ fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     until("the server is gone", || !runs(stage.server.pid()))?;
     held_job.ask("restore", (304, 2)).context("without a server")?;
     let driver = driver_under_test();
-    // The memory of a GPU is what it is.
+    // The memory of a real GPU cannot be changed.
     if driver == "soft" {
         let small = stage.server.successor(paths, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
         held_job.ask("restore", (304, 2)).context("without the memory")?;
@@ -371,7 +371,7 @@ fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     Ok(server.workers_of(0).map(drop)?)
 }
 
-/// What it asked for is done all the same, and others ask for the rest.
+/// The step that a killed asker asked for is done all the same, and other askers ask for the rest.
 fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
     for middle in MIDDLES.iter().zip(STEPS) {
         let (at, (killed, _)) = middle;
@@ -400,8 +400,8 @@ fn itself(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// At its point, from which it would run to its end: so does one whose device is not at rest in the time given, which a
-/// machine with much to do needs at times.
+/// A lock that fails leaves the process held at its point, from which it would otherwise run to its end. The same holds where
+/// the device is not idle in time, as on a busy machine.
 fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut held_job = HeldJob::new(&stage, Some("lock"))?;
@@ -415,7 +415,7 @@ fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
     held_job.ends_well(paths)
 }
 
-/// At each stage; then it is unlocked as if nothing had been.
+/// The checkpoint fails at each stage; then unlock succeeds as if nothing had happened.
 fn failing(paths: &Paths, way: &str) -> Result<()> {
     for fault in STAGES {
         let stage = Stage::new(paths, way)?;
@@ -429,7 +429,7 @@ fn failing(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// The worker that has its session already ends again.
+/// The worker that already has the session ends again.
 fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let held_job = HeldJob::new(&stage, Some("rejoin"))?;
@@ -446,7 +446,7 @@ fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// While it is locked, and while it is checkpointed.
+/// The process is killed while it is locked, and while it is checkpointed.
 fn killed(paths: &Paths, way: &str) -> Result<()> {
     for steps in [&["lock"][..], &["lock", "checkpoint"]] {
         let stage = Stage::new(paths, way)?;
@@ -463,7 +463,7 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// In the middle of a checkpoint, after it, and in the middle of a migration.
+/// The supervisor is killed in the middle of a checkpoint, after it, and in the middle of a migration.
 fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
     for fault in [Some("commit:kill"), None, Some("write:kill")] {
         let stage = Stage::new(paths, way)?;

@@ -1,5 +1,5 @@
-//! Every program of `tests/apps`: checkpoints at random calls, each restored later; the output must be the very one of an
-//! undisturbed run, both where the program just went on and where it was killed and restored.
+//! Every program of `tests/apps`, with checkpoints at random calls, each restored later. The output must equal that of an
+//! undisturbed run, both where the program went on and where it was killed and restored.
 
 use std::env;
 use std::time::Duration;
@@ -19,80 +19,80 @@ use crate::frameworks::{UndisturbedRun, most_calls};
 use crate::is_sweep;
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe, undisturbed_output};
 
-/// The error for a program that ended while its supervisor tried once more, after something that passes. It must have come
-/// to the right end.
+/// The error for a program that ended while its supervisor retried after a temporary failure. The program must have ended well.
 const ENDED_MEANWHILE: &str = "the program has ended";
-/// Checkpoints of one run, unless the environment says otherwise.
+/// Number of checkpoints of a run, unless the environment sets it.
 const CHECKPOINT_COUNT: u64 = 3;
-/// Programs made for this: on every way, in every run.
+/// Prefixes of programs made for these tests: they run on every way, in every run.
 const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
-/// What is said of a queue of OpenCL that waits for the program, which is held: of its work, or of frames or calls of the
-/// program that are behind that. Which of these a checkpoint waits for when its time is over depends on the machine's haste.
+/// Words of the refusal for an OpenCL queue that waits for the program, which is held. The checkpoint waits for the
+/// queue's work, or for frames or calls of the program after that work. Which of these it waits for at its deadline
+/// depends on the machine's speed.
 const GATED: &str = "in time";
-/// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
+/// How long a checkpoint waits for such a queue in tests. The event that it waits for never comes, however slow the machine is.
 const GATED_QUIESCE_TIMEOUT: [&str; 2] = ["--quiesce-timeout", "3s"];
 
-/// Programs that are at times in a state that no checkpoint keeps, and a word of the refusal: the refusal must name it, and the
-/// program must go on as if nothing had been asked.
+/// Programs that at times are in a state that no checkpoint saves, and words of the refusals. A refusal must name the state,
+/// and the program must go on as if the checkpoint had never been asked for.
 const REFUSALS: [(&str, &[&str]); 21] = [
-    // These ruin a context, on purpose, before they end.
+    // These programs corrupt a context on purpose before they end.
     ("device_assert", &["has the sticky error 710"]),
     ("illegal_address", &["has the sticky error 700"]),
     ("launch_blocking", &["has the sticky error 700"]),
     ("torch.device_assertion", &["has the sticky error 710"]),
-    // Streams of these wait for values that the program writes later, which it cannot while it is held.
+    // Streams of these programs wait for values that the program writes later, which it cannot do while it is held.
     ("stream_values", &["waits for a value that is never written"]),
     ("context_events", &["waits for a value that is never written"]),
     ("long_jump", &["waits for a value that is never written"]),
-    // Functions of their streams wait for what the program does later; one of them maps memory of the host by itself.
+    // Functions in their streams wait for later steps of the program; one program maps host memory by itself.
     ("functions_memory", &["waits for a value that is never written", "its memory is the host's"]),
     ("full_queues", &["waits for a value that is never written"]),
     ("graph_nodes", &["waits for a value that is never written"]),
-    // One process of it locks the other, whose stream waits at times.
+    // One process of this program locks the other, whose stream waits at times.
     ("process_checkpoint", &["was locked by cuCheckpointProcessLock", "waits for a value that is never written"]),
-    // Its processes send each other descriptors.
+    // The program's processes send each other descriptors.
     ("kept_shared", &["descriptors are on their way"]),
-    // One process of it has a block open, at times, that the other one has released.
+    // At times, one process of this program has a block open that the other one has released.
     ("shared_memory", &["that another program still has open"]),
-    // So has one of its ranks, as NCCL ends.
+    // The same holds for one of its ranks when NCCL ends.
     ("torch.collectives_of_two", &["that another program still has open"]),
-    // Memory of its arrays is mapped by itself.
+    // These programs map the memory of their arrays by themselves.
     ("sparse_arrays", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
     ("own_streams", &["its memory is mapped piece by piece", "it is a pool of tiles"]),
-    // It maps memory of the host by itself.
+    // This program maps host memory by itself.
     ("host_blocks", &["its memory is the host's"]),
-    // Queues of these wait for events that the program sets later.
+    // Queues of these programs wait for events that the program sets later.
     ("user_events", &[GATED]),
     ("out_of_order", &[GATED]),
     ("kept_failures", &[GATED]),
     ("random_calls", &[GATED]),
 ];
-/// Programs that must be refused on a real GPU: no process is shown the heap of its kernels.
+/// Programs that must be refused on a real GPU: no process can read the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
     ("kept_heap", &["allocate memory in kernels"]),
     ("device_malloc", &["allocate memory in kernels"]),
     ("virtual_functions", &["allocate memory in kernels"]),
 ];
 
-/// Whether queues of a program wait for it at times.
+/// Whether queues of a program wait for the program at times.
 fn is_gated(program: &str) -> bool {
     REFUSALS.iter().any(|(name, words)| *name == program && words.contains(&GATED))
 }
 
-/// Programs that have another choice than the usual one, and the ways for which it is one: large copies are packed for a network.
+/// Programs with another setting than the usual one, and the ways on which it matters: large copies are compressed for a network.
 const OTHERWISE: [(&str, (&str, &str), &str, &str); 2] = [
     ("packed_copies", ("KATYDID_PACKING", "always"), "tcp", "bandwidth"),
     ("packed_copies", ("KATYDID_PACKING", "always"), "unix", "big_copy"),
 ];
 
-/// The program whose devices all have something to keep.
+/// The program that keeps state on all of its devices.
 const DEVICES: &str = "kept_devices";
 
-/// Steps of random calls.
+/// Number of steps of random calls.
 const RANDOM_STEPS: &str = "100";
 
-/// What a restore says that cannot have shared virtual memory where it was.
+/// Words of a restore that cannot place shared virtual memory at its old address.
 const MOVED: &[&str] = &["the driver here does not give that address"];
 
 /// Whether a program was made to hold state across checkpoints.
@@ -100,16 +100,16 @@ pub(crate) fn is_long_lived(program: &str) -> bool {
     LONG_LIVED.iter().any(|start| program.starts_with(start))
 }
 
-/// A test a program and variant, on one way or on all.
+/// Returns a test for each program and variant, on one way or on all.
 pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
-    // A pack has only what runs on another machine too.
+    // A pack has only what also runs on another machine.
     let is_pack = env::var_os(PACK_VARIABLE).is_some();
     let tests = apps.iter().filter(|app| app.is_test() && (app.travels() || !is_pack));
     let mut trials = Vec::new();
     for (index, app) in tests.enumerate() {
         let everywhere = all || is_long_lived(&app.name);
-        // One variant and one way each, so that all ways see many programs.
+        // One variant and one way each, so that each way gets many programs.
         let variants = if all { app.variants() } else { &app.variants()[..1] };
         let ways: Vec<&str> = if everywhere { WAY_NAMES.to_vec() } else { vec![WAY_NAMES[index % WAY_NAMES.len()]] };
         for (&variant, way) in variants.iter().flat_map(|variant| ways.iter().map(move |way| (variant, *way))) {
@@ -125,7 +125,8 @@ pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     trials
 }
 
-/// The program with several devices whose memory kernels hash, each that of its own: what host code does for softcuda otherwise.
+/// Returns a test of the program with several devices in which kernels hash memory, each that of its own device. For softcuda,
+/// host code does so otherwise.
 fn hashed(paths: &Paths, app: &App) -> Trial {
     const VARIABLES: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SNAPSHOT_HASH", "kernel")];
     let (paths, app, variant) = (paths.clone(), app.clone(), app.variants()[0]);
@@ -148,14 +149,14 @@ fn otherwise(paths: &Paths, app: &App) -> impl Iterator<Item = Trial> {
     })
 }
 
-/// Whether a second point could keep a program from what the checkpoint before waits for. On a GPU, what waits for a value in one
-/// stream holds up copies of other streams too, those of a checkpoint that is being written among them, until the
-/// program writes the value, which it does not while it is held.
+/// Whether a second point could keep a program from what the first checkpoint waits for. On a GPU, a wait for a value in one
+/// stream also holds up copies of other streams, such as those of a checkpoint. It lasts until the program writes the value,
+/// which the program does not do while it is held.
 fn is_held_once(program: &str) -> bool {
     driver_under_test() != "soft" && ["context_events", "stream_values"].contains(&program)
 }
 
-/// `variables`: of the program.
+/// Runs a program with checkpoints; `variables` are the program's.
 fn run_one(paths: &Paths, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
     let usual = if is_sweep() || is_long_lived(&app.name) { CHECKPOINT_COUNT } else { 1 };
     let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
@@ -175,7 +176,8 @@ fn run_on(
     Run::of(&app.name, expected, random, count).through(stage, &start).map_err(show)
 }
 
-/// Programs with several devices get some where a variable sets how many the driver has.
+/// Returns the stage for a program. A program with several devices gets some where a variable sets the
+/// driver's number of devices.
 fn stage_for(paths: &Paths, way: &str, program: &str) -> Result<Stage> {
     match driver_under_test().as_str() {
         driver @ "soft" if program.ends_with("_devices") => {
@@ -196,7 +198,7 @@ pub(crate) fn run_opencl(paths: &Paths, name: &str, way: &str, further: &[(&'sta
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(show)
 }
 
-/// The program of random calls with one seed, at frames in all of its run. `variables`: of the program.
+/// Runs the program of random calls with one seed, with points spread over all of its frames. `variables` are the program's.
 pub(crate) fn run_random(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
     let title = format!("{way}::random_calls of seed {seed}");
     random_calls(paths, way, variables, seed).context(title).map_err(show)
@@ -225,8 +227,8 @@ fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64)
 /// Starts the program under test.
 pub(crate) type Start<'a, 's> = &'a dyn Fn(&Plan<'_>) -> Result<Job<'s>>;
 
-/// What makes a run's choices, and how many checkpoints it has; the same for the same `title`, unless the environment says
-/// otherwise.
+/// Returns the random generator of a run and its number of checkpoints. Both are the same for the same `title`, unless the
+/// environment sets them.
 pub(crate) fn choice(title: &str) -> Result<(Random, usize)> {
     choice_of(title, CHECKPOINT_COUNT)
 }
@@ -236,7 +238,8 @@ fn choice_of(title: &str, usual: u64) -> Result<(Random, usize)> {
     Ok((Random(seed), number("KATYDID_CHECKPOINT_COUNT", usual)? as usize))
 }
 
-/// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is printed at once too.
+/// Returns a failure for the end of the test run. In a pack, which may be cut off at its time limit before that, also
+/// prints it at once.
 pub(crate) fn show(error: anyhow::Error) -> Failed {
     let text = format!("{error:#}");
     if env::var_os(PACK_VARIABLE).is_some() {
@@ -245,24 +248,24 @@ pub(crate) fn show(error: anyhow::Error) -> Failed {
     text.into()
 }
 
-/// A checkpoint that was taken, and how much was written when.
+/// A checkpoint, with the output around it.
 pub(crate) struct TakenCheckpoint {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) written: (usize, usize),
-    /// What was written until then.
+    /// The output up to the checkpoint.
     pub(crate) printed: String,
 }
 
-/// What a program is to print.
+/// The expected output of a program.
 pub(crate) enum ExpectedOutput<'a> {
-    /// This very text, whenever it is run.
+    /// Exactly this text, in every run.
     Text(String),
-    /// What an undisturbed run of an item said.
+    /// The output of an item's undisturbed run.
     ItemResults(&'a UndisturbedRun<'a>),
 }
 
 impl ExpectedOutput<'_> {
-    /// Of a program that was not cut in two.
+    /// Checks the output of a program that ran to its end.
     fn whole(&self, outcome: &Outcome) -> Result<()> {
         ensure!(outcome.status.success(), "the program that went on: {}", describe(outcome));
         match self {
@@ -274,7 +277,7 @@ impl ExpectedOutput<'_> {
         }
     }
 
-    /// Of a restored one.
+    /// Checks the output of a restored program.
     fn check_rest(&self, checkpoint: &TakenCheckpoint, outcome: &Outcome) -> Result<()> {
         match self {
             Self::Text(expected) => continues(expected, checkpoint.written, outcome),
@@ -290,13 +293,13 @@ pub(crate) struct Run<'a> {
     points: Vec<u64>,
     checkpoints: Vec<TakenCheckpoint>,
     refusals: usize,
-    /// Whether its points are among the frames that it is known to send.
+    /// Whether the points are among the frames that the program is known to send.
     is_known: bool,
-    /// How long the program may take, from its start or from one point to the next.
+    /// Time limit of the program, from its start or from one point to the next.
     limit: Duration,
-    /// Words of restores that may be refused: a driver that chooses addresses by itself may give others.
+    /// Words of refusals of a restore that are accepted: a driver that chooses addresses by itself may choose others.
     accepted: &'a [&'a str],
-    /// Restores that were.
+    /// Accepted refusals that occurred.
     refused: Vec<String>,
 }
 
@@ -317,18 +320,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Which restores may be refused, by words of the refusal.
+    /// Sets the words of refusals of a restore that are accepted.
     pub(crate) fn accepting(self, accepted: &'a [&'a str]) -> Self {
         Self { accepted, ..self }
     }
 
-    /// Of a program of which it is not known how many frames it sends.
+    /// Returns a run of a program that sends an unknown number of frames.
     pub(crate) fn of(name: &'a str, expected: ExpectedOutput<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
         Self::new(name, expected, random, points)
     }
 
-    /// For a program that sends about `frames` frames: a point in each of `count` equal parts of them.
+    /// Returns a run of a program that sends about `frames` frames, with a point in each of `count` equal parts of them.
     pub(crate) fn with_frame_count(
         name: &'a str,
         expected: ExpectedOutput<'a>,
@@ -340,7 +343,7 @@ impl<'a> Run<'a> {
         Self { limit, is_known: true, ..Self::new(name, expected, random, points) }
     }
 
-    /// Checkpoints and restores on a stage.
+    /// Takes checkpoints and restores them on a stage.
     pub(crate) fn through(mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
         let points = format!("frames {:?}", self.points);
         let all = self
@@ -348,11 +351,12 @@ impl<'a> Run<'a> {
             .and_then(|()| self.has_shown_something())
             .and_then(|()| self.restores(&RestoreServer::on_same_machine(stage)))
             .and_then(|()| stage.is_clean());
-        // Why a worker is gone, only the server says.
+        // Only the server's log says why a worker is gone.
         all.with_context(|| format!("the server said: {}", stage.server.log())).context(points)
     }
 
-    /// Checkpoints on one stage, restores with the server of another, and with the first one's if the other refuses.
+    /// Takes checkpoints on one stage, and restores them with the server of another, or with the first one's
+    /// if the other refuses.
     pub(crate) fn and_restored_by(mut self, stage: &Stage, other: &Stage, start: Start<'_, '_>) -> Result<()> {
         let points = format!("frames {:?}", self.points);
         self.checkpoints(stage, start).context(points)?;
@@ -366,7 +370,7 @@ impl<'a> Run<'a> {
         other.is_clean()
     }
 
-    /// The run in which checkpoints are taken. It ends by itself, or with the last checkpoint: stopped, or killed.
+    /// Runs the program and takes the checkpoints. The program ends by itself or with the last checkpoint: stopped, or killed.
     fn checkpoints(&mut self, stage: &Stage, start: Start<'_, '_>) -> Result<()> {
         let mut job = start(&Plan { points: &self.points.clone(), ..Plan::default() })?;
         let (stops, mut left) = (self.random.below(2) == 0, self.points.len());
@@ -381,7 +385,8 @@ impl<'a> Run<'a> {
         self.ended(job)
     }
 
-    /// One checkpoint; false when the program is in a state that may be refused, and was, or came to its end meanwhile.
+    /// Takes one checkpoint. Returns false when the program has ended meanwhile, or was refused in a state in
+    /// which that may happen.
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
         let bytes_before = job.output_so_far()?.len();
         let leaves = (!stops).then_some("--leave-running");
@@ -396,7 +401,7 @@ impl<'a> Run<'a> {
             return self.refused(&format!("{}--- the job\n{printed}{errors}", describe(&outcome)));
         }
         let checkpoint = Checkpoint::read(&outcome)?;
-        // Threads that had not come to a call of the GPU may have written until the process was dumped.
+        // Threads that have not come to a call of the GPU may have written until the dump.
         let printed = job.output_so_far()?;
         self.checkpoints.push(TakenCheckpoint { checkpoint, written: (bytes_before, printed.len()), printed });
         Ok(true)
@@ -413,13 +418,13 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// A program whose frames were counted came to one of its points.
+    /// Checks that a program whose frames were counted came to one of its points.
     fn has_shown_something(&self) -> Result<()> {
         ensure!(!self.is_known || self.checkpoints.len() + self.refusals > 0, "it ended before its first point");
         Ok(())
     }
 
-    /// After the last checkpoint: the job was stopped with it, or everything is killed.
+    /// Ends the job after the last checkpoint: the checkpoint stopped it, or this function kills everything.
     fn last(&self, stage: &Stage, job: Job<'_>, stopped: bool) -> Result<()> {
         if stopped {
             let outcome = job.finish(self.limit * 2)?;
@@ -434,7 +439,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The program came to its end through all checkpoints.
+    /// Checks that the program came to its end through all checkpoints.
     fn ended(&self, job: Job<'_>) -> Result<()> {
         self.expected.whole(&job.finish(self.limit * 2)?)
     }
@@ -455,13 +460,13 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What is known of a checkpoint that does not end.
+/// Describes the state of a checkpoint that does not end.
 fn whereabouts(stage: &Stage, job: &Job<'_>) -> String {
     let (view, errors) = (job.view().unwrap_or_default(), job.errors_so_far().unwrap_or_default());
     format!("a checkpoint: {view}\n--- the job\n{errors}--- the server\n{}", stage.server.log())
 }
 
-/// Where a checkpoint of a stage is restored: with which server.
+/// The server with which a stage's checkpoint is restored.
 struct RestoreServer<'a> {
     stage: &'a Stage,
     way: &'a Way,
@@ -479,7 +484,7 @@ impl<'a> RestoreServer<'a> {
     }
 }
 
-/// A small generator with a fixed seed (splitmix64).
+/// A small generator of random numbers with a fixed seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -495,8 +500,8 @@ impl Random {
         self.next() % bound
     }
 
-    /// Frames further and further apart, since it is not known how many the program will send: the first early, so that
-    /// even a short program comes to it.
+    /// Returns frame numbers at growing distances, since the number of frames is unknown. The first is early, so that even a
+    /// short program comes to it.
     fn points(&mut self, count: usize) -> Vec<u64> {
         let mut at = 1 + self.below(8);
         let mut points = vec![at];
@@ -507,7 +512,7 @@ impl Random {
         points
     }
 
-    /// One in each of `count` parts of `frames`; less of fewer frames.
+    /// Returns a frame number in each of `count` equal parts of `frames`, or fewer if there are fewer frames.
     fn points_among(&mut self, count: usize, frames: u64) -> Vec<u64> {
         let count = (count as u64).min(frames);
         (0..count)

@@ -1,5 +1,6 @@
-//! What is refused leaves a program with its session: processes that CRIU cannot dump, programs that could not come back, jobs
-//! of which a part would be missing. Each is tried in the middle of its steps, and then comes to its end.
+//! A refused checkpoint leaves a program with its session. Refusals concern processes that CRIU cannot dump, programs that
+//! could not come back, and jobs of which a part would be missing. Each is tried in the middle of the program's steps, after
+//! which the program comes to its end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,11 +18,11 @@ use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, two_hold_themselves};
 
-/// Becomes what its argument says, and goes on.
+/// A program that becomes what its argument says, and goes on.
 const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
-/// A frame in the middle of its steps.
+/// A frame in the middle of the program's steps.
 const MIDDLE: u64 = 40;
-/// Kinds of which a checkpoint may succeed or not, by what CRIU makes of the process.
+/// Kinds for which a checkpoint may succeed or not, depending on CRIU.
 const KINDS: [&str; 6] = ["raw", "memory", "stopped", "user", "root", "files"];
 
 const ON_EVERY_WAY: [(&str, Scenario); 2] = [
@@ -36,9 +37,9 @@ const ON_ONE_WAY: [(&str, Scenario); 5] = [
     ("a_system_v_segment_is_refused_by_name", segment),
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
-/// A server's socket in `/tmp` would be hidden from them too.
+/// Scenarios over TCP alone: a server's socket in `/tmp` would be hidden from these programs too.
 const BY_TCP: [(&str, Scenario); 1] = [("a_process_that_cannot_reach_the_job_is_named", unreachable)];
-/// Kinds that CRIU does not dump, or dumps and does not restore, and words of the refusal. The first two are in CRIU's own words.
+/// Kinds that CRIU does not dump, or dumps and does not restore, and words of the refusal. The first two refusals are CRIU's own.
 const LOST: [(&str, &str); 11] = [
     ("pidfd", "PIDFD_THREAD"),
     ("corked", "corked"),
@@ -49,7 +50,7 @@ const LOST: [(&str, &str); 11] = [
     ("peer", "has a unix socket whose peer was another user"),
     ("mount", "has a mount namespace of its own"),
     ("network", "has a network namespace of its own"),
-    // These go on between tries, and may have read what there is and ended by the last one.
+    // These go on between tries, so by the last one they may have read everything and ended.
     ("unsent", "no checkpoint"),
     ("events", "no checkpoint"),
 ];
@@ -87,7 +88,7 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The same for a program of OpenCL, which is asked for a checkpoint first and for a move then.
+/// The same for an OpenCL program, which is first asked for a checkpoint and then for a move.
 pub(crate) fn changed_opencl(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let server_address = address(&stage)?;
@@ -117,7 +118,7 @@ pub(crate) fn changed_opencl(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// One of two programs may open no more files, and refuses to leave its worker. The other one has left by then, and is brought back.
+/// One of two programs may open no more files, and refuses to leave its worker. The other has left by then, and is brought back.
 fn one_cannot_leave(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
@@ -142,7 +143,7 @@ fn one_cannot_leave(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Where the stage's server is for programs.
+/// Returns the address of the stage's server for programs.
 fn address(stage: &Stage) -> Result<String> {
     match &stage.way {
         Way::Served { address, .. } => Ok(address.clone()),
@@ -150,7 +151,8 @@ fn address(stage: &Stage) -> Result<String> {
     }
 }
 
-/// A refusal with its reason: the program holds itself no more and comes to its next point, or its end.
+/// Checks that a request was refused with these words. The program then no longer holds itself, and comes to its next
+/// point or its end.
 pub(crate) fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     let errors = answer.errors();
     let has_all = texts.iter().all(|word| errors.contains(word));
@@ -158,13 +160,13 @@ pub(crate) fn is_refused(answer: &Outcome, texts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Started without the job's variable: alone, and beside one that is known.
+/// A program started without the job's variable: alone, and beside a known one.
 fn unknown(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let (known, fixture) = (paths.program(LOOP.0, LOOP.1), paths.program("fixture", Variant::Static));
     let go = stage.image("go");
     let alone = format!("env -u KATYDID_JOB '{}' saves '{}'", fixture.display(), go.display());
-    // A root, or a `/tmp`, of its own may hide the job's folder from a program.
+    // A private root or `/tmp` may hide the job's folder from a program.
     let hide = r#"mount -t tmpfs none "$(dirname "$KATYDID_JOB")" && exec "$0" saves "$1""#;
     let hidden = format!("unshare --mount bash -c '{hide}' '{}' '{}'", fixture.display(), go.display());
     let (no_variable, no_socket) = ("KATYDID_JOB is not in its environment", "it cannot reach the job socket");
@@ -179,9 +181,9 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A user that may not enter the job's folder, and a program with a `/tmp` of its own.
+/// A program whose user may not enter the job's folder, and a program with a private `/tmp`.
 fn unreachable(paths: &Paths, way: &str) -> Result<()> {
-    // Only root can be another user.
+    // Only root can become another user.
     if !geteuid().is_root() {
         return Ok(());
     }
@@ -198,8 +200,8 @@ fn unreachable(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A job of this command has a fixture that it does not know, which waits for the file `go`. Where there are points, a member holds itself
-/// there.
+/// Runs `command` as a job with a fixture that the job does not know, which waits for the file `go`; the refusal must name it.
+/// If there are points, a member holds itself there.
 fn is_named(stage: &Stage, command: &str, points: &[u64], reason: &str, go: &Path) -> Result<()> {
     let plan = Plan { arguments: &["-c", command], points, ..Plan::default() };
     let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
@@ -219,7 +221,7 @@ fn is_named(stage: &Stage, command: &str, points: &[u64], reason: &str, go: &Pat
     Ok(fs::remove_file(go)?)
 }
 
-/// As `srun -n 4` has it. The GPU's side alone may be saved.
+/// A task with the variables of `srun -n 4`. Only the device's side may be saved.
 fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let variables = [("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "2")];
@@ -256,7 +258,7 @@ fn segment(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Each of them would be lost by a checkpoint that ends it.
+/// Each of them would be lost by a checkpoint that ends the job.
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     for (kind, texts) in LOST {

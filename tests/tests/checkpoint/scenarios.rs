@@ -1,5 +1,5 @@
-//! What happens around checkpoints and restores: chains, two restores of one image, other servers, full disks, damaged images, kills at every
-//! stage. After each, the program has gone on, the last good image is intact, and nothing is left behind.
+//! Events around checkpoints and restores: chains, two restores of one image, other servers, full disks, damaged images, kills
+//! at every stage. After each, the program has gone on, the last good image is intact, and nothing is left behind.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused,
 
 pub(crate) type Scenario = fn(&Paths, &str) -> Result<()>;
 
-/// Scenarios that are tried on every way.
+/// Scenarios that run on every way.
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_chain_of_ten_checkpoints_each_restored", a_chain_of_ten),
     ("a_chain_of_restores_each_checkpointed_at_its_first_calls", a_chain_of_restores),
@@ -50,11 +50,11 @@ const ON_ONE_WAY: [(&str, Scenario); 12] = [
     ("without_rights_the_gpu_alone_is_saved_and_no_program", without_rights),
 ];
 
-/// Stages of a checkpoint, as the control socket names them, at which something may die.
+/// Stages of a checkpoint, as the control socket names them, at which a process may die.
 const STAGES: [&str; 10] =
     ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "rehearse", "commit"];
 
-/// The program of most scenarios, its argument for the number of steps, and what it prints.
+/// The program of most scenarios.
 pub(crate) const LOOP: (&str, Variant) = ("long_loop", Variant::Static);
 
 pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
@@ -98,19 +98,19 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         .collect()
 }
 
-/// What the loop prints when nothing disturbs it.
+/// Returns what the loop prints in an undisturbed run.
 pub(crate) fn expected_of_loop(paths: &Paths) -> Result<String> {
     fs::read_to_string(expected_path(paths, LOOP.0)?).context("cannot read the kept output")
 }
 
-/// The job has ended with its checkpoint.
+/// Checks that the job has ended with its checkpoint.
 pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", describe(&outcome));
     Ok(())
 }
 
-/// The job came to its end as if nothing had been.
+/// Checks that the job came to its end as if nothing had happened.
 pub(crate) fn went_on(paths: &Paths, job: Job<'_>) -> Result<()> {
     let (expected, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(
@@ -145,7 +145,7 @@ fn a_chain_of_ten(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The points are frames in a row: a restored program comes to the next one with the first thing that it does.
+/// The points are consecutive frames: a restored program comes to the next one with its first frame.
 pub(crate) fn a_chain_of_restores(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let points = [40, 41, 42, 43];
@@ -163,7 +163,7 @@ pub(crate) fn a_chain_of_restores(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Both run on at once, and each is a job with checkpoints of its own, also when the other has ended.
+/// Both restored jobs run at once. Each has checkpoints of its own, also after the other has ended.
 fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let points = [50, 70];
@@ -213,7 +213,7 @@ fn one_fault(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
     ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", describe(&outcome));
     let mut checkpoints = fs::read_dir(stage.image("image").join("checkpoints")).into_iter().flatten().flatten();
-    // Where none was completed there is nothing to restore, and verify reports that.
+    // Where no checkpoint was completed, there is nothing to restore, and verify says so.
     let has_any = checkpoints.any(|folder| folder.path().join("manifest.json").exists());
     let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success() == has_any, "the image is damaged, or none: {}", describe(&outcome));
@@ -221,7 +221,7 @@ fn one_fault(paths: &Paths, way: &str, fault: &str) -> Result<()> {
         went_on(paths, job)?;
         return stage.is_clean();
     }
-    // The program ends with its supervisor, also one that is stopped or away from its worker.
+    // The program ends with its supervisor, even if it is stopped or has left its worker.
     until("the program is gone", || !processes.iter().any(|pid| runs(*pid)))?;
     Ok(stage.server.workers_of(0).map(drop)?)
 }
@@ -233,7 +233,7 @@ fn another_server(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    // The old server ends only now, so that no address is taken twice.
+    // The old server ends only now, so that no address is used twice.
     let server = Server::start(paths, &driver_under_test(), &[])?;
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
@@ -255,7 +255,7 @@ fn a_private_server(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// 48 MiB that stay as they are, and one small field that changes.
+/// 48 MiB that stay the same, and one small field that changes.
 fn what_changed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("heavy", LOOP, &["60", "0", "48"], &[60, 90])?;
@@ -272,8 +272,8 @@ fn what_changed(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// What passes through the staging area is in no dump: with and without copies of 48 MiB the program's part has as many
-/// bytes, but for some pages; and both come to the same end.
+/// No dump contains what passes through the staging area. With and without copies of 48 MiB, the program's part has the same
+/// size, but for some pages, and both come to the same end.
 fn large_copies(paths: &Paths, way: &str) -> Result<()> {
     const SOME_PAGES: u64 = 1 << 20;
     let stage = Stage::new(paths, way)?;
@@ -291,7 +291,7 @@ fn large_copies(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A job without a session of OpenCL has no devices to be chosen.
+/// A job without an OpenCL session has no devices to choose.
 fn no_devices(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("plain", LOOP, &[], &[60])?;
@@ -311,7 +311,7 @@ fn no_devices(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A file system of a few MiB, gone with this value.
+/// A file system of a few MiB, unmounted on drop.
 pub(crate) struct SmallFileSystem<'a>(&'a Path);
 
 impl<'a> SmallFileSystem<'a> {
@@ -331,7 +331,7 @@ impl<'a> SmallFileSystem<'a> {
 
 impl Drop for SmallFileSystem<'_> {
     fn drop(&mut self) {
-        // One that is busy stays until this process' folder is removed by hand; there is no one to tell.
+        // A busy file system stays mounted until the user removes this process' folder; there is no one to tell.
         let _ = Command::new("umount").arg(self.0).status();
     }
 }
@@ -344,7 +344,7 @@ fn a_full_disk(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(&folder.join("image"), &["--leave-running"])?;
     ensure!(!outcome.status.success(), "it fits: {}", describe(&outcome));
-    // In the words of the process that came to the end of the room: the worker, or CRIU.
+    // In the words of the process that ran out of space: the worker, or CRIU.
     let is_named =
         ["no free space for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
     ensure!(is_named, "the reason is not named: {}", describe(&outcome));
@@ -363,7 +363,7 @@ fn damaged_images(paths: &Paths, way: &str) -> Result<()> {
     let image = stage.image("image");
     for path in files_below(&image)? {
         let name = path.strip_prefix(&image)?.display().to_string();
-        // The lock only locks, and `latest` is for people: neither is read.
+        // The lock only locks, and `latest` is for people: nothing reads either.
         if ["lock", "latest"].contains(&name.as_str()) {
             continue;
         }
@@ -376,7 +376,7 @@ fn damaged_images(paths: &Paths, way: &str) -> Result<()> {
         }
         fs::write(&path, &bad)?;
         let outcome = images(paths, "verify", &image)?;
-        // What only another build of Katydid would need is named, and makes the image no worse here.
+        // Verify names what only another build of Katydid would need; the image is no worse for this build.
         let is_noticed = !outcome.status.success() || describe(&outcome).contains("not as it was written");
         ensure!(is_noticed, "a damaged {name} is not noticed: {}", describe(&outcome));
         fs::write(&path, &good)?;
@@ -421,7 +421,7 @@ fn a_stuck_kernel(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// The kernel runs when the checkpoint is asked for, and ends when that waits for it.
+/// The kernel runs when the checkpoint is requested, and ends while the checkpoint waits for it.
 fn during_the_first_kernel(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let (launch, end) = (stage.image("launch"), stage.image("end"));
@@ -445,7 +445,7 @@ fn during_the_first_kernel(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The program's own threads run before its session is taken up again, and may have no more use for it.
+/// The restored program's own threads run before its session is resumed, and may end without using it.
 fn a_quick_end(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let file = stage.image("file");
@@ -474,7 +474,7 @@ fn device_only(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A supervisor without any capability, as unprivileged users have it: CRIU cannot work, and the refusal says what can.
+/// A supervisor without any capability, as unprivileged users have it. CRIU cannot work, and the refusal says what works instead.
 fn without_rights(paths: &Paths, way: &str) -> Result<()> {
     const UNPRIVILEGED: [&str; 3] = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     let stage = Stage::new(paths, way)?;

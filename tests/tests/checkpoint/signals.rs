@@ -1,5 +1,5 @@
-//! Signals to all processes of a job, as batch systems send them: those that ask programs to end, which Katydid's processes
-//! outlive, and `SIGSTOP`, by which a job is suspended.
+//! Signals to all processes of a job, as batch systems send them. Katydid's processes outlive those that ask programs to end.
+//! `SIGSTOP` suspends a job.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use katydid_tests::way::Way;
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
-/// Catches what asks it to end.
+/// A program that catches signals that ask it to end.
 const FIXTURE: (&str, Variant) = ("fixture", Variant::Static);
-/// Has a shell ignore what asks it to end, and so the program that it becomes.
+/// Makes a shell ignore signals that ask it to end, and so the program that it becomes.
 pub(crate) const IGNORE: &str = "trap '' HUP INT QUIT TERM USR1 USR2 XCPU";
 
-/// Takes Open MPI.
+/// A scenario that needs Open MPI.
 pub(crate) const RANKS: (&str, Scenario) = ("signals_to_ranks_and_all_that_serves_them_leave_them_their_gpu", ranks);
 
 const ON_ONE_WAY: [(&str, Scenario); 3] = [
@@ -34,7 +34,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
 }
 
-/// Jobs have servers of their own, whose workers get the signals too.
+/// Returns a stage on which jobs have private servers, whose workers get the signals too.
 fn private(paths: &Paths, way: &str) -> Result<Stage> {
     Ok(Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? })
 }
@@ -48,7 +48,7 @@ fn restored(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     let document = stage.image("document");
     let job = stage.restore("saves", "image", &["--json", &document.to_string_lossy()])?;
-    // It comes once signals are the program's.
+    // The document appears once signals go to the program.
     until("the job runs again", || fs::read_to_string(&document).is_ok_and(|text| text.contains("\"program\"")))?;
     ask_to_end(&tree(job.pid()))?;
     fs::write(&go, "")?;
@@ -57,7 +57,7 @@ fn restored(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Each rank begins by `katydid run`, and ignores them. The launcher gets none: it would end its ranks.
+/// Each rank starts with `katydid run`, and ignores the signals. The launcher gets none: it would end its ranks.
 fn ranks(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
     let mut job = stage.start_ranks("ring", &deaf_ranks(&stage)?, &Plan { points: &[50], ..Plan::default() })?;
@@ -73,7 +73,7 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A launcher of ranks that ignore what asks them to end.
+/// Writes a launcher of ranks that ignore signals that ask them to end.
 fn deaf_ranks(stage: &Stage) -> Result<PathBuf> {
     let launcher = fs::read_to_string(stage.paths.program("mpi_ring", Variant::Mpi))?;
     let rank = launcher.split('\'').nth(1).context("the launcher names no program")?;
@@ -83,11 +83,11 @@ fn deaf_ranks(stage: &Stage) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Supervisor, guard and workers are stopped with the program, as by `scontrol suspend`. A checkpoint that leaves the job running
-/// leaves all of it stopped, and one that ends the job ends it.
+/// Supervisor, guard and workers are stopped with the program, as by `scontrol suspend`. A checkpoint that leaves the job
+/// running leaves all of it stopped, and one that ends the job ends it.
 fn suspended(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (private(paths, way)?, expected_of_loop(paths)?);
-    // It runs for a moment during a checkpoint, and is not to end by that.
+    // It runs for a moment during a checkpoint, and must not end in that time.
     let mut job = stage.start("suspended", LOOP, &["60", "50"], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let all_stopped = |root: u32| tree(root).into_iter().filter(|pid| runs(*pid)).all(is_stopped);
@@ -105,7 +105,7 @@ fn suspended(paths: &Paths, way: &str) -> Result<()> {
     let program = || job.view().and_then(|view| u32::try_from(view["program"].as_u64()?).ok());
     until("it is restored, and stopped", || program().is_some_and(is_stopped))?;
     let program = program().context("the job has no program")?;
-    // `katydid restore` passes it on as soon as it catches signals.
+    // `katydid restore` passes the signal on as soon as it catches signals.
     until("it goes on", || {
         go_on(job.pid());
         !is_stopped(program)

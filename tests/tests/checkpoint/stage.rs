@@ -1,5 +1,5 @@
-//! What a test of checkpoints stands on: a server of its own, its folders, one way to the server; and how outputs of
-//! a program that was cut in two are judged.
+//! The basis of a checkpoint test: a server of its own, its folders, and one way to the server. Also checks outputs of a
+//! program that was cut in two.
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::{App, Variant};
@@ -16,13 +16,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Far more than any program needs, on a busy machine too.
+/// Far more than any program needs, even on a busy machine.
 pub(crate) const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The names of the ways.
 pub(crate) const WAY_NAMES: [&str; 3] = ["shm", "unix", "tcp"];
 
-/// The stage of one test.
+/// The server, way and folders of one test.
 pub(crate) struct Stage {
     pub(crate) paths: Paths,
     pub(crate) home: Home,
@@ -38,7 +38,7 @@ impl Stage {
         Self::with(paths, way, server?)
     }
 
-    /// With a server of another driver, whose workers get these variables.
+    /// Returns a stage with a server of another driver, whose workers get these variables.
     pub(crate) fn of_driver(
         paths: &Paths,
         way: &str,
@@ -48,7 +48,7 @@ impl Stage {
         Self::with(paths, way, Server::start_with(paths, driver, &[], variables)?)
     }
 
-    /// With a server of the driver under test that is started with further options and variables.
+    /// Returns a stage with a server of the driver under test, started with further options and variables.
     pub(crate) fn with_flags(
         paths: &Paths,
         way: &str,
@@ -58,7 +58,7 @@ impl Stage {
         Self::with(paths, way, Server::start_with(paths, &driver_under_test(), flags, variables)?)
     }
 
-    /// With a server for programs of OpenCL too, whose driver gets these variables as well.
+    /// Returns a stage with a server that also serves OpenCL programs, whose driver gets these variables as well.
     pub(crate) fn with_opencl(paths: &Paths, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
         let paths = &opencl::paths(paths);
         Self::with(paths, way, opencl_server(paths, further)?)
@@ -69,12 +69,12 @@ impl Stage {
         Ok(Self { paths: paths.clone(), home: Home::new()?, server, way })
     }
 
-    /// Starts a program of OpenCL as the job `name`.
+    /// Starts an OpenCL program as the job `name`.
     pub(crate) fn start_opencl(&self, name: &str, program: &str, plan: &Plan<'_>) -> Result<Job<'_>> {
         self.start_opencl_at(name, &opencl::program(&self.paths, program), plan)
     }
 
-    /// Starts a program of OpenCL that lies anywhere as the job `name`.
+    /// Starts the OpenCL program at `path` as the job `name`.
     pub(crate) fn start_opencl_at(&self, name: &str, path: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
         let libraries = opencl::libraries(&self.paths).display().to_string();
         let variables = [&[("LD_LIBRARY_PATH", libraries.as_str())], plan.variables].concat();
@@ -82,8 +82,8 @@ impl Stage {
         Ok(Job::start(&self.paths, &self.home, &self.way, name, path, &plan)?)
     }
 
-    /// What a program of OpenCL prints undisturbed: the text that is kept, or with another driver than PoCL what it prints in
-    /// a run without checkpoints.
+    /// Returns what an OpenCL program prints in an undisturbed run: the kept text, or with another driver than PoCL the output
+    /// of a run without checkpoints.
     pub(crate) fn expected_of_opencl(&self, program: &str) -> Result<String> {
         if opencl::is_pocl(&self.paths) {
             return expected_of(&self.paths, program);
@@ -109,13 +109,13 @@ impl Stage {
         Ok(Job::start(&self.paths, &self.home, &self.way, name, &path, plan)?)
     }
 
-    /// Starts a launcher of MPI each of whose ranks begins by `katydid run --name NAME`.
+    /// Starts an MPI launcher each of whose ranks starts with `katydid run --name NAME`.
     pub(crate) fn start_ranks(&self, name: &str, launcher: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
         let path = Job::ranks_begin(&self.paths, &self.way, &["--name", name], launcher, &self.home.image(""))?;
         Ok(Job::start_launcher(&self.paths, &self.home, name, &path, plan)?)
     }
 
-    /// Restores the job `name`, which then comes to its end.
+    /// Restores the job `name`, which then runs to its end.
     pub(crate) fn restore(&self, name: &str, image: &str, options: &[&str]) -> Result<Job<'_>> {
         self.restore_by(name, image, &Plan { arguments: options, ..Plan::default() })
     }
@@ -124,7 +124,7 @@ impl Stage {
         self.restore_from(name, &self.image(image), plan)
     }
 
-    /// From an image anywhere.
+    /// Restores the job `name` from an image at any path.
     pub(crate) fn restore_from(&self, name: &str, image: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
         Ok(Job::restore(&self.paths, &self.home, &self.way, name, image, plan)?)
     }
@@ -133,7 +133,7 @@ impl Stage {
         self.home.image(name)
     }
 
-    /// A checkpoint that must succeed; what it says of itself.
+    /// Takes a checkpoint, which must succeed, and returns its report.
     pub(crate) fn checkpoint(&self, job: &Job<'_>, image: &str, options: &[&str]) -> Result<Checkpoint> {
         let outcome = job.checkpoint(&self.image(image), options)?;
         let job = job.errors_so_far()?;
@@ -141,7 +141,7 @@ impl Stage {
         Checkpoint::read(&outcome)
     }
 
-    /// Nothing is left behind: no session, no worker, no folder of a job.
+    /// Checks that nothing is left behind: no session, no worker, no folder of a job.
     pub(crate) fn is_clean(&self) -> Result<()> {
         self.server.workers_of(0)?;
         until("all folders of jobs are gone", || self.home.jobs().is_empty())
@@ -158,7 +158,7 @@ pub(crate) fn two_hold_themselves(job: &Job<'_>) -> Result<()> {
     })?)
 }
 
-/// The way of that name to a server.
+/// Returns the way of that name to a server.
 pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
     let [shm, tcp] = Way::through(server);
     Ok(match name {
@@ -170,14 +170,14 @@ pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
     })
 }
 
-/// A server for programs of OpenCL.
+/// Starts a server for OpenCL programs.
 pub(crate) fn opencl_server(paths: &Paths, further: &[(&'static str, &str)]) -> Result<Server> {
     let further = further.iter().map(|(name, value)| (*name, value.into()));
     let variables: Vec<_> = opencl::driver(paths).into_iter().chain(further).collect();
     Ok(Server::start_with(paths, &driver_under_test(), &[], &variables)?)
 }
 
-/// What `katydid checkpoint --json` said.
+/// The report of `katydid checkpoint --json`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Checkpoint {
     pub(crate) number: u64,
@@ -197,24 +197,24 @@ impl Checkpoint {
     }
 }
 
-/// How an outcome came and all that was said, for messages.
+/// Describes an outcome with all of its output, for messages.
 pub(crate) fn describe(outcome: &Outcome) -> String {
     format!("{}\n--- stdout\n{}--- stderr\n{}", outcome.ending(), outcome.text(), outcome.errors())
 }
 
-/// What the program prints when nothing disturbs it.
+/// Returns what the program prints in an undisturbed run.
 pub(crate) fn undisturbed_output(paths: &Paths, app: &App) -> Result<String> {
     expected_of(paths, &app.name)
 }
 
-/// What the program of this name prints when nothing disturbs it.
+/// Returns what the program of this name prints in an undisturbed run.
 pub(crate) fn expected_of(paths: &Paths, name: &str) -> Result<String> {
     let path = expected_path(paths, name)?;
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// A restored program ended well, and printed exactly what an undisturbed one prints after the checkpoint, which
-/// happened when between `written.0` and `written.1` bytes were out.
+/// Checks that a restored program ended well, and printed exactly what an undisturbed one prints after the checkpoint. At the
+/// checkpoint, between `written.0` and `written.1` bytes were out.
 pub(crate) fn continues(expected: &str, written: (usize, usize), restored: &Outcome) -> Result<()> {
     ensure!(restored.status.success(), "the restored program: {}", describe(restored));
     let text = restored.text();

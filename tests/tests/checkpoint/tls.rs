@@ -1,4 +1,5 @@
-//! Jobs whose server is behind TLS: connections are let go of and made anew, with certificates that may be others by then.
+//! Jobs whose server is behind TLS. They release their connections and make new ones, with certificates that may
+//! have changed by then.
 
 use anyhow::{Result, ensure};
 use katydid_tests::paths::{Paths, driver_under_test};
@@ -11,7 +12,7 @@ use crate::kills::failover;
 use crate::scenarios::{self, LOOP, Scenario, expected_of_loop, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
-/// What of the scenarios has to do with connections, and one of its own.
+/// The scenarios that concern connections, and one for TLS alone.
 const SCENARIOS: [(&str, Scenario); 4] = [
     ("a_restored_program_is_checkpointed_again_at_its_very_first_frame", scenarios::a_chain_of_restores),
     ("a_worker_killed_after_a_checkpoint_is_replaced", failover::replaced),
@@ -23,7 +24,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     SCENARIOS.into_iter().map(|(name, scenario)| (name, scenario, "tls"))
 }
 
-/// The address behind TLS of a server, with certificates that it lets in.
+/// Returns the address of a server behind TLS, with certificates that it accepts.
 fn address(server: &Server) -> Result<String> {
     match Way::tls(server) {
         Some(Way::Served { address, .. }) => Ok(address),
@@ -31,7 +32,7 @@ fn address(server: &Server) -> Result<String> {
     }
 }
 
-/// Restored where its old certificate is worth nothing, with one that is.
+/// The job is restored where its old certificate is not valid, with one that is.
 fn another_authority(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     let mut job = stage.start("moved", LOOP, &[], &[70])?;
@@ -47,7 +48,8 @@ fn another_authority(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// With the certificates of its old server it is refused before the job hears of it; with those of the new one it moves.
+/// With the certificates of the old server, the move is refused before the job hears of it. With those of the new
+/// server, the job moves.
 fn migrated(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let other = Server::start_tls(paths, &driver_under_test(), &[])?;

@@ -1,5 +1,6 @@
-//! Variables of modules that a driver puts elsewhere in the next worker: what nothing points to is filled where it lies then,
-//! and what something points to keeps the job alive, since no restore could bring it back. softcuda displaces them on demand.
+//! Module variables that a driver places elsewhere in the next worker. A variable without pointers to it gets its contents at
+//! its new address. A variable with pointers to it keeps the job alive, since no restore could bring it back. softcuda
+//! displaces variables on demand.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +15,10 @@ use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of};
 
 const PROGRAM: (&str, Variant) = ("kept_variables", Variant::Plain);
-/// A frame between two of its steps.
+/// A frame between two of the program's steps.
 const POINT: u64 = 40;
 const STEPS: &str = "30";
-/// Who holds the address of a variable, and what a refusal names.
+/// Holders of a variable's address, and words of the refusal.
 const HOLDERS: [(&str, &str); 7] = [
     ("told", "the address of the variable table was"),
     ("device", "(arena of GPU 0"),
@@ -43,11 +44,11 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.into_iter().chain(ON_ONE_WAY.map(|(name, scenario)| (name, scenario, "shm")))
 }
 
-/// Where variables of the first worker lie, in bytes behind softcuda's own choice. That is a number whose lower half is zero, as
-/// two small numbers side by side make it in any memory.
+/// Displacement in bytes of the first worker's variables from softcuda's own choice. It gives an address whose lower half is
+/// zero, which two small numbers side by side produce in any memory.
 const PLACE: u64 = 1111 * 4096;
 
-/// A server whose workers displace variables by what a file says.
+/// A server whose workers displace variables by the bytes in a file.
 struct DisplacingServer {
     stage: Stage,
     folder: TempDir,
@@ -63,7 +64,7 @@ impl DisplacingServer {
         Ok(Self { stage, folder })
     }
 
-    /// From here on: bytes for the next workers behind the first one's place, the last for all that follow.
+    /// Sets the displacements of the next workers, in bytes from the first one's place; the last holds for all that follow.
     fn displace(&self, bytes: &[u64]) -> Result<()> {
         let lines: String = bytes.iter().map(|bytes| format!("{}\n", PLACE + bytes)).collect();
         Ok(fs::write(self.folder.path().join("bytes"), lines)?)
@@ -73,7 +74,7 @@ impl DisplacingServer {
         self.start_with(holder, &[POINT])
     }
 
-    /// A program that has come to its first point, in a worker that displaces nothing.
+    /// Starts a program in a worker that displaces nothing, and waits until it comes to its first point.
     fn start_with(&self, holder: &str, points: &[u64]) -> Result<Job<'_>> {
         self.displace(&[0])?;
         let mut job = self.stage.start(holder, PROGRAM, &[STEPS, holder], points)?;
@@ -81,14 +82,14 @@ impl DisplacingServer {
         Ok(job)
     }
 
-    /// What it prints undisturbed.
+    /// Returns what the program prints in an undisturbed run.
     fn undisturbed(&self, holder: &str) -> Result<String> {
         let outcome = self.stage.start("undisturbed", PROGRAM, &[STEPS, holder], &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         Ok(outcome.text())
     }
 
-    /// The image, stopped with it; how much was written by then.
+    /// Takes a checkpoint that stops the job, and returns the bytes of output until then.
     fn stopped(&self, job: Job<'_>, options: &[&str]) -> Result<usize> {
         let written = job.output_so_far()?.len();
         self.stage.checkpoint(&job, "image", options)?;
@@ -104,7 +105,7 @@ fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
     let job = it.start_with("none", &points)?;
     it.displace(&[4096])?;
     let written = it.stopped(job, &[])?;
-    // And once more elsewhere than where it lies by then.
+    // Displaces the variables again, from where they are by then.
     it.displace(&[12288])?;
     let plan = Plan { points: &points, ..Plan::default() };
     let mut job = it.stage.restore_by("none", "image", &plan)?;
@@ -124,7 +125,7 @@ fn pointed(paths: &Paths, way: &str) -> Result<()> {
     it.stage.is_clean()
 }
 
-/// The checkpoint is refused, the image is as it was, and the program goes on.
+/// Checks that the checkpoint is refused, that the image is unchanged, and that the program goes on.
 fn refused(it: &DisplacingServer, holder: &str, named: &str) -> Result<()> {
     it.displace(&[0])?;
     let expected = it.undisturbed(holder)?;
@@ -140,7 +141,7 @@ fn refused(it: &DisplacingServer, holder: &str, named: &str) -> Result<()> {
     Ok(())
 }
 
-/// Complete checkpoints of an image.
+/// Returns the number of complete checkpoints of an image.
 fn checkpoints(image: &Path) -> Result<usize> {
     let folders = fs::read_dir(image.join("checkpoints"))?.collect::<Result<Vec<_>, _>>()?;
     Ok(folders.iter().filter(|folder| folder.path().join("manifest.json").exists()).count())
@@ -187,7 +188,7 @@ fn running(paths: &Paths, way: &str) -> Result<()> {
     it.stage.is_clean()
 }
 
-/// The program holds most of a device that its workers share.
+/// The program holds most of the memory of a device that its workers share.
 fn little_memory(paths: &Paths, way: &str) -> Result<()> {
     let shared = tempfile::tempdir()?;
     let variables = [("KATYDID_SOFT_MEMORY", "96M".into()), ("KATYDID_SOFT_SHARED", shared.path().into())];

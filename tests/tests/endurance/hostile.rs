@@ -1,4 +1,4 @@
-//! What hostile clients do to a server, each kind in small rounds.
+//! Attacks of hostile clients on a server, each kind in small rounds.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ use katydid_wire::key::SessionKey;
 
 use crate::peer;
 
-/// Where a server can be attacked.
+/// Addresses at which a server can be attacked.
 pub(crate) struct Target<'a> {
     paths: &'a Paths,
     ways: [Way; 2],
@@ -41,23 +41,23 @@ impl<'a> Target<'a> {
         &self.addresses[(round % self.addresses.len() as u64) as usize]
     }
 
-    /// One that is not behind TLS.
+    /// Returns an address without TLS.
     fn plain(&self, round: u64) -> &str {
         &self.addresses[(round % 2) as usize]
     }
 }
 
-/// One round; the number makes it another one.
+/// One round of an attack; the number varies it.
 pub(crate) type Attack = fn(&Target<'_>, u64) -> Result<()>;
 
 pub(crate) const ATTACKS: [Attack; 7] = [silence, noise, visits, broken_session, questions, requests, killed];
 
-/// A hello with as long a name as there can be.
+/// Returns a hello with the longest possible name.
 fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
     Hello { program: "h".repeat(4096), name: String::new(), ..peer::hello(session, claim) }
 }
 
-/// More connections that say nothing than there are places.
+/// Opens more silent connections than there are slots.
 fn silence(target: &Target<'_>, round: u64) -> Result<()> {
     let all = (0..150).map(|_| peer::connect(target.address(round))).collect::<Result<Vec<_>, _>>()?;
     sleep(Duration::from_millis(100));
@@ -65,13 +65,13 @@ fn silence(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Something else than a hello, or a part of one.
+/// Sends a part of a hello, or other bytes.
 fn noise(target: &Target<'_>, round: u64) -> Result<()> {
     let whole = hello(SessionKind::CUDA, SessionClaim::NEW).encode(&peer::build())?;
     for number in 0..16_u64 {
         let mut socket = peer::connect(target.address(round + number))?;
         let mut state = round << 8 | number;
-        // Never a whole one: that would be a session.
+        // Never a whole hello: that would open a session.
         let mut bytes = whole[..(whole.len() - 1) / (1 + number as usize % 3)].to_vec();
         for _ in 0..number % 5 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -84,7 +84,7 @@ fn noise(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Connections to a worker that accepts none.
+/// Opens connections to a worker that accepts none.
 fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
     let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
@@ -100,7 +100,7 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// A session that is broken off, or broken, in the middle of frames.
+/// Breaks off a session in the middle of frames, or breaks the protocol there.
 fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
     let mut socket = peer::connect(target.plain(round))?;
     socket.write_all(&hello(SessionKind::CUDA, SessionClaim::NEW).encode(&peer::build())?)?;
@@ -112,7 +112,7 @@ fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Connections for questions about devices that ask none.
+/// Opens connections for questions about devices and asks none.
 fn questions(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
     let idle: Vec<_> = (0..3)
@@ -123,7 +123,7 @@ fn questions(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Requests that are too large, too slow, or none.
+/// Sends requests that are too large, too slow, or invalid.
 fn requests(target: &Target<'_>, round: u64) -> Result<()> {
     let heads = [
         "GET /v1/sessions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n".to_owned(),
@@ -142,7 +142,7 @@ fn requests(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// A program that is killed in the middle of its calls.
+/// Kills a program in the middle of its calls.
 fn killed(target: &Target<'_>, round: u64) -> Result<()> {
     let way = &target.ways[(round % 2) as usize];
     let mut command = way.command(target.paths, &target.paths.program("fixture", Variant::Static));

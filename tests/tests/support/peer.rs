@@ -1,4 +1,4 @@
-//! A client that is no shim: a connection without TLS on which a test says what it likes.
+//! A client other than a shim: a connection without TLS on which a test sends any bytes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use katydid_wire::key::SessionKey;
 pub(crate) trait Connection: Read + Write + Send {}
 impl<T: Read + Write + Send> Connection for T {}
 
-/// A connection to `unix:PATH`, or to the TCP port of any other address.
+/// Connects to `unix:PATH`, or to the TCP port of any other address.
 pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     if let Some(path) = address.strip_prefix("unix:") {
         return Ok(Box::new(PatientStream::new(UnixStream::connect(path)?, WAIT_TIMEOUT)?));
@@ -26,12 +26,12 @@ pub(crate) fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     Ok(Box::new(PatientStream::new(stream, WAIT_TIMEOUT)?))
 }
 
-/// This build, which a server lets in.
+/// Returns this build, which a server accepts.
 pub(crate) fn build() -> Build {
     Build::current(SPEC_HASH)
 }
 
-/// What a shim would say first, on a link of frames.
+/// Returns the hello that a shim would send on a link of frames.
 pub(crate) fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
     let range = |kind, base, length| ArenaRange { kind, base, length };
     let ranges =

@@ -79,7 +79,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     }
 }
 
-/// Implements [`Object`](crate::objects::handle::Object) for a type: the handle, the kind's number, the code, the most objects at
+/// Implements [`Object`] for a type: the handle, the kind's number, the code, the most objects at
 /// a time, and the methods for the end.
 macro_rules! kind_of_object {
     ($object:ident $handle:ident $kind:ident $wrong:ident $capacity:ident $(, $method:item)*) => {

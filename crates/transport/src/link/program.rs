@@ -79,7 +79,7 @@ pub trait CallLink: Send + Sync {
         Ok(())
     }
 
-    /// Disables spinning.
+    /// Disables spinning: from now on, threads that wait sleep at once.
     fn disable_spin(&self) {}
 
     /// Returns whether several living threads have sent frames.

@@ -30,7 +30,7 @@ pub mod property {
     pub const FLAGS: u32 = 0x400;
     /// The resource: an array, a mipmap or memory.
     pub const RESOURCE: u32 = 0x800;
-    /// All properties.
+    /// All properties: no other bit has a meaning.
     pub const ALL: u32 = 0xfff;
 }
 

@@ -42,12 +42,12 @@ const SCALE_PTX: &str = r"
 }
 ";
 
-/// First address of the device arena.
+/// Returns the first address of the device arena.
 fn device(program: &Program) -> u64 {
     program.arenas.map.device(0).unwrap().start
 }
 
-/// The device arena with a granule behind its start.
+/// Grows the device arena by a granule, and returns its first address.
 fn grown(program: &Program) -> u64 {
     let address = device(program);
     program.call(&kdDeviceGrow { device: 0, address, size: GRANULE_BYTES }).unwrap();
@@ -62,7 +62,7 @@ fn send_image(program: &Program, text: &str) {
 
 const LOAD: kdModuleLoad<'_> = kdModuleLoad { module: 1, infoLogSize: 1024, errorLogSize: 1024, options: &[] };
 
-/// Module 1 and its function 1.
+/// Loads module 1 and its function 1.
 fn load_scale(program: &Program) {
     send_image(program, SCALE_PTX);
     program.call(&LOAD).unwrap();
@@ -265,7 +265,7 @@ fn bulk_copies_go_through_the_staging_area_and_give_it_back() {
     program.call(&kdDeviceGrow { device: 0, address: device, size: 32 << 20 }).unwrap();
     let staging = program.link.staging().unwrap();
     let data: Vec<u8> = (0..katydid_transport::STAGING_PIECE_BYTES).map(|at| (at % 253) as u8).collect();
-    // More pieces than there are: each must come back.
+    // More pieces than exist, so each must be returned.
     for round in 0..40_u64 {
         let piece = staging.take(data.len()).unwrap();
         assert!(staging.write(piece, 0, &data));
@@ -315,7 +315,7 @@ fn a_worker_without_a_driver_says_so_to_its_server() {
 
 #[test]
 fn a_worker_loads_the_drivers_of_opencl_before_it_is_ready() {
-    // It is no driver, but a library that nothing else here loads.
+    // A library that is no driver, and that nothing else here loads.
     const LIBRARY: &str = "libBrokenLocale.so.1";
     let (mut worker, control) = support::spawn_worker_with(&support::driver(), &[(support::OPENCL_DRIVERS, LIBRARY)]);
     let mut buffer = [0; 4096];

@@ -1,4 +1,4 @@
-// Arrays of every shape, kept over all steps: written through surfaces, read through textures made at the start.
+// Arrays of every shape, alive over all steps: written through surfaces, read through textures made at the start.
 #include "steps.h"
 
 constexpr int WIDTH = 24, HEIGHT = 10, DEPTH = 4, LEVELS = 4;
@@ -8,7 +8,7 @@ struct Views {
     cudaTextureObject_t of_plane, of_block, of_layers, of_levels, of_memory;
 };
 
-// One thread a place: takes all textures at it, and writes all surfaces but the one that was read there.
+// One thread for each element: reads all textures there, and writes all surfaces except the one that was read.
 __global__ void step_through(const Views *all, unsigned salt, unsigned *out) {
     const Views &views = *all;
     int x = threadIdx.x, y = blockIdx.x;
@@ -119,13 +119,13 @@ int main(int argc, char **argv) {
     const int steps = steps_wanted(argc, argv, 16);
     Everything all;
     make(all);
-    // The objects lie in device memory, as a table of textures does: their values must stay what they are.
+    // The objects lie in device memory, like a table of textures: their values must not change.
     Views *views;
     unsigned *out, host[WIDTH * HEIGHT];
     OK(cudaMalloc(&views, sizeof(Views)));
     OK(cudaMalloc(&out, sizeof host));
     OK(cudaMemcpy(views, &all.views, sizeof(Views), cudaMemcpyHostToDevice));
-    // Fresh arrays hold anything at all: every texel is written before it is read.
+    // Fresh arrays have arbitrary contents: every texel is written before it is read.
     OK(cudaMemset(out, 0, sizeof host));
     for (unsigned z = 0; z < DEPTH; z++) write_back<<<HEIGHT, WIDTH>>>(views, out, z);
     for (int step = 0; step < steps; step++) {

@@ -1,5 +1,5 @@
-// Host functions and stream callbacks between the work of all steps: they take in what the device computed, and the next
-// step's work depends on what they made of it.
+// Host functions and stream callbacks between the work of all steps. They read the device's results, and the next step's
+// work depends on what they compute.
 #include "steps.h"
 
 #include <atomic>
@@ -11,7 +11,7 @@ __global__ void mix(unsigned *data, const unsigned *from_host) {
     data[i] = data[i] * 1664525u + from_host[i % 4];
 }
 
-// What the functions see: pinned memory with a copy of the device's, numbers of their own, and a count of them.
+// Data that the functions see: pinned memory with a copy of the device's, numbers of their own, and their count.
 struct Shared {
     unsigned cells[4] = {0, 1, 2, 3};
     unsigned *copied;
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     OK(cudaMalloc(&data, sizeof host));
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
-    // All of it in the stream of the kernels, which does not wait for the default one.
+    // All of this is in the stream of the kernels, which does not wait for the default stream.
     OK(cudaMemsetAsync(data, 0, sizeof host, stream));
     for (int step = 0; step < steps; step++) {
         OK(cudaMemcpyAsync(cells, shared.cells, sizeof shared.cells, cudaMemcpyHostToDevice, stream));

@@ -1,5 +1,6 @@
-// Several devices, kept over all steps: memory, kernels and streams of each, a ring of copies from device to device, access of one
-// to what another holds, and blocks that all of them may use. Three places are shared among the devices there are, so that what it prints does not tell how many.
+// Several devices over all steps: memory, kernels and streams of each, a ring of copies between devices, peer access to memory,
+// and blocks that all devices may use. Three places are spread over the existing devices, so the output does not depend on
+// their number.
 #include <cuda.h>
 
 #include <vector>
@@ -50,7 +51,7 @@ struct Place {
 
 static Place places[PLACES];
 
-// A block in the memory of one device, which every device that reaches it may use.
+// Returns a block in the memory of one device, which every device that reaches it may use.
 static CUdeviceptr shared_block(const Place &owner, int devices) {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -76,7 +77,7 @@ static CUdeviceptr shared_block(const Place &owner, int devices) {
     return start;
 }
 
-// Each place works on what it holds and hands it on; no place waits but for the events of the one before.
+// Each place works on its memory and passes it on; a place waits only for the events of the previous one.
 static void ring(int step) {
     for (int i = 0; i < PLACES; i++) {
         OK(cuCtxSetCurrent(places[i].context));
@@ -93,7 +94,7 @@ static void ring(int step) {
     }
 }
 
-// For good, in every context: places of one device need no access to each other.
+// Access is permanent, in every context. Places of one device need none to each other.
 static void let_reach(Place &place, const Place &next) {
     int can = place.device == next.device;
     OK(cuCtxSetCurrent(place.context));
@@ -104,7 +105,7 @@ static void let_reach(Place &place, const Place &next) {
     place.reaches = can;
 }
 
-// Each place reads what the next one holds, when all stand still.
+// Each place reads the next one's memory while all are idle.
 static void read_beside(int step) {
     for (const Place &place : places) OK(cuStreamSynchronize(place.stream));
     for (int i = 0; i < PLACES; i++) {

@@ -1,5 +1,5 @@
-// Events and streams, kept over all steps: what was measured between two events is measured so again later, to the
-// last digit; events are waited for, queried and recorded again; streams keep priority and flags.
+// Events and streams over all steps. The time measured between two events reads the same later, to the last digit.
+// Events are waited for, queried and recorded again; streams keep priority and flags.
 #include "steps.h"
 
 #include <vector>
@@ -44,7 +44,7 @@ static Measured measure(int step) {
     return one;
 }
 
-// Every pair measured so far says what it said.
+// Checks that every pair measured so far still gives the same time.
 static void measure_again(const std::vector<Measured> &all, int step) {
     for (size_t i = 0; i < all.size(); i++) {
         float again = -1, across = -1;

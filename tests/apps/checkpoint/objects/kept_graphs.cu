@@ -1,4 +1,4 @@
-// Graphs captured or built once and launched in every step: with parameters that are set anew, an executable graph
+// Graphs that are captured or built once and launched in every step: with new parameters, an executable graph
 // updated in place, a child graph, clones, and a capture that begins in one step and ends in the next.
 #include "steps.h"
 
@@ -48,7 +48,7 @@ static cudaKernelNodeParams kernel(void *function, dim3 grid, dim3 block, void *
     return parameters;
 }
 
-// A fill, the child, a kernel whose parameter every step sets anew; built by hand.
+// Builds a graph by hand: a fill, the child, and a kernel whose parameter every step sets anew.
 static cudaGraph_t by_hand(cudaGraph_t child, cudaGraphNode_t *kernel_node) {
     cudaGraph_t graph;
     cudaGraphNode_t fill, inner;
@@ -68,7 +68,7 @@ static cudaGraph_t by_hand(cudaGraph_t child, cudaGraphNode_t *kernel_node) {
     return graph;
 }
 
-// Another graph of the same shape, with other parameters: the executable one takes them over.
+// Updates the executable graph from another graph of the same shape with other parameters.
 static void update(cudaGraphExec_t into, unsigned salt) {
     cudaGraph_t other;
     cudaGraphExecUpdateResultInfo result;

@@ -1,4 +1,5 @@
-// Green contexts: what a device's multiprocessors are split into, wrong wishes, and two contexts that are kept over all steps, each with a stream, a default stream and an event.
+// Green contexts: partitions of a device's multiprocessors, invalid requests, and two contexts that live over all steps, each
+// with a stream, a default stream and an event.
 #include <cuda.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 constexpr unsigned WORDS = 4096;
 
-// Calls that CUDA's documentation forbids; it leaves open with which of its codes.
+// Calls that CUDA's documentation forbids without saying which code they return.
 #define REFUSED(call) CHECK((call) != CUDA_SUCCESS, "taken")
 
 static CUdevice device;
@@ -85,7 +86,7 @@ static Part made_of(CUdevResource group) {
     CHECK(found == part.green, "another green context");
     OK(cuStreamGetCtx_v2(part.stream, &owner, &found));
     CHECK(owner == primary && found == part.green, "other contexts");
-    // What is made while it is current belongs to the primary context, and stays when it ends.
+    // Objects made while the green context is current belong to the primary context, and outlive the green one.
     OK(cuCtxPushCurrent(part.context));
     OK(cuStreamGetGreenCtx(nullptr, &found));
     CHECK(found == part.green, "another green context");
@@ -100,7 +101,7 @@ static Part made_of(CUdevResource group) {
     return part;
 }
 
-// The kernel in the part's stream, then, behind an event, in a stream of the primary context or in its default stream.
+// Runs the kernel in the part's stream, and then, after an event, in a stream of the primary context or in its default stream.
 static void work(Part &part, CUfunction add, int step, bool in_default, Checksum &sum) {
     unsigned words = WORDS;
     int term = step;
@@ -142,7 +143,7 @@ int main(int argc, char **argv) {
     std::vector<Part> parts;
     for (const CUdevResource &group : split(all)) parts.push_back(made_of(group));
     for (int step = 0; step < steps; step++) {
-        // Of each part alone, so that the line is the same where a device has room for one only.
+        // A sum of each part alone, so that the line is the same where a device has room for only one.
         Checksum sum;
         for (Part &part : parts) {
             CUdevResource own = {};
@@ -156,7 +157,7 @@ int main(int argc, char **argv) {
     for (Part &part : parts) {
         OK(cuStreamDestroy(part.stream));
         OK(cuGreenCtxDestroy(part.green));
-        // The primary context has kept these.
+        // The primary context still has these.
         OK(cuMemsetD32Async(part.from, 0, WORDS, part.plain));
         OK(cuEventRecord(part.event, part.plain));
         OK(cuEventSynchronize(part.event));

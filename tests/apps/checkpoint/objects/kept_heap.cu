@@ -19,7 +19,7 @@ __global__ void grow(unsigned seed, int count) {
     }
 }
 
-// Takes the smallest keys away.
+// Removes the smallest keys.
 __global__ void prune(int count) {
     for (int i = 0; i < count && root; i++) {
         Leaf **at = &root;
@@ -39,7 +39,7 @@ __global__ void sum(unsigned *out) { *out = sum_of(root); }
 
 int main(int argc, char **argv) {
     const int steps = steps_wanted(argc, argv, 16);
-    // The sum calls itself as deep as the tree is: some 30 levels of small frames.
+    // The sum recurses to the depth of the tree: some 30 levels of small frames.
     OK(cudaDeviceSetLimit(cudaLimitStackSize, 8192));
     OK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20));
     unsigned *out, host;

@@ -1,5 +1,5 @@
-// Memory that host and device both see, kept over all steps: pinned, mapped, managed, and registered; the host
-// writes it, kernels write it, and a pointer to the managed part lies in device memory.
+// Memory that both host and device see, over all steps: pinned, mapped, managed and registered. The host and
+// kernels write it, and a pointer to the managed part lies in device memory.
 #include "steps.h"
 
 #include <cstring>
@@ -8,8 +8,8 @@
 constexpr int N = 3000;
 constexpr int KINDS = 4;
 
-// Managed and device memory are reached through a table in device memory. Pinned memory is named by the launch: a
-// network link makes equal what is named.
+// A table in device memory leads to managed and device memory. The launch itself names pinned memory, since a
+// network link synchronises only what is named.
 __global__ void mix(unsigned *pinned, unsigned *mapped, unsigned *const *others, unsigned salt) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= N) return;
@@ -56,7 +56,7 @@ static Kind plain() {
     return kind;
 }
 
-// What the host does to the memory between two kernels.
+// Changes the memory on the host between two kernels.
 static void touch(const Kind *kinds, int step) {
     for (int kind = 0; kind < KINDS; kind++) {
         if (kinds[kind].host) kinds[kind].host[(step * 37 + kind) % N] += step;

@@ -1,6 +1,6 @@
-// Modules loaded, unloaded and loaded again while others stay: their variables keep what kernels left in them, and
-// addresses that the program has seen stay right. Modules from text, through the linker, and as libraries. Streams that come and go
-// leave memory with the driver, behind which the next variables lie.
+// Modules are loaded, unloaded and loaded again while others stay. Their variables keep what kernels wrote, and addresses that
+// the program has seen stay valid. Modules come from text, through the linker, and as libraries. Streams that come and go leave
+// memory with the driver, after which the next variables lie.
 #include <cuda.h>
 
 #include <cstring>
@@ -30,7 +30,7 @@ static Loaded load() {
     return know(module);
 }
 
-// A link that has its input, and is not completed.
+// Starts a link with its input, and does not complete it.
 static CUlinkState begin_link() {
     CUlinkState link;
     OK(cuLinkCreate(0, nullptr, nullptr, &link));
@@ -38,7 +38,7 @@ static CUlinkState begin_link() {
     return link;
 }
 
-// What the linker made is gone before the module is used.
+// The linker's output is gone before the module is used.
 static Loaded complete(CUlinkState link) {
     void *image;
     size_t size;
@@ -76,21 +76,21 @@ static unsigned read(CUdeviceptr at) {
     return value;
 }
 
-// A module's kernel over memory that all modules share.
+// Runs a module's kernel over memory that all modules share.
 static void add(const Loaded &one, CUdeviceptr data, int term) {
     unsigned count = 32;
     void *arguments[] = {&data, &count, &data, &term};
     launch(one.add, arguments);
 }
 
-// Streams that are there at once, and gone.
+// Makes streams that exist at once, and destroys them.
 static void come_and_go(size_t count) {
     std::vector<CUstream> streams(count);
     for (CUstream &stream : streams) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (CUstream stream : streams) OK(cuStreamDestroy(stream));
 }
 
-// One more comes, and from the third on the oldest but one goes: a module stays while an older one is unloaded.
+// Adds one module; from the third on, the oldest but one goes, so a module stays while an older one is unloaded.
 static void change(std::vector<Loaded> &modules) {
     come_and_go(20 + 8 * modules.size());
     modules.push_back(load());

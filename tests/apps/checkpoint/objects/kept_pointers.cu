@@ -1,4 +1,4 @@
-// Device memory full of pointers: a list that every step lengthens, shortens and walks, objects with virtual functions
+// Device memory full of pointers: a list that every step extends, shortens and walks, objects with virtual functions
 // made on the device, and function pointers that a kernel stored there.
 #include "steps.h"
 
@@ -52,7 +52,7 @@ __global__ void append(List *list, Node *fresh, unsigned value) {
 
 __global__ void drop_first(List *list) {
     list->first = list->first->next;
-    // No pointer leads to the one that goes.
+    // No pointer may lead to the node that is removed.
     for (Node *node = list->first; node; node = node->next) node->far = list->first;
     list->length--;
 }

@@ -1,4 +1,4 @@
-// Stream-ordered memory, kept over all steps: of the device's own pool and of a pool that the program made.
+// Stream-ordered memory over all steps, from the device's own pool and from one of the program's.
 #include "steps.h"
 
 #include <vector>

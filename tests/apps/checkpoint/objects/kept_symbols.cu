@@ -1,5 +1,5 @@
-// Variables of a module, kept over all steps: constant memory, globals with and without a name outside, variables
-// inside functions, a pointer to one of them in another, and tables too large to be anything but a global.
+// Variables of a module over all steps: constant memory, globals with external and internal names, variables
+// inside functions, a pointer from one to another, and tables too large for anything but a global.
 #include "steps.h"
 
 __constant__ unsigned factors[8] = {3, 5, 7, 11, 13, 17, 19, 23};

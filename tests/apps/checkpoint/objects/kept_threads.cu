@@ -1,5 +1,5 @@
-// 32 host threads, each with a stream, memory and an event of its own, at work all the time; after every step all
-// meet, and the main thread prints one line of what they have.
+// 32 host threads, each with its own stream, memory and event, work all the time. After every step all threads
+// meet, and the main thread prints one line about their memory.
 #include "meeting.h"
 #include "steps.h"
 

@@ -1,6 +1,6 @@
-// Variables of modules, and who holds their addresses: none, the program, device memory, pinned memory, the program's
-// own memory, a parameter of a graph, another variable, a table of functions. A driver may put them elsewhere in the next
-// process; code finds its own variables there, and a holder of an old address does not.
+// Module variables, and holders of their addresses: none, the program, device memory, pinned memory, the program's own
+// memory, a parameter of a graph, another variable, a table of functions. A driver may place variables elsewhere in the
+// next process. Code finds its own variables there; a holder of an old address does not.
 //
 //   kept_variables [STEPS [HOLDER]]    HOLDER: none, told, device, pinned, host, graph, variable or functions; none unless given
 #include <cuda.h>
@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
     if (holder == "device" || holder == "host" || holder == "graph") {
         void *arguments[] = {&slot};
         launch(point, arguments);
-        // What the program copies it holds itself, and device memory has it no more.
+        // The program itself holds what it copies, and device memory no longer does.
         if (holder != "device") {
             OK(cuMemcpyDtoH(&held, slot, sizeof held));
             OK(cuMemsetD8(slot, 0, sizeof held));

@@ -1,5 +1,5 @@
-// Virtual memory management, kept over all steps: a range that grows block by block, a block at two addresses, blocks
-// that leave the range and come back elsewhere in it.
+// Virtual memory management over all steps: a range that grows block by block, a block at two addresses, blocks that
+// leave the range and return at another address in it.
 #include <cuda.h>
 
 #include <vector>
@@ -39,7 +39,7 @@ struct Range {
 
 constexpr size_t SLOTS = 8, SECOND = 100;
 
-// Something at the start, in the middle and at the end of a mapped piece is changed; all of it is looked at.
+// Changes a word at the start, in the middle and at the end of a mapped piece, and reads all of it.
 static void use(CUdeviceptr piece, size_t size, unsigned salt, Checksum &sum) {
     std::vector<unsigned> host(size / 4);
     OK(cuMemsetD32(piece + salt % 1000 * 4, salt, 3));
@@ -61,12 +61,12 @@ int main(int argc, char **argv) {
     OK(cuMemGetAllocationGranularity(&range.piece, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     OK(cuMemAddressReserve(&range.start, 128 * range.piece, 0, 0, 0));
     range.grow();
-    // The first block is to be seen at a second address too.
+    // The first block is also mapped at a second address.
     range.map(SECOND, range.blocks[0]);
     for (int step = 0; step < steps; step++) {
         if (range.blocks.size() < SLOTS && step % 2) range.grow();
         if (step == 5) {
-            // The second block moves; what it holds moves with it.
+            // The second block moves, with its contents.
             OK(cuMemUnmap(range.at(1), range.piece));
             range.map(SECOND + 10, range.blocks[1]);
         }

@@ -1,38 +1,38 @@
-// Not a test by itself: a program that changes what its process is once its session has begun, and then goes on with its steps.
+// Not a test by itself: a program that changes its process once its session has begun, and then goes on with its steps.
 //
 //   changed_process KIND
 //
 //   none      changes nothing
-//   raw       has a child by the system call alone, which no handler of fork knows of, and with it copies of all descriptors
+//   raw       has a child made by the bare system call, unknown to fork handlers, with copies of all descriptors
 //   memory    has a child in its own memory (CLONE_VM)
-//   stopped   has a child that is stopped as soon as it is there
+//   stopped   has a child that is stopped as soon as it exists
 //   user      becomes another user
 //   root      has another root directory
 //   files     may open no more files
 //   segment   has a System V segment attached
-//   machine   has chosen what a memory failure of the machine does to it (PR_MCE_KILL)
+//   machine   has set its reaction to a memory failure of the machine (PR_MCE_KILL)
 //   merging   shares equal pages (PR_SET_MEMORY_MERGE)
 //   guessing  has switched off a kind of speculation (PR_SET_SPECULATION_CTRL)
 //   mount     has a child with a mount namespace of its own
 //   network   has a child with a network namespace of its own
-//   unsent    has sent more to itself over TCP than there is room for; it reads that at its end
-//   halves    has connections to itself over TCP that one end has shut down (FIN_WAIT2 and CLOSE_WAIT), and whole ones; it uses them at
+//   unsent    has sent itself more bytes over TCP than there is room for; it reads them at its end
+//   halves    has TCP connections to itself that one end has shut down (FIN_WAIT2 and CLOSE_WAIT), and open ones; it uses them at
 //             its end
 //   policy    takes memory of the first node only (set_mempolicy)
 //   bound     has a mapping with memory of the first node only (mbind)
 //   spread    takes memory of all nodes in turn (MPOL_INTERLEAVE), and has a shared mapping that prefers the first (MPOL_PREFERRED)
 //   flusher   writes for a file system (PR_SET_IO_FLUSHER)
-//   session   has a child whose child is in a session that its leader has left
+//   session   has a child whose child is in a session without its leader
 //   ended     has a child that has ended in such a session, and has not waited for it
-//   peer      has a socket that another user has made, who is gone
+//   peer      has a socket made by a process of another user, which is gone
 //   events    has not read an event of a file that it watches
-//   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
+//   suspended has a child that SIGTSTP has stopped, and learns that signal at its end
 //   vforked   has a child by vfork, for which one of its threads waits
 //   traced    traces a child (ptrace)
-//   corked    has not sent yet what it wrote to a UDP socket (UDP_CORK); it reads that at its end
+//   corked    has written unsent bytes to a UDP socket (UDP_CORK); it reads them at its end
 //   pidfd     has a descriptor of a thread (PIDFD_THREAD)
 //
-// A child lives as long as the program. What a process has set for itself must be so at its end. All kinds print the same.
+// A child lives as long as the program. Settings of a process must be the same at its end. All kinds print the same.
 #include "field_steps.h"
 
 #include <cerrno>
@@ -82,7 +82,7 @@ static bool bind_pages(int shared, int mode) {
 static bool is_flusher = false;
 static bool is_careful = false;
 
-// Its own calls to the kernel that no other process can make for it.
+// Changes its own state by calls that no other process can make for it.
 static bool set_for_itself(const char *kind) {
     if (strcmp(kind, "machine") == 0) return prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0) == 0;
     if (strcmp(kind, "flusher") == 0) {
@@ -104,7 +104,7 @@ static bool set_for_itself(const char *kind) {
     return false;
 }
 
-// Of the thread, or of memory: the kernel's number and mask.
+// Reads the policy of the thread, or of memory: the kernel's number and mask.
 static bool has_policy(const void *address, int mode, unsigned long nodes) {
     int found = -1;
     unsigned long mask[16] = {};
@@ -143,7 +143,7 @@ static int make_pair(void *other) {
     _exit(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 ? 0 : 1);
 }
 
-// With our memory and our descriptors, by another user.
+// Gets a socket pair made by another user, from a child with this process' memory and descriptors.
 static void get_a_foreign_pair() {
     static char stack[64 << 10];
     static int pair[2];
@@ -152,7 +152,7 @@ static void get_a_foreign_pair() {
     must(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a foreign pair");
 }
 
-// Both ends of a connection; false where there is no such protocol.
+// Makes both ends of a connection; returns false where there is no such protocol.
 static bool connect_ends(int family, int ends[2]) {
     sockaddr_storage storage = {};
     auto *address = reinterpret_cast<sockaddr *>(&storage);
@@ -182,7 +182,7 @@ static void get_halves() {
             Half half = {{}, shut};
             if (!connect_ends(family, half.ends)) continue;
             char byte;
-            // The other end has heard of it when it reads the end.
+            // The other end learns of it when it reads the end of the stream.
             if (shut >= 0) must(shutdown(half.ends[shut], SHUT_WR) == 0 && read(half.ends[1 - shut], &byte, 1) == 0, "shutdown");
             halves.push_back(half);
         }
@@ -198,7 +198,7 @@ static void use_halves() {
         }
 }
 
-// Sends until nothing more goes; gives both ends and how much that was.
+// Sends until the socket is full; sets both ends, and returns the bytes sent.
 static size_t fill(int ends[2]) {
     must(connect_ends(AF_INET, ends), "a connection");
     must(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "fcntl");
@@ -216,7 +216,7 @@ static void drain(int ends[2], size_t sent) {
     }
 }
 
-// A child whose child was made by one that had a session of its own and has ended.
+// Returns a child that has a child in a session whose leader has ended.
 static pid_t child_in_a_lost_session() {
     int ready[2];
     char byte;
@@ -240,7 +240,7 @@ static pid_t child_in_a_lost_session() {
     return child;
 }
 
-// The child of a child that ends, which so becomes ours.
+// Gets an ended child by the end of its parent, which was a child of this process.
 static void get_an_ended_child() {
     must(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
     pid_t leader = fork();
@@ -255,7 +255,7 @@ static void get_an_ended_child() {
     must(leader > 0 && waitpid(leader, nullptr, 0) == leader, "a child that ends");
 }
 
-// The child of a thread, which waits for it. It has our memory.
+// The child of a thread, which waits for it. It shares this process' memory.
 static volatile pid_t vforked = 0;
 
 static void *vforks(void *) {
@@ -320,7 +320,7 @@ static void has_its_own(pid_t child, const char *name) {
     } while (strcmp(ours, theirs) == 0);
 }
 
-// Leaves the news there, to be heard again.
+// Checks that a child has stopped by this signal, and leaves its status to be read again.
 static void has_stopped_by(pid_t child, int signal) {
     siginfo_t news = {};
     must(waitid(P_PID, id_t(child), &news, WSTOPPED | WNOWAIT) == 0, "waitid");
@@ -336,11 +336,11 @@ static void may_open_no_more() {
     must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
 }
 
-// What is on its way over TCP.
+// Sockets with bytes on their way over TCP.
 static int ends[2];
 static size_t sent;
 
-// The child, or 0.
+// Changes the process as `kind` says. Returns the child, or 0.
 static pid_t change(const char *kind) {
     if (strcmp(kind, "user") == 0) {
         must(setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0, "setuid");
@@ -377,7 +377,7 @@ static pid_t change(const char *kind) {
         if (strcmp(kind, "stopped") == 0) kill(child, SIGSTOP);
         if (strcmp(kind, "traced") == 0) must(ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0, "PTRACE_SEIZE");
         if (strcmp(kind, "suspended") == 0) {
-            // The group of a child alone is one that a terminal's signals stop, with us above it in our session.
+            // A terminal's signals stop a group with only a child in it, since this process is above it in the same session.
             setpgid(child, child);
             kill(child, SIGTSTP);
             has_stopped_by(child, SIGTSTP);

@@ -1,4 +1,4 @@
-// Steps over one field of integers, for programs that change their process in the first step and look at it after the last one.
+// Steps over one field of integers, for programs that change their process in the first step and check it after the last.
 #pragma once
 
 #include "steps.h"
@@ -15,14 +15,14 @@ static __global__ void mix(unsigned *field, unsigned salt) {
     field[i] = field[i] * 2654435761u + salt + i;
 }
 
-// Ends the program, and says why, unless that holds.
+// Ends the program with a reason unless `held` is true.
 inline void must(bool held, const char *what) {
     const char *reason = strerror(errno);
     CHECK(held, "%s: %s", what, reason);
     if (!held) exit(1);
 }
 
-// Calls `change` in the first step, once the field is on the host, and `look` while the field is still there.
+// Calls `change` in the first step, once the field is on the host, and `look` while the field still exists.
 template <class Change, class Look> void all_steps(Change change, Look look) {
     std::vector<unsigned> host(N);
     unsigned *field;

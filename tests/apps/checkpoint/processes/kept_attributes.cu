@@ -1,6 +1,6 @@
-// What the kernel keeps of a process, of its child and of each thread beside memory and files: scheduling, priorities, limits,
-// credentials, signals, timers, flags of memory and what prctl(2) sets. All of it is set once, as far as that is allowed, and read
-// again in each step. A periodic timer has an expiry that was not read whenever the GPU is used.
+// Kernel state of a process, its child and each thread beside memory and files: scheduling, priorities, limits, credentials,
+// signals, timers, memory flags and settings of prctl(2). The program sets all of it once, as far as allowed, and reads it in
+// each step. A periodic timer has an unread expiry whenever the GPU is used.
 #include "steps.h"
 
 #include <cerrno>
@@ -28,7 +28,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-// `struct sched_attr`, which C libraries before 2.41 have not.
+// `struct sched_attr`, which C libraries before 2.41 lack.
 struct Scheduling {
     uint32_t size, policy;
     uint64_t flags;
@@ -51,14 +51,14 @@ static std::string text_of(const std::string &path) {
 
 static void write_to(const char *path, const char *text) {
     int file = open(path, O_WRONLY);
-    // What is not allowed stays what it is.
+    // A setting that is not allowed stays unchanged.
     if (file >= 0 && write(file, text, strlen(text)) < 0) errno = 0;
     if (file >= 0) close(file);
 }
 
 static std::string named(const char *name, long long value) { return std::string(name) + "=" + std::to_string(value) + " "; }
 
-// Of one thread, readable from all.
+// Returns the attributes of one thread, readable from all.
 static std::string of_thread(pid_t thread) {
     Scheduling scheduling = {};
     syscall(SYS_sched_getattr, thread, &scheduling, sizeof scheduling, 0);
@@ -80,7 +80,7 @@ static std::string capabilities() {
     return all;
 }
 
-// Of the process and its main thread.
+// Returns the attributes of the process and its main thread.
 static std::string of_process() {
     std::string all;
     for (const char *name : {"oom_score_adj", "coredump_filter", "comm", "personality"})
@@ -129,7 +129,7 @@ static void set_scheduling(Scheduling wanted) {
     syscall(SYS_sched_setattr, 0, &wanted, 0);
 }
 
-// Of the last processor that is allowed, or the first.
+// Allows only the last processor, or only the first.
 static void use_one_processor(bool last) {
     cpu_set_t allowed, one;
     sched_getaffinity(0, sizeof allowed, &allowed);
@@ -163,7 +163,7 @@ static void drop_capabilities() {
     syscall(SYS_capset, &header, sets);
 }
 
-// A call that no kernel has any more gives a number of ours.
+// The filter answers a call that no kernel has any more with this number.
 constexpr int FILTERED = 77;
 static void filter_calls() {
     sock_filter steps[] = {
@@ -179,7 +179,7 @@ static void filter_calls() {
 
 static void set_credentials() {
     const gid_t groups[] = {4242, 4243, 65534};
-    // What is not allowed stays what it is.
+    // A setting that is not allowed stays unchanged.
     if (setgroups(3, groups) != 0) errno = 0;
     prctl(PR_SET_SECUREBITS, SECBIT_NO_CAP_AMBIENT_RAISE, 0, 0, 0);
     prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
@@ -226,7 +226,7 @@ static void make_child() {
     CHECK(child > 0 && close(to_child[0]) == 0 && close(from_child[1]) == 0, "fork: %s", strerror(errno));
 }
 
-// As the child sees itself.
+// Returns the child's attributes as it sees them.
 static std::string of_child() {
     size_t size = 0, length = 0;
     char text[16384];
@@ -248,7 +248,7 @@ static void *stands_by(void *barrier) {
     for (;;) pause();
 }
 
-// Of a real-time policy, where that is allowed.
+// A thread with a real-time policy, where that is allowed.
 static void *is_urgent(void *barrier) {
     set_scheduling({0, SCHED_FIFO, RESET_ON_FORK, 0, 5});
     urgent_thread = gettid();
@@ -337,7 +337,7 @@ static void has_left(const itimerspec &left, time_t most, time_t interval) {
     CHECK(seconds > most - 100000 && seconds <= most && left.it_interval.tv_sec == interval, "%ld s are left", long(seconds));
 }
 
-// In each step, behind the use of the GPU.
+// Runs in each step, after the use of the GPU.
 static void timers_go_on() {
     is_read(periodic, "periodic");
     CHECK(has_expired(unread, 0), "the timer that expired once");
@@ -365,7 +365,7 @@ static void flag_memory() {
     flagged = static_cast<char *>(memory);
 }
 
-// Those of its memory that were set.
+// Returns the flags of the memory that were set.
 static std::string flags_of_memory() {
     char begin[32], line[512];
     snprintf(begin, sizeof begin, "%lx-", reinterpret_cast<unsigned long>(flagged));
@@ -383,7 +383,7 @@ static std::string flags_of_memory() {
     return all;
 }
 
-// As far as it is allowed: what is refused stays what it is.
+// Sets everything that is allowed; what is refused stays unchanged.
 static void set_all() {
     use_one_processor(false);
     set_scheduling({0, SCHED_BATCH, RESET_ON_FORK, 3});
@@ -409,7 +409,7 @@ static void set_all() {
     sigaddset(&blocked, 40);
     sigprocmask(SIG_BLOCK, &blocked, nullptr);
     raise(SIGUSR2);
-    // To this thread: those of a driver may not have it blocked.
+    // Sent to this thread: a driver's threads must not have it blocked.
     pthread_sigqueue(pthread_self(), 40, {7});
     static char stack[65536];
     stack_t other = {};
@@ -419,7 +419,7 @@ static void set_all() {
     for (auto which : {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF}) setitimer(which, &timer, nullptr);
     // Ignored, as it is by default.
     prctl(PR_SET_PDEATHSIG, SIGURG);
-    // A process without rights could not read its own files any more.
+    // Without root's rights, the process could no longer read its own files.
     if (geteuid() == 0) prctl(PR_SET_DUMPABLE, 0);
 }
 
@@ -440,7 +440,7 @@ int main(int argc, char **argv) {
     };
     const std::string first = all();
     for (int step = 0; step < steps; step++) {
-        // No thread reads it before the GPU has been used.
+        // No thread reads the timer before the GPU has been used.
         has_expired(periodic, -1);
         add<<<1, 64>>>(cells, step);
         OK(cudaMemcpy(host, cells, sizeof host, cudaMemcpyDeviceToHost));

@@ -1,6 +1,6 @@
-// Children that are forked while the device is in use, and do not use it: they have copies of all that their parent has open.
-// Some are there from the beginning, the first of them forked in the middle of questions to the management library; others
-// come and go, forked by threads of their own beside one that calls the device.
+// Children forked while the device is in use, which do not use it; they have copies of all descriptors of their parent. Some
+// exist from the beginning, the first of them forked in the middle of questions to the management library. Others come and
+// go, forked by separate threads beside one that calls the device.
 #include "family.h"
 
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <thread>
 
-// A child that adds to what it is told, until its input ends. It has the ends of the others too.
+// Forks a child that adds to the numbers it gets, until its input ends. It has the ends of the others too.
 static Child forked(uint64_t salt, const Child *elders, int count) {
     int to[2], from[2];
     must(pipe(to) == 0 && pipe(from) == 0, "pipe");
@@ -33,7 +33,7 @@ static Child forked(uint64_t salt, const Child *elders, int count) {
     return {pid, to[1], from[0]};
 }
 
-// Asks the management library for the number of devices, where there is one: its connection is open for a moment after.
+// Asks the management library, if there is one, for the number of devices; its connection stays open for a moment.
 static void ask() {
     static void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) return;
@@ -47,7 +47,7 @@ static void ask() {
     }
 }
 
-// Waits for a child's end, which must be a good one.
+// Waits for a child's end, which must be a success.
 static void await(pid_t pid) {
     int status = -1;
     must(waitpid(pid, &status, 0) == pid, "waitpid");
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; i++) children[i] = forked(i + 1, children, i);
     uint64_t number = 1;
     for (int step = 0; step < steps; step++) {
-        // A guest that lives for a step, forked by another thread while this one calls.
+        // A short-lived child for one step, forked by another thread while this one calls.
         Child guest = {};
         std::thread forking([&] {
             if (step % 3 == 1) ask();

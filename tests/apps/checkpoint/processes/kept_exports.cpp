@@ -1,6 +1,6 @@
-// Memory, an event, a block and an allocation of a pool that other programs were told of and have not opened yet: over all
-// steps. Then one opens them that has used the device since before, and one that begins only now; what was freed
-// meanwhile leads to nothing.
+// Memory, an event, a block and a pool allocation that are exported over all steps but not opened yet. Then a program
+// that has used the device since before opens them, and one that starts only now. Handles of freed memory lead to
+// nothing.
 #include <cuda.h>
 
 #include <vector>
@@ -21,7 +21,7 @@ struct Handles {
     CUmemPoolPtrExportData pooled;
 };
 
-// One of each kind that is exported, and what was made for it.
+// One object of each exported kind, with what it was made of.
 struct Exported {
     CUdeviceptr memory, freed, pooled, block_at;
     CUmemGenericAllocationHandle block;
@@ -47,7 +47,7 @@ static bool has_handles(CUdeviceptr memory) {
     return capable;
 }
 
-// Large ones, which share nothing with each other on any driver.
+// Makes large objects, which share nothing with each other on any driver.
 static void make(Exported &exported, Handles &handles) {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -98,7 +98,7 @@ static void open_pooled(const Handles &handles, int descriptor) {
     OK(cuMemPoolDestroy(pool));
 }
 
-// `number` is what this importer writes, and where.
+// Opens the memory. `number` is the number and place of this importer's words.
 static void open_memory(const Handles &handles, unsigned steps, unsigned number) {
     CUdeviceptr at, none;
     OK(cuIpcOpenMemHandle(&at, handles.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -126,7 +126,7 @@ static void open_all(const Handles &handles, unsigned steps, unsigned number, in
     if (handles.has_pools) open_pooled(handles, of_pool);
 }
 
-// It has heard of everything before it waits to be let.
+// Receives all handles before it waits for permission to open them.
 static int import_all(bool is_early, unsigned number) {
     if (is_early) begin();
     meet();
@@ -143,7 +143,7 @@ static int import_all(bool is_early, unsigned number) {
 static int early() { return import_all(true, 1); }
 static int late() { return import_all(false, 2); }
 
-// Everything that is exported changes in each step, and no other program sees it.
+// Everything exported changes in each step, and no other program sees it.
 static void work(const Exported &exported, int steps) {
     for (int step = 1; step <= steps; step++) {
         Checksum sum;

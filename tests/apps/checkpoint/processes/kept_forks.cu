@@ -1,5 +1,5 @@
-// A tree of processes that comes of fork alone: the children are copies of a process that has not used the device yet,
-// and each begins to use it by itself.
+// A tree of processes made by fork alone: the children are copies of a process that has not used the device yet, and
+// each starts to use it by itself.
 #include "family.h"
 
 static Child forked(int seed, const Child *elder) {
@@ -8,7 +8,7 @@ static Child forked(int seed, const Child *elder) {
     pid_t pid = fork();
     must(pid >= 0, "fork");
     if (pid == 0) {
-        // The ends of others would keep them from seeing the end.
+        // With the ends of others, it would keep those from seeing the end of input.
         if (elder) {
             close(elder->to);
             close(elder->from);

@@ -1,6 +1,6 @@
-// What processes share by names that it was not made under: semaphores of POSIX, to which the C library gives their names
-// only when they are whole, and a file of shared memory that is made the same way. Each has one name at any time, by which a
-// child finds it that is started by exec, at the beginning or later.
+// Objects that processes share under names that they did not have at first: POSIX semaphores, which the C library names only
+// when they are complete, and a file of shared memory made in the same way. Each has one name at any time, by which a child
+// started by exec finds it, at the beginning or later.
 #include "family.h"
 
 #include <cerrno>
@@ -25,7 +25,7 @@ static Board *mapped(int file) {
 
 static const std::string FOLDER = "/dev/shm/";
 
-// The three things and their names, all of which begin with one that no other process has.
+// The three objects and their names, which all begin with a prefix that no other process uses.
 struct Shared {
     std::string tag;
     Board *board;
@@ -46,14 +46,14 @@ struct Shared {
         answer = sem_open(semaphore("-answer").c_str(), O_CREAT | O_EXCL, 0600, 0);
         must(ask != SEM_FAILED && answer != SEM_FAILED, "sem_open");
     }
-    // Finds them.
+    // Opens them by name.
     explicit Shared(const char *known) : tag(known) {
         board = mapped(open(board_name().c_str(), O_RDWR));
         ask = sem_open(semaphore("-ask").c_str(), 0);
         answer = sem_open(semaphore("-answer").c_str(), 0);
         must(ask != SEM_FAILED && answer != SEM_FAILED, "sem_open by name");
     }
-    // Each has its one name, and what is found by it is what we have.
+    // Checks that each has its single name, and that the name leads to this process' object.
     void check(int step) const {
         for (const char *which : {"-board", "-ask", "-answer"}) {
             std::string path = FOLDER + (which[1] == 'b' ? "" : "sem.") + tag + which;
@@ -76,7 +76,7 @@ static void wait_for(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0) must(errno == EINTR, "sem_wait");
 }
 
-// A child of the first hour: a step with each number that it is asked for.
+// A child that lives from the beginning: takes a step for each number that it gets.
 static int helper(const char *tag) {
     Shared shared(tag);
     Field field(3);
@@ -88,7 +88,7 @@ static int helper(const char *tag) {
     return 0;
 }
 
-// One that comes later and does not stay.
+// A child that comes later and does not stay.
 static int visitor(const char *tag) {
     Shared shared(tag);
     shared.board->number *= 3;

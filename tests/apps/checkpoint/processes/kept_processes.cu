@@ -1,9 +1,9 @@
-// A tree of processes that all use the device: the first starts two of its own kind, by exec, and speaks with them.
+// A tree of processes that all use the device: the first starts two more by exec, and communicates with them.
 #include "family.h"
 
 #include <cstring>
 
-// Started anew by exec, as a launcher does: nothing of CUDA is carried over.
+// Starts a process anew by exec, as a launcher does: it inherits nothing of CUDA.
 static Child start(const char *self, int seed) {
     int to[2], from[2];
     must(pipe(to) == 0 && pipe(from) == 0, "pipe");
@@ -12,7 +12,7 @@ static Child start(const char *self, int seed) {
     pid_t pid = fork();
     must(pid >= 0, "fork");
     if (pid == 0) {
-        // In an order that overwrites none of the ends that are still needed.
+        // In an order that overwrites no end that is still needed.
         int out = dup(from[1]), in = dup(to[0]);
         for (int end : {to[0], to[1], from[0], from[1]}) close(end);
         dup2(in, 0);

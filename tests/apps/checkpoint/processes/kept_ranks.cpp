@@ -1,6 +1,6 @@
-// Two programs that work together as the ranks of a library of collectives do: through files of shared memory whose names are
-// gone, one of them registered; semaphores; connections over TCP and unix sockets, with addresses in the file system and
-// without; and a thread of each that waits for descriptors, and another one that waits to be woken.
+// Two programs that cooperate like the ranks of a library of collectives: through unlinked files of shared memory, one of
+// them registered; semaphores; and TCP and unix connections, with addresses in the file system and without. In each, one
+// thread waits for descriptors, and another waits to be woken.
 #include <cuda.h>
 
 #include <condition_variable>
@@ -28,17 +28,17 @@ constexpr size_t WORDS = 1 << 13, BYTES = 4 * WORDS;
 constexpr unsigned THREADS = 256;
 // Longest name, with the zero behind it.
 constexpr size_t NAME = 64;
-// What stands for the end of what comes over TCP.
+// Marks the end of the bytes over TCP.
 constexpr uint64_t OVER = ~0ull;
 
-// What both have mapped.
+// Memory that both programs have mapped.
 struct Board {
     uint32_t words[2][WORDS];
     volatile uint64_t turn;
 };
 
 static const std::string FOLDER = "/dev/shm/";
-// How the names begin that it makes: a run that is killed leaves some, and the killer may want to know them.
+// Prefix of the names that it makes: a killed run leaves some, which the killer may look for.
 static std::string prefix = "katydid-";
 
 template <class T> static void put(int to, const T &what) { must(send(to, &what, sizeof what, MSG_NOSIGNAL) == ssize_t(sizeof what), "send"); }
@@ -78,7 +78,7 @@ static int socket_of(int family, int kind) {
     return made;
 }
 
-// What a program has of both.
+// One program's view of the shared objects.
 struct Shared {
     std::string tag;
     Board *board, *unregistered;
@@ -91,7 +91,7 @@ struct Shared {
     std::string socket_name(unsigned rank) const { return tag + "-rank-" + std::to_string(rank); }
     std::string path() const { return "/tmp/" + tag + "-socket"; }
 
-    // The first one makes everything, the second one finds it.
+    // The first program makes everything, and the second opens it.
     explicit Shared(unsigned rank) {
         rank == 0 ? make() : find();
         sockaddr_un own;
@@ -121,7 +121,7 @@ struct Shared {
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         socklen_t size = sizeof address;
         listeners[0] = socket_of(AF_INET, SOCK_STREAM);
-        // Otherwise the kernel would keep the port for a minute after the end of a connection.
+        // Otherwise the kernel would keep the port for a minute after a connection ends.
         const int again = 1;
         must(setsockopt(listeners[0], SOL_SOCKET, SO_REUSEADDR, &again, sizeof again) == 0, "setsockopt");
         must(bind(listeners[0], plain(address), size) == 0 && listen(listeners[0], 4) == 0, "listen");
@@ -161,7 +161,7 @@ struct Shared {
         must(full != SEM_FAILED && empty != SEM_FAILED, "sem_open by name");
     }
 
-    // Both have everything: one semaphore and the socket keep their names.
+    // Both have everything open. One semaphore and the socket keep their names.
     void forget() const {
         must(unlink((FOLDER + tag).c_str()) == 0 && shm_unlink(semaphore("-other").c_str()) == 0, "unlink");
         must(sem_unlink(semaphore("-empty").c_str()) == 0, "sem_unlink");
@@ -178,7 +178,7 @@ static void wait_for(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0) must(errno == EINTR, "sem_wait");
 }
 
-// A thread that sends what it is asked for over TCP, and one that keeps what comes until another thread wants it.
+// A thread that sends requested numbers over TCP, and one that keeps received numbers until another thread wants them.
 class Service {
   public:
     explicit Service(int tcp) : tcp_(tcp), asked_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -204,7 +204,7 @@ class Service {
         return number;
     }
 
-    // Nothing more is asked for; the threads end when the other side has said the same.
+    // Ends the requests; the threads end when the other side has ended too.
     void end() { shutdown(tcp_, SHUT_WR); }
 
   private:
@@ -250,7 +250,7 @@ class Service {
     std::thread thread_, keeper_;
 };
 
-// What a rank has on the device.
+// Objects of a rank on the device.
 struct Side {
     CUdevice device;
     CUfunction add;
@@ -312,7 +312,7 @@ static uint64_t sum_of(const uint32_t (&words)[WORDS]) {
     return sum.value >> 1 | 1;
 }
 
-// One step of the second: what is on the board goes through the device and back to the board.
+// One step of the second rank: the board's contents go through the device and back to the board.
 static void answer(Side &side, Shared &shared, Service &service, int step) {
     wait_for(shared.full);
     OK(cuMemcpyHtoDAsync(side.other, shared.board->words[0], BYTES, side.stream));
@@ -367,14 +367,14 @@ static Checksum step_of(Side &side, Shared &shared, Service &service, int step) 
     return sum;
 }
 
-// The ends of what others keep open.
+// Checks the names of objects that others keep open.
 static void check_names(const Shared &shared, int step) {
     struct stat there;
     CHECK(stat((FOLDER + "sem." + shared.tag + "-full").c_str(), &there) == 0 && there.st_nlink == 1, "step %d", step);
     CHECK(stat((FOLDER + shared.tag).c_str(), &there) != 0, "a name is back in step %d", step);
 }
 
-// Neither waits for the other one if that has failed.
+// Neither waits for the other if the other has failed.
 static void fail_with_child(int) {
     siginfo_t how = {};
     if (waitid(P_ALL, 0, &how, WEXITED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0 && how.si_status != 0) _exit(1);

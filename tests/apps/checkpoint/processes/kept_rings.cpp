@@ -1,5 +1,5 @@
-// A program that would rather write through a ring of the kernel (io_uring), as libuv does, and has one over all steps where
-// it gets one: what it computes goes through a file, by the ring or by a system call.
+// A program that prefers to write through io_uring, as libuv does, and keeps a ring over all steps where it gets one. Its
+// results go through a file, by the ring or by a system call.
 #include <cuda.h>
 #include <linux/io_uring.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 
 constexpr size_t WORDS = 1 << 14, BYTES = 4 * WORDS;
 
-// One write at a time.
+// A ring that does one write at a time.
 class Ring {
 public:
     Ring() {

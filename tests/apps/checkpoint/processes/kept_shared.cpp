@@ -1,5 +1,5 @@
-// Three programs that have memory, a block, an allocation of a pool and an event of each other open over all steps: the first one has those of both
-// others, and they have its. In each step each writes where another one reads, in an order that only the events give.
+// Three programs with memory, a block, a pool allocation and an event of each other open over all steps: the first has those of
+// both others, and they have its. In each step, each writes where another reads, in an order that only the events give.
 #include <cuda.h>
 
 #include <vector>
@@ -67,7 +67,7 @@ static void make_pool(Exported &exported, const CUmemLocation &place) {
     OK(cuMemPoolExportPointer(&exported.handles.pooled, exported.own.pooled));
 }
 
-// Where a kind is not to be had, as on a software device by itself, parts of the block are in its place.
+// Where a kind is not supported, as on softcuda without Katydid, parts of the block take its place.
 static void make(Exported &exported) {
     CUmemAllocationProp wish = {};
     wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -101,7 +101,7 @@ static void open_memory(Imported &other) {
     else other.theirs.memory = other.theirs.block + BLOCK / 4;
 }
 
-// The block is held by its mapping alone.
+// Only its mapping holds the block.
 static void take(Imported &other) {
     other.handles = hear<Handles>();
     CUmemGenericAllocationHandle block;
@@ -140,7 +140,7 @@ static void enqueue(CUdeviceptr to, CUdeviceptr from, int term) {
     OK(cuLaunchKernel(add, WORDS / THREADS, 1, 1, THREADS, 1, 1, 0, stream, parameters, nullptr));
 }
 
-// One of the others: from the first one's pooled memory to its own, and from its own to the first one's.
+// One of the other programs: copies from the first one's pooled memory to its own, and from its own to the first one's.
 static int other(unsigned number) {
     begin();
     Exported exported;
@@ -169,7 +169,7 @@ static int other(unsigned number) {
 static int second() { return other(1); }
 static int third() { return other(2); }
 
-// What comes from the others, copied by one graph for all steps.
+// Returns one graph for all steps that copies what comes from the others.
 static CUgraphExec gathering(const Imported (&others)[OTHERS], CUdeviceptr to) {
     CUgraph graph;
     CUgraphExec exec;

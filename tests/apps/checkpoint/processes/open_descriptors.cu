@@ -1,26 +1,26 @@
-// Not a test by itself: a program with descriptors of which CRIU keeps a part, in the middle of its steps. At its end they must be as
-// they were.
+// Not a test by itself: in the middle of its steps, the program has descriptors of which CRIU saves a part. At its end they must be
+// unchanged.
 //
 //   open_descriptors KIND
 //
-//   leases    has leases: one whole, and others that opens of their files are breaking; it heard of each of these once
+//   leases    has leases: one intact, and others that opens of their files are breaking; it was notified once of each of these
 //   inherited has such a lease on a file that a child alone has open
-//   senders   has not read datagrams: of senders that are there, are gone, or have no name
+//   senders   has unread datagrams, from senders that exist, are gone, or have no name
 //   watches   has watches that end with their first event, and that leave out files without a name
 //   peers     has socket pairs of which a child has the other end
 //
 // These are refused:
 //
-//   empty     has not read a datagram without bytes, and one behind it; it reads both at its end
+//   empty     has an unread datagram without bytes, and one after it; it reads both at its end
 //   marks     watches a whole file system (FAN_MARK_FILESYSTEM)
-//   queued    has not read an event of fanotify
+//   queued    has an unread event of fanotify
 //   semaphore has an eventfd that counts down by one
-//   counter   has an eventfd that counts more than 32 bits hold
+//   counter   has an eventfd whose count exceeds 32 bits
 //   alarm     has a timerfd of an alarm clock
 //   messages  has a queue of POSIX messages
 //   deadline  has a deadline (SCHED_DEADLINE)
 //
-// All kinds print the same. What takes root and is not allowed is left out.
+// All kinds print the same. The program skips what needs root where it is not allowed.
 #include "field_steps.h"
 
 #include <cerrno>
@@ -43,7 +43,7 @@
 #include <unistd.h>
 #include <vector>
 
-// A folder of its own, which its end removes.
+// A private folder, which the program removes at its end.
 static char folder[] = "/tmp/open_descriptors.XXXXXX";
 
 static std::string in_folder(const std::string &name) { return std::string(folder) + "/" + name; }
@@ -64,7 +64,7 @@ struct Lease {
 };
 static std::vector<Lease> leases;
 
-// Opens a file, and breaks the lease on it by another open. `target`: what is left of the lease.
+// Opens a file, and breaks the lease on it by another open. `target` is what is left of the lease.
 static int broken(const std::string &name, int access, int breaker, int target) {
     made(name);
     int file = open(in_folder(name).c_str(), access | O_CLOEXEC);
@@ -96,7 +96,7 @@ static void set_leases() {
 static void leases_are_breaking(int wanted) {
     for (const Lease &lease : leases) {
         CHECK(fcntl(lease.file, F_GETLEASE) == lease.target, "a lease is %d", fcntl(lease.file, F_GETLEASE));
-        // The kernel has ended it where that took long.
+        // If that took long, the kernel has ended the lease.
         CHECK(fcntl(lease.file, F_SETLEASE, F_UNLCK) == 0 || errno == EAGAIN, "F_UNLCK: %s", strerror(errno));
     }
     CHECK(signals == wanted, "%d signals", int(signals));
@@ -133,7 +133,7 @@ struct Address {
     sockaddr *pointer() { return reinterpret_cast<sockaddr *>(&name); }
 };
 
-// In the kernel's own space of names, or that of a file.
+// Returns an address in the kernel's abstract namespace, or that of a file.
 static Address named(const std::string &name, bool is_file) {
     Address address = {};
     address.name.sun_family = AF_UNIX;
@@ -189,7 +189,7 @@ static void send_all() {
         send_to(unnamed, to, "again");
         close(gone);
         if (geteuid() != 0) continue;
-        // Its name is a file still, or is one no more.
+        // Its name is still a file, or no longer one.
         for (const char *end : {"_left", "_removed"}) {
             int file = bound(name + end, true);
             send_to(file, to, end);
@@ -215,7 +215,7 @@ static void all_is_read() {
         if (geteuid() == 0)
             for (const char *end : {"_left", "_removed"}) is_read(to.socket, end, named(to.name + end, true));
         CHECK(recv(to.socket, nullptr, 0, MSG_DONTWAIT) < 0 && errno == EAGAIN, "one datagram more");
-        // Its sender's name can be answered.
+        // The program can reply to its sender by name.
         send_to(to.socket, named("here", false), "answer");
     }
     is_read(connected, "pair", named("at_end", false));
@@ -257,7 +257,7 @@ static void watches_are_whole() {
     CHECK(all == wanted, "events are %s", all.c_str());
 }
 
-// Whether that is allowed.
+// Whether fanotify is allowed.
 static bool mark_with_fanotify(bool is_file_system) {
     watch = fanotify_init(FAN_CLASS_NOTIF | FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY | O_CLOEXEC);
     const unsigned flags = FAN_MARK_ADD | (is_file_system ? FAN_MARK_FILESYSTEM : 0);
@@ -286,7 +286,7 @@ static pid_t make_pairs() {
     for (int &other : others) {
         int pair[2];
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
-        // One of the two is the child's, the first or the second one.
+        // The child has one of the two, the first or the second.
         const int ours = pairs.size() % 2;
         pairs.push_back({pair[ours], getpid()});
         other = pair[1 - ours];
@@ -348,7 +348,7 @@ static void schedule(bool has_deadline) {
     must(syscall(SYS_sched_setattr, 0, &wanted, 0) == 0, "sched_setattr");
 }
 
-// The child, or 0.
+// Opens the descriptors of this kind. Returns the child, or 0.
 static pid_t begin(const std::string &kind) {
     must(signal(SIGIO, heard) != SIG_ERR && mkdtemp(folder) != nullptr, "a folder");
     if (kind == "leases") set_leases();
@@ -371,7 +371,7 @@ static void end(const std::string &kind, pid_t child) {
     if (kind == "senders") all_is_read();
     if (kind == "watches") watches_are_whole();
     if (kind == "semaphore") counter_has(1);
-    // One with a deadline may have no children.
+    // A process with a deadline may have no children.
     if (kind == "deadline") schedule(false);
     if (kind == "counter") counter_has(LARGE_COUNT);
     if (kind == "peers") pairs_tell_their_maker();

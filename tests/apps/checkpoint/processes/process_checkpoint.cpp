@@ -1,9 +1,9 @@
 // One process locks, checkpoints, restores and unlocks another one, by its id: cuCheckpointProcess* of CUDA 12.8. The
-// other has memory of the device and of the host, code with a variable, and a stream that may wait; its answers go on where
-// they were.
+// other has device memory and host memory, code with a variable, and a stream that may wait; its answers continue where
+// they stopped.
 //
 // With arguments it does one thing to a process that another process has started: `ask ID WHAT [OLD NEW]…`, with the UUIDs of
-// GPUs in hexadecimal. Or all to itself: `self`.
+// GPUs in hexadecimal. With `self` it does everything to itself.
 #include "first_device.h"
 #include "two_programs.h"
 
@@ -14,7 +14,7 @@
 
 constexpr unsigned N = 1 << 20;
 
-// What the other process does; each word is answered by a number.
+// Orders to the other process; it answers each with a number.
 enum class Word : char { step = 's', wait = 'w', write = 'v', end = 'e' };
 
 struct Work {
@@ -43,7 +43,7 @@ struct Work {
         OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     }
 
-    // Every element becomes three times what it was and one more, the variable counts the steps; the sum of all.
+    // Each element becomes three times itself and one more, and the variable counts the steps; returns the sum of all.
     unsigned step() {
         unsigned n = N, count;
         int term = 1;
@@ -97,7 +97,7 @@ static void has_state(pid_t process, CUprocessState wanted_state) {
     CHECK(state == wanted_state, "state %d, wanted %d", int(state), int(wanted_state));
 }
 
-// Neither in this order nor by halves.
+// Refused: calls that do not fit the state of the process.
 static void is_refused_in(CUprocessState state, pid_t process) {
     if (state != CU_PROCESS_STATE_RUNNING) EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuCheckpointProcessLock(process, nullptr));
     if (state != CU_PROCESS_STATE_LOCKED) {
@@ -113,7 +113,7 @@ static bool is_silent() {
     return poll(&there, 1, 100) == 0;
 }
 
-// What is no process, what has no CUDA, and arguments that mean nothing.
+// Refused: an id without a process, a process without CUDA, and invalid arguments.
 static void is_refused(pid_t process) {
     CUprocessState state;
     int thread;
@@ -128,7 +128,7 @@ static void is_refused(pid_t process) {
         pause();
         _exit(0);
     }
-    // The header does not say which of two codes that is.
+    // The header does not say which of two codes this returns.
     const int codes[] = {cuCheckpointProcessGetState(idle, &state), cuCheckpointProcessLock(idle, nullptr)};
     for (int code : codes) CHECK(code == CUDA_ERROR_NOT_INITIALIZED || code == CUDA_ERROR_INVALID_VALUE, "without CUDA: %d", code);
     kill(idle, SIGKILL);
@@ -153,7 +153,7 @@ static void has_restore_thread(pid_t process) {
     CHECK(access(path, F_OK) == 0 && thread != process, "its restore thread is %d", thread);
 }
 
-// All four in their order; what it is asked in between is answered at the end.
+// Makes all four calls in their order; requests in between are answered at the end.
 static void taken_aside(pid_t process, CUcheckpointRestoreArgs *arguments) {
     OK(cuCheckpointProcessLock(process, nullptr));
     is_refused_in(CU_PROCESS_STATE_LOCKED, process);
@@ -172,7 +172,7 @@ static void taken_aside(pid_t process, CUcheckpointRestoreArgs *arguments) {
     CHECK(ask(Word::step) == wanted.next(), "another sum");
 }
 
-// A stream that waits keeps its process from being locked; the process goes on, and can be locked when it has.
+// A waiting stream keeps its process from being locked. The process goes on, and can be locked afterwards.
 static void locked_in_time(pid_t process) {
     CUcheckpointLockArgs arguments = {};
     arguments.timeoutMs = 50;

@@ -1,4 +1,4 @@
-//! Damaged images: `images verify` and `restore` say the same of each, whatever was damaged.
+//! Damaged images: `images verify` and `restore` report the same for each, whatever was damaged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
 }
 
-/// What is done to the largest file of an image whose path has this in it.
+/// A damage to the largest file of an image whose path contains a given text.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
-    /// A bit of the byte at this place; from the end where it is negative.
+    /// Flips a bit of the byte at this offset, from the end if it is negative.
     Flip(i64),
-    /// The second half goes.
+    /// Cuts off the second half.
     Cut,
     Remove,
-    /// The file gets other contents.
+    /// Replaces the file's contents.
     Replace(&'static str),
-    /// A file of this name beside it.
+    /// Adds a file of this name beside it.
     Add(&'static str),
 }
 
@@ -77,7 +77,7 @@ impl Damage {
     }
 }
 
-/// The largest file of a folder whose path has `part` in it: some of CRIU's are empty.
+/// Returns the largest file of a folder whose path contains `part`: some of CRIU's are empty.
 fn file(folder: &Path, part: &str) -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = crate::scenarios::files_below(folder)?;
     found.retain(|path| path.to_string_lossy().contains(part));

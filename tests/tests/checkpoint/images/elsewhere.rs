@@ -1,8 +1,7 @@
-//! A restore on another host, as far as one machine can be two: only the files are the same.
+//! A restore on another host, as far as one machine can act as two: only the files are the same.
 //!
-//! Mounts, the host's name, the network and process ids are those of new namespaces. `/dev/shm`, `/run` and the job's
-//! folder do not exist there. The image is a copy in another place, and the first one is gone. The server was started
-//! there.
+//! Mounts, the host name, the network and process ids are those of new namespaces. `/dev/shm`, `/run` and the job's folder do
+//! not exist there. The image is a copy in another place, and the first one is gone. The server was started there.
 
 use std::fs;
 use std::path::Path;
@@ -20,13 +19,13 @@ use libtest_mimic::{Completion, Trial};
 use crate::scenarios::{LOOP, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of};
 
-/// Programs that are restored there: one of one process, one of several, and one that has things by names.
+/// Restored programs: one with one process, one with several, and one that opens things by names.
 const PROGRAMS: [(&str, Variant); 3] = [LOOP, ("kept_processes", Variant::Static), ("kept_names", Variant::Static)];
-/// A frame to which each of them comes.
+/// A frame that each of them reaches.
 const POINT: u64 = 30;
-/// The command before the command of a restore.
+/// The command that starts the command of a restore.
 const NEW: [&str; 9] = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c"];
-/// Makes the host out of namespaces that are new, then starts a server of its own.
+/// A script that sets up the host in new namespaces, then starts a server of its own.
 const PREPARE: &str = "
 set -e
 echo elsewhere > /proc/sys/kernel/hostname
@@ -38,15 +37,15 @@ for folder in /dev/shm /run $HIDDEN; do mount -t tmpfs none $folder; done
 mkdir /run/own
 export XDG_RUNTIME_DIR=/run/own
 ";
-/// Whether this machine lets us, tried out with nothing behind it.
+/// The end of a script that only tries whether this machine allows such a host.
 const TRY: &str = "exit 0";
-/// Restores with that server. What is left ends with this shell, which has number 1 there.
+/// The end of a script that restores with that server. All that is left ends with this shell, which is process 1 there.
 const RESTORE: &str = "
 \"$1\" serve --driver \"$DRIVER\" --admin /run/admin --listen unix:/run/server --listen tcp://127.0.0.1:7070 &
 until \"$1\" ps --admin /run/admin > /dev/null 2>&1; do kill -0 $!; sleep 0.05; done
 \"$@\"
 ";
-/// Where that server listens.
+/// Addresses at which that server listens.
 const ADDRESSES: [(&str, &str); 2] = [("tcp", "tcp://127.0.0.1:7070"), ("unix", "unix:/run/server")];
 
 /// The trials, for each of the ways.
@@ -90,14 +89,14 @@ fn run_one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Complet
     Ok(Completion::Completed)
 }
 
-/// Folders that are not there on the other host: that for temporary files, unless what is tested lies in it.
+/// Returns folders that do not exist on the other host: the one for temporary files, unless the tested files lie in it.
 fn hidden(paths: &Paths) -> String {
     let needed = [&paths.dist, &paths.apps, &paths.frameworks];
     let is_needed = needed.iter().any(|path| path.starts_with("/tmp"));
     if is_needed { String::new() } else { "/tmp".to_owned() }
 }
 
-/// Why there can be no other host on this machine.
+/// Returns why this machine cannot act as another host.
 fn why_not(hidden: &str) -> Result<Option<String>> {
     let script = format!("{PREPARE}{TRY}");
     let mut command = Command::new(NEW[0]);
@@ -109,7 +108,7 @@ fn why_not(hidden: &str) -> Result<Option<String>> {
     Ok((!outcome.status.success()).then(|| format!("no namespaces like another host: {}", outcome.errors().trim())))
 }
 
-/// Copies a folder as it is.
+/// Copies a folder with all attributes.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let outcome = program::run(Command::new("cp").arg("--archive").arg(from).arg(to), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", describe(&outcome));

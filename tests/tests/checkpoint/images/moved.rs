@@ -18,14 +18,14 @@ use libtest_mimic::{Failed, Trial};
 use crate::programs::{ExpectedOutput, Run, choice, show};
 use crate::stage::{Stage, WAY_NAMES, undisturbed_output};
 
-/// What stands for the variant in the names of these tests.
+/// The word in place of the variant in the names of these tests.
 pub(crate) const VARIANT: &str = "moved";
-/// The driver that is everywhere.
+/// The driver that every machine has.
 const SOFT: &str = "soft";
 /// A softcuda with other devices.
 const OTHER: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SOFT_MEMORY", "48G")];
 
-/// Programs that do not go elsewhere, and why.
+/// Programs that do not move to another driver, with the reasons.
 const BOUND: [(&str, &str); 8] = [
     ("kept_devices", "uses as many devices as it was told of"),
     ("several_devices", "the same"),
@@ -40,27 +40,28 @@ const BOUND: [(&str, &str); 8] = [
     ("private_tables", "counts the multiprocessors that its kernels run on"),
 ];
 
-/// As many devices as any machine has GPUs: a session needs all that its program has seen.
+/// As many devices as any machine has GPUs, since a session needs all devices that its program has seen.
 const MANY: [(&str, &str); 1] = [("KATYDID_SOFT_DEVICES", "8")];
 
-/// What a restore by another driver may be refused for: what the driver chose, and memory may hold. Each names it.
+/// Accepted reasons for which another driver's restore may be refused. Each names a value that the driver chose and
+/// that memory may hold.
 const REFUSALS: [&str; 5] = [
-    // A variable, by its module: NVIDIA's driver puts them where it likes.
+    // A variable, by its module: NVIDIA's driver chooses its address.
     "so pointers to it would be wrong",
-    // The address of a variable, a texture object, a surface object, a conditional handle, by its name or number.
+    // The address of a variable, a texture object, a surface object or a conditional handle, by name or number.
     "memory of the program may point there",
     // Functions, by the module whose code calls them by pointers.
     "calls functions by pointers",
-    // What a linker made of text, by its number: machine code of the first driver.
+    // The result of a linker that compiled text, by its number: machine code of the first driver.
     "does not take the code of a module",
-    // What kernels allocated, of which NVIDIA's driver shows nothing.
+    // Memory that kernels allocated, of which NVIDIA's driver shows nothing.
     "cannot make a heap of device code again",
 ];
 
-/// A driver, and the settings of it.
+/// A driver and its settings.
 type Driver = (String, &'static [(&'static str, &'static str)]);
 
-/// A test a program, and with a GPU two.
+/// Returns a test for each program, and two with a GPU.
 pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let (soft, here): (Driver, Driver) = ((SOFT.to_owned(), &[]), (driver_under_test(), &[]));
     let directions = if here.0 == SOFT {

@@ -1,4 +1,4 @@
-//! Where checkpoints go: object stores, full disks, images that keep few checkpoints, checkpoints as time passes.
+//! Destinations of checkpoints: object stores, full disks, images that keep few checkpoints, and periodic checkpoints.
 
 #[expect(clippy::unwrap_used, clippy::panic, reason = "a server of a test's own stops at the first surprise")]
 #[path = "../../../../crates/image/tests/common/s3.rs"]
@@ -20,7 +20,7 @@ use crate::programs::number;
 use crate::scenarios::{LOOP, Scenario, SmallFileSystem, expected_of_loop, files_below, images, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe};
 
-/// Workers write through the supervisor then, so the way matters.
+/// Scenarios in which workers write through the supervisor, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
 
 const ON_ONE_WAY: [(&str, Scenario); 10] = [
@@ -42,7 +42,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// The environment of AWS's tools, for a server at `endpoint`.
+/// Returns the environment of AWS's tools for a server at `endpoint`.
 pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
     [
         ("AWS_ENDPOINT", endpoint),
@@ -53,18 +53,18 @@ pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
     ]
 }
 
-/// A command about images, with the store's credentials.
+/// Runs a command about images with the store's credentials.
 fn about(paths: &Paths, endpoint: &str, texts: &[&str]) -> Result<Outcome> {
     let outcome = program::run(katydid(paths, texts).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{texts:?}: {}", describe(&outcome));
     Ok(outcome)
 }
 
-/// Descriptors and threads of one kind that a process may come to have for good, more than before: a pool of threads grows
-/// by one when all of them are busy at once. What leaks is left by every checkpoint, and there are many more of these.
+/// The most descriptors, and threads of one kind, by which a process may grow for good: a pool of threads grows by one when all
+/// are busy at once. A leak would grow by one with each of the many more checkpoints.
 const FEW_FILES: usize = 4;
 
-/// What processes hold, each of them: descriptors and threads, KiB of memory; and the files of an image.
+/// Resources of each process: descriptors, threads and KiB of memory; and the files of an image.
 #[derive(Debug)]
 struct HeldResources {
     open: Vec<(usize, usize)>,
@@ -81,8 +81,8 @@ impl HeldResources {
         })
     }
 
-    /// Whether this is no more than `before`, but for what pools and an allocator may keep and the files of one more
-    /// checkpoint.
+    /// Whether resources have not grown since `earlier`, except for what pools and an allocator may keep and the files
+    /// of one more checkpoint.
     fn is_no_more_than(&self, earlier: &Self) -> bool {
         const SLACK_BYTES: u64 = 4 << 10;
         let opens = self
@@ -95,8 +95,8 @@ impl HeldResources {
     }
 }
 
-/// Checkpoints of one run into one image that keeps three: neither the supervisor nor the program, its worker or the image
-/// has more after them than after a few. `KATYDID_ENDURANCE_CHECKPOINTS` takes more.
+/// Takes many checkpoints of one run into one image that keeps three. The supervisor, the program, its worker and the image
+/// hold no more after them than after a few. `KATYDID_ENDURANCE_CHECKPOINTS` takes more.
 fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     let count = number("KATYDID_ENDURANCE_CHECKPOINTS", 24)?;
     ensure!(
@@ -116,7 +116,7 @@ fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     let resources_before = resources()?;
     take(count - count / 3)?;
     let mut after = resources()?;
-    // Threads of the checkpoint's, and those of streams that had none for a while, may be about to end.
+    // Threads of the checkpoint, and those of streams that were idle for a while, may be about to end.
     let is_flat = until("no process holds more", || {
         resources().is_ok_and(|now| {
             after = now;
@@ -130,7 +130,7 @@ fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checkpoints of one run in a bucket, each restored from there; then the bucket is listed, verified and cleared up.
+/// Checkpoints of one run go into a bucket, and each is restored from there. Then the bucket is listed, verified and cleaned up.
 fn object_store(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/far";
     let endpoint = s3::serve();
@@ -163,8 +163,8 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// That of a supervisor that was killed while it wrote. A process that comes soon gets an error that names the holder; after
-/// long, by the clock of the store, it takes the lock over.
+/// A supervisor killed while it wrote has left its lock. A process that comes soon after gets an error that names the holder.
+/// Much later, by the clock of the store, a process takes the lock over.
 fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/left";
     const LONG: u64 = 3600;
@@ -198,7 +198,7 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// What the loop with ballast prints, undisturbed.
+/// Returns what the loop with ballast prints in an undisturbed run.
 fn expected_of_heavy(stage: &Stage) -> Result<String> {
     let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", describe(&outcome));
@@ -219,8 +219,8 @@ fn lost_store(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A good checkpoint, and then ever more room for the next, until it fits: whatever is written when the disk is full, the
-/// good one stays, and the program goes on to the next point.
+/// After a good checkpoint, the next one gets more room each time until it fits. Whatever was written when the disk is full,
+/// the good checkpoint stays, and the program goes on to its next point.
 fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
     const ROOM_BYTES: [u64; 7] = [0, 16 << 10, 256 << 10, 1 << 20, 3 << 20, 6 << 20, 24 << 20];
     let stage = Stage::new(paths, way)?;
@@ -253,19 +253,19 @@ fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// In our words, or in CRIU's.
+/// Whether errors report a full disk, in Katydid's words or CRIU's.
 fn is_about_room(errors: &str) -> bool {
     ["no free space for the image", "No space left"].iter().any(|words| errors.contains(words))
 }
 
-/// Leaves `room` bytes in the file system of `folder`.
+/// Leaves `free_bytes` bytes free in the file system of `folder`.
 fn fill(filler: &Path, folder: &Path, free_bytes: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(folder)?;
     let left = (stat.f_bavail * stat.f_frsize).saturating_sub(free_bytes);
     Ok(fs::write(filler, vec![0; usize::try_from(left)?])?)
 }
 
-/// An older checkpoint is damaged, so that no code can tell what is no longer needed.
+/// An older checkpoint is damaged, so no code can tell which files are unneeded.
 fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
@@ -283,8 +283,8 @@ fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// `katydid run --every`: goes on by itself until the program ends. Time passes, but what is seen is that three and more
-/// checkpoints were taken, two are there, and both are good.
+/// `katydid run --every` takes checkpoints by itself until the program ends. It must have taken three or more; two are left,
+/// and both are good.
 fn every_so_often(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let image = stage.image("image").display().to_string();
@@ -297,7 +297,7 @@ fn every_so_often(paths: &Paths, way: &str) -> Result<()> {
     keeps_two(paths, &stage)
 }
 
-/// Takes checkpoints by itself into a bucket, which an address names: nothing of it is on this machine.
+/// Periodic checkpoints go into a bucket, which an address names; no part of them is on this machine.
 fn every_so_often_far_away(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/timed";
     let endpoint = s3::serve();
@@ -318,7 +318,7 @@ fn every_so_often_far_away(paths: &Paths, way: &str) -> Result<()> {
     Ok(stage.server.workers_of(0).map(drop)?)
 }
 
-/// `katydid restore --every`, into the image that it is restored from.
+/// `katydid restore --every` writes into the image that it restores from.
 fn every_so_often_again(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("often", LOOP, &["100000", "5"], &[60])?;
@@ -332,7 +332,7 @@ fn every_so_often_again(paths: &Paths, way: &str) -> Result<()> {
     keeps_two(paths, &stage)
 }
 
-/// Another user's file is in the way at first, which is said each time.
+/// Another user's file is in the way at first, and each attempt reports it.
 fn refused_from_outside(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let image = stage.image("image");
@@ -352,7 +352,7 @@ fn refused_from_outside(paths: &Paths, way: &str) -> Result<()> {
     keeps_two(paths, &stage)
 }
 
-/// `katydid checkpoint --every`, which ends with the job.
+/// `katydid checkpoint --every` ends with the job.
 fn every_so_often_from_outside(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("often", LOOP, &["100000", "5"], &[])?;
@@ -362,7 +362,7 @@ fn every_so_often_from_outside(paths: &Paths, way: &str) -> Result<()> {
     until("the fourth checkpoint was taken", || has_fourth(&stage.image("image")))?;
     job.kill_everything(&stage.server)?;
     drop(job);
-    // The job may have gone between two checkpoints, or in the middle of one.
+    // The job may have ended between two checkpoints, or in the middle of one.
     let outcome = asking.finish(WAIT_TIMEOUT)?;
     let checkpoints: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| describe(&outcome))?;
     let whole = checkpoints.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
@@ -378,8 +378,8 @@ fn has_fourth(image: &Path) -> bool {
         .any(|entry| entry.file_name().to_str().is_some_and(is_late) && entry.path().join("manifest.json").exists())
 }
 
-/// The two newest checkpoints are there, and each can be restored. The supervisor may have been killed before it had
-/// removed the third.
+/// Checks that the two newest checkpoints exist, and that each can be restored. A supervisor killed early may
+/// have left the third.
 fn keeps_two(paths: &Paths, stage: &Stage) -> Result<()> {
     let image = stage.image("image");
     let cleared = program::run(katydid(paths, &["images", "gc", "--keep", "2"]).arg(&image), WAIT_TIMEOUT)?;

@@ -1,5 +1,5 @@
-//! Images across upgrades of Katydid: an image is restored by another build at another path, after the first one is gone;
-//! a library is replaced while a program runs with it; and an image of a build with another interface is refused.
+//! Images across upgrades of Katydid. Another build at another path restores an image after the first build is gone. A library
+//! is replaced while a program runs with it. An image of a build with another interface is refused.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
@@ -32,14 +32,14 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// An installation of the tests' own: removed with the value.
+/// An installation for these tests alone, removed on drop.
 pub(crate) struct Installation {
     pub(crate) paths: Paths,
     folder: TempDir,
 }
 
 impl Installation {
-    /// The files under test, at a path of their own.
+    /// Copies the files under test to a path of their own.
     pub(crate) fn new(paths: &Paths) -> Result<Self> {
         let beside = paths.dist.parent().context("the installation under test lies nowhere")?;
         let folder = tempfile::Builder::new().prefix("installation-").tempdir_in(beside)?;
@@ -51,7 +51,7 @@ impl Installation {
         Ok(Self { paths: Paths { dist, ..paths.clone() }, folder })
     }
 
-    /// Another build of the library for programs: other bytes, of another length.
+    /// Makes another build of the library for programs, with other bytes and another length.
     fn rebuilt(self) -> Result<Self> {
         self.change_library(|library| Ok(library.write_all(&[0; 4099])?))?;
         Ok(self)
@@ -61,7 +61,7 @@ impl Installation {
         self.change(&self.paths.shim().join("libcuda.so.1"), change)
     }
 
-    /// Puts a changed copy of a file in its place, as an upgrade does: under a new inode. Writing begins at its end.
+    /// Replaces a file by a changed copy with a new inode, as an upgrade does. `change` starts writing at the copy's end.
     pub(crate) fn change(&self, path: &Path, change: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
         let fresh = path.with_file_name(".fresh");
         fs::copy(path, &fresh)?;
@@ -76,7 +76,7 @@ impl Installation {
     }
 }
 
-/// A job of the first build, restored and checkpointed again by a second one, and restored by a third.
+/// A second build restores a job of the first build and takes another checkpoint, which a third build restores.
 fn another_installation(paths: &Paths, way: &str) -> Result<()> {
     let expected = expected_of_loop(paths)?;
     let first = Installation::new(paths)?;
@@ -112,7 +112,7 @@ fn another_installation(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Two are restored at once, one of which has namespaces of its own.
+/// Two jobs are restored at once; one of them has namespaces of its own.
 fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
     let expected = expected_of_loop(paths)?;
     let installation = Installation::new(paths)?;
@@ -131,9 +131,9 @@ fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
     installation.remove()
 }
 
-/// As if the library had been built from another description of the API. Nothing begins, so that nothing is left.
+/// Acts as if the library had been built from another description of the API. Nothing starts, so nothing is left.
 fn another_interface(paths: &Paths, way: &str) -> Result<()> {
-    /// Owner of the note, and where behind its begin the hash of the API description is.
+    /// The owner of the note. After its begin, at this offset, is the hash of the API description.
     const OWNER: &[u8] = b"Katydid\0";
     const HASH: usize = 16;
     let installation = Installation::new(paths)?;
@@ -162,7 +162,7 @@ fn another_interface(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Names and lengths of all that lies in an image.
+/// Returns names and lengths of all files in an image.
 fn files(folder: &Path) -> Result<String> {
     let outcome =
         program::run(Command::new("find").arg(folder).args(["-type", "f", "-printf", "%p %s %T@\n"]), WAIT_TIMEOUT)?;

@@ -1,5 +1,5 @@
-//! Sessions that no replay brings back, and that are kept as the processes of their workers. `KATYDID_FAULT=no-replay` makes
-//! every rehearsal of a supervisor fail in that way, whatever the driver is.
+//! Sessions that no replay brings back, saved as the processes of their workers. `KATYDID_FAULT=no-replay` makes every
+//! rehearsal of a supervisor fail in that way, on any driver.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped, we
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of, way_to};
 
 const NO_REPLAY: Option<&str> = Some("no-replay");
-/// Frames of programs at which they are checkpointed, each in the worker that the checkpoint before has brought back.
+/// Frames at which programs are checkpointed, each time in the worker that the previous checkpoint has brought back.
 const POINTS: [u64; 2] = [8, 40];
 /// Programs that keep one kind of state each.
 const PROGRAMS: [&str; 13] = [
@@ -42,7 +42,7 @@ const PROGRAMS: [&str; 13] = [
     "kept_symbols",
     "kept_threads",
 ];
-/// What programs kept as processes are called in a name of a test.
+/// The word for programs saved as processes in a test's name.
 pub(crate) const VARIANT: &str = "kept_as_a_process";
 
 /// The scenarios' names and ways.
@@ -64,7 +64,7 @@ pub(crate) fn scenarios() -> impl Iterator<Item = (&'static str, Scenario, &'sta
     two.chain(ON_ONE_WAY)
 }
 
-/// A test a program and way.
+/// Returns a test for each program and way.
 pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let found = PROGRAMS.iter().filter_map(|name| apps.iter().find(|app| app.name == *name));
     let each = found.flat_map(|app| ["shm", "tcp"].map(|way| (app, way)));
@@ -79,7 +79,7 @@ pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     each.map(trial).collect()
 }
 
-/// What has a server keep workers as processes that also listens on TCP.
+/// Options that let a server save workers as processes although it also listens on TCP.
 const OPEN: [&str; 2] = ["--no-sandbox", "--allow-worker-images"];
 
 fn open_stage(paths: &Paths, way: &str) -> Result<Stage> {
@@ -90,7 +90,8 @@ fn plan<'a>(points: &'a [u64]) -> Plan<'a> {
     Plan { points, fault: NO_REPLAY, ..Plan::default() }
 }
 
-/// Checkpoints a job, which ends; the image keeps its worker's process, and the report names that. Returns how much was written by then.
+/// Checkpoints a job, which ends. The image keeps its worker's process, and the report says so. Returns the bytes
+/// of output until then.
 fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
     let outcome = job.checkpoint(&stage.image(image), &[])?;
     let (server, errors) = (stage.server.log(), job.errors_so_far()?);
@@ -112,7 +113,7 @@ fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usi
     Ok(written)
 }
 
-/// A chain: each checkpoint is of the job that the one before was restored to.
+/// A chain: each checkpoint is taken of the job that was restored from the previous one.
 fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
     let stage = open_stage(paths, way)?;
     let expected = fs::read_to_string(expected_path(paths, program.0)?).context("cannot read the kept output")?;
@@ -135,19 +136,19 @@ fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
     stage.is_clean()
 }
 
-/// Starts the loop, which comes to its point.
+/// Starts the loop, and waits until it comes to its point.
 fn looped<'a>(stage: &'a Stage, fault: &str) -> Result<Job<'a>> {
     looped_to(stage, fault, &[60])
 }
 
-/// Starts the loop with further points.
+/// Starts the loop with these points, and waits until it comes to the first.
 fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a>> {
     let mut job = stage.start_by("loop", LOOP, &Plan { points, fault: Some(fault), ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
     Ok(job)
 }
 
-/// The checkpoint is refused for this, and the job goes on.
+/// Checks that the checkpoint is refused for this reason, and that the job goes on.
 fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, reason: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
     ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(reason), "{}", describe(&outcome));
@@ -155,7 +156,7 @@ fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, reason: &str) -> Result<(
     stage.is_clean()
 }
 
-/// What comes between the suspend of a worker and the commit.
+/// Stages between the suspend of a worker and the commit.
 const STAGES: [&str; 3] = ["suspend", "keep_workers", "commit"];
 
 fn failed(paths: &Paths, way: &str) -> Result<()> {
@@ -167,9 +168,9 @@ fn failed(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// The program ends with its supervisor, as one without a worker's image does, and what is restored is the checkpoint before.
+/// The program ends with its supervisor, as one without a worker image does, and the previous checkpoint is restored.
 fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
-    // At once: each waits for a worker that waits for another supervisor.
+    // In parallel: each waits for a worker that waits for another supervisor.
     thread::scope(|scope| {
         let kill = |at| scope.spawn(move || killed_at(paths, way, &format!("no-replay,{at}:kill")));
         STAGES.map(|at| (at, kill(at))).into_iter().try_for_each(|(at, killed)| {
@@ -207,7 +208,7 @@ fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// What a replay would refuse: the program has the address of a variable, and other workers put it elsewhere.
+/// A replay would be refused: the program has the address of a variable, and other workers put the variable elsewhere.
 fn pointed(paths: &Paths, way: &str) -> Result<()> {
     const STEPS: [&str; 2] = ["30", "told"];
     let folder = tempfile::tempdir()?;
@@ -246,7 +247,7 @@ fn without_criu(paths: &Paths, way: &str) -> Result<()> {
     goes_on(paths, &stage, job, "its worker was not kept as a process instead")
 }
 
-/// The second one finds the ids of the worker taken, and has namespaces of its own.
+/// The second restore finds the worker's ids taken, and gets namespaces of its own.
 fn twice(paths: &Paths, way: &str) -> Result<()> {
     let stage = open_stage(paths, way)?;
     let written = checkpoint_as_process(&stage, looped_to(&stage, "no-replay", &[60, 90])?, "image")?;
@@ -256,11 +257,11 @@ fn twice(paths: &Paths, way: &str) -> Result<()> {
     if driver_under_test() == "soft" {
         continues(&expected_of_loop(paths)?, (written, written), &second).context("the second")?;
     } else {
-        // NVIDIA's driver has a unix socket whose name the kernel chose, and CRIU gives it that name back.
+        // NVIDIA's driver has a unix socket whose name the kernel chose, and CRIU restores it with that name.
         let is_refused = !second.status.success() && second.errors().contains("Address already in use");
         ensure!(is_refused, "the second: {}", describe(&second));
     }
-    // It goes on without a checkpoint: its supervisor lets it.
+    // It goes on without a checkpoint, which its supervisor allows.
     drop(first);
     stage.is_clean()
 }
@@ -286,7 +287,7 @@ fn private(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Whether the manifest of the first checkpoint has the image of a worker.
+/// Whether the manifest of the first checkpoint has a worker image.
 fn has_worker(image: &Path) -> Result<bool> {
     let manifest: Value = serde_json::from_slice(&fs::read(image.join("checkpoints/000001/manifest.json"))?)?;
     Ok(manifest["content"]["sessions"][0]["worker"]["files"].as_array().is_some_and(|files| !files.is_empty()))

@@ -35,17 +35,17 @@ use crate::programs::{Random, number};
 use crate::scenarios::{LOOP, Scenario, SmallFileSystem, images, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, opencl_server, way_to};
 
-/// Rounds on each way unless told otherwise.
+/// Default number of rounds on each way.
 const CHAOS_ROUND_COUNT: u64 = 4;
 const CHAOS_WAY_NAMES: [&str; 4] = ["shm", "unix", "tcp", "private"];
 /// Exit codes of a program in which a killed CRIU was at work (`katydid run` reports them).
 const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
-/// For a CRIU: how often, and between two looks.
+/// The most polls for a CRIU; the interval between two of them follows.
 const MAX_POLLS: usize = 100;
 const CHAOS_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Jobs of which one lives long enough for a checkpoint, on a busy machine too.
+/// The most jobs that a round starts until one lives long enough for a checkpoint, on a busy machine too.
 const MAX_CHAOS_ATTEMPTS: usize = 20;
-/// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
+/// Upper limit of the moment of a fault, in milliseconds from the start of a checkpoint, a restore or a move: none takes longer.
 const KILL_SPAN_MS: u64 = 300;
 
 /// The trials' names and ways.
@@ -77,7 +77,7 @@ fn chaos(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Program that a round kills around, and how it is reached.
+/// The program that a round disturbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Cuda,
@@ -87,7 +87,7 @@ enum Subject {
     Opencl,
 }
 
-/// What it is in the middle of.
+/// What the job is doing when the fault comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Running,
@@ -97,7 +97,7 @@ enum Action {
     Every,
 }
 
-/// Whom it hits.
+/// The process that the fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Program,
@@ -111,27 +111,27 @@ enum Victim {
     Criu,
 }
 
-/// How a round does harm.
+/// The fault of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Kill(Victim),
-    /// Duration, in milliseconds.
+    /// Stops the victim for this duration in milliseconds.
     Pause(Victim, u64),
-    /// All connections to the server.
+    /// Cuts all connections to the server.
     Cut,
-    /// The disk of the image is full.
+    /// Fills the disk of the image.
     Full,
 }
 
-/// One round of the test, as drawn.
+/// One round of the test, as drawn from the seed.
 #[derive(Debug)]
 struct Round {
     subject: Subject,
     action: Action,
     fault: Fault,
-    /// Milliseconds from the beginning of the action.
+    /// Milliseconds from the start of the action.
     after: u64,
-    /// Which of several.
+    /// Chooses among several processes.
     choice: u64,
 }
 
@@ -159,7 +159,7 @@ impl Round {
             _ => Action::Every,
         };
         let mut victim = victims[random.below(victims.len() as u64) as usize];
-        // What a restore has made by halves, and no process lives to end, has connections over TCP that are wanted again.
+        // A half-made restore that no living process ends has TCP connections that the next restore needs again.
         if (subject, action, victim) == (Subject::Ranks, Action::Restore, Victim::Both) {
             victim = Victim::Supervisor;
         }
@@ -184,7 +184,7 @@ impl Round {
         }
     }
 
-    /// No other process has asked for what is going on.
+    /// Whether the asker is the supervisor: only the supervisor itself does the restore.
     fn asker_is_supervisor(&self, victim: Victim) -> bool {
         victim == Victim::Asker && matches!(self.action, Action::Restore)
     }
@@ -194,7 +194,7 @@ impl Round {
     }
 }
 
-/// Where rounds take place, one after the other: a stage with folders that nothing else uses.
+/// The place of rounds, one after the other: a stage with folders that nothing else uses.
 struct ChaosField {
     stage: Stage,
     /// The server that jobs move to.
@@ -202,9 +202,9 @@ struct ChaosField {
     name: String,
     gate: Option<ProxyGate>,
     has_opencl: bool,
-    /// How names begin that programs make.
+    /// Prefix of the names that programs make.
     names: String,
-    /// What each subject prints undisturbed.
+    /// The output of each subject in an undisturbed run.
     right: BTreeMap<Subject, String>,
 }
 
@@ -228,7 +228,7 @@ impl ChaosField {
         Ok(Self { stage, other_server, name: way.to_owned(), gate, has_opencl, names, right: BTreeMap::new() })
     }
 
-    /// One round; the field if all is as it has to be after it.
+    /// Runs one round; returns the field if everything is right afterwards.
     fn round(mut self, round: &Round) -> Result<Self> {
         let right = self.undisturbed(round.subject)?;
         let folder = self.stage.image("disk");
@@ -246,7 +246,7 @@ impl ChaosField {
         Ok(self)
     }
 
-    /// A server in place of the one that was killed.
+    /// Starts a server in place of the killed one.
     fn succeed(&mut self) -> Result<()> {
         until("the killed server is gone", || !runs(self.stage.server.pid()))?;
         let (paths, variables) = (&self.stage.paths, self.variables());
@@ -268,7 +268,7 @@ impl ChaosField {
         Ok(outcome.text())
     }
 
-    /// Of a supervisor, which may be the server too, and of its program.
+    /// Returns the variables of a supervisor, which may also be the server, and of its program.
     fn settings(&self) -> Vec<(&'static str, String)> {
         let opencl = self.variables().into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
         opencl.chain([("TMPDIR", self.stage.image("temporary").display().to_string())]).collect()
@@ -295,7 +295,7 @@ impl ChaosField {
         self.stage.restore_from("victim", image, &Plan { variables: &variables, ..Plan::default() })
     }
 
-    /// Has a job be in the middle of something, and injects the round's fault.
+    /// Starts a job with the round's action, and injects the round's fault.
     fn disturb(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         let path = image.display().to_string();
         let every = ["--image", path.as_str(), "--every", "100ms", "--keep", "2"];
@@ -324,7 +324,7 @@ impl ChaosField {
         self.judge(round, &outcome, asker_outcome.as_ref(), right)
     }
 
-    /// A job that has said its first line.
+    /// Starts a job, and waits for its first line.
     fn start_job(&self, subject: Subject, options: &[&str], right: &str) -> Result<Job<'_>> {
         let mut job = self.start(subject, options)?;
         let first = right.lines().next().context("it says nothing")?;
@@ -332,7 +332,7 @@ impl ChaosField {
         Ok(job)
     }
 
-    /// A job with a checkpoint. Programs are short: if one ends before its checkpoint, its output must be right, and
+    /// Starts a job with a checkpoint. Programs are short: if one ends before its checkpoint, its output must be right, and
     /// another job is tried.
     fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
         for _ in 0..MAX_CHAOS_ATTEMPTS {
@@ -348,7 +348,7 @@ impl ChaosField {
         bail!("no job of {MAX_CHAOS_ATTEMPTS} lived to be checkpointed")
     }
 
-    /// Asks for what the round has going on.
+    /// Starts the round's action.
     fn ask(&self, round: &Round, job: &Job<'_>, image: &Path) -> Result<Option<Running>> {
         let mut command = match round.action {
             Action::Checkpoint { full, stops } => {
@@ -380,14 +380,14 @@ impl ChaosField {
             }
             Fault::Cut => self.gate.iter().for_each(ProxyGate::cut),
             Fault::Full => {
-                // As much as there is room for.
+                // Writes as much as there is room for.
                 let _ = fs::write(image.with_file_name("filler"), vec![1; 96 << 20]);
             }
         }
         Ok(())
     }
 
-    /// Pids of the victim now; none without one.
+    /// Returns the current pids of the victim; none if there is no such process.
     fn victims(&self, round: &Round, victim: Victim, job: &Job<'_>, asker: Option<&Running>) -> Vec<u32> {
         let processes = tree(job.pid());
         let guard = processes.iter().copied().find(|pid| line(*pid).contains("\0job-guard\0"));
@@ -419,14 +419,14 @@ impl ChaosField {
             }
             Victim::Criu => {
                 let found = || tree(job.pid()).into_iter().filter(is_criu).collect::<Vec<u32>>();
-                // It is there for a part of the action only.
+                // The victim exists for a part of the action only.
                 let looks = std::iter::repeat_with(found).inspect(|_| sleep(CHAOS_POLL_INTERVAL)).take(MAX_POLLS);
                 looks.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
             }
         }
     }
 
-    /// The job has come to an end that it may come to.
+    /// Checks that the job has come to an end that this round allows.
     fn judge(&self, round: &Round, outcome: &Outcome, checkpoint: Option<&Outcome>, right: &str) -> Result<()> {
         let report = || {
             format!("the job: {}\n=== the asker: {}", describe(outcome), checkpoint.map(describe).unwrap_or_default())
@@ -464,7 +464,7 @@ impl ChaosField {
         Ok(())
     }
 
-    /// A killed process says nothing, nor does another one for it.
+    /// Whether the victim dies without a message, its own or another process's.
     fn kills_outright(&self, round: &Round) -> bool {
         match round.fault {
             Fault::Kill(Victim::Worker) => false,
@@ -474,14 +474,14 @@ impl ChaosField {
         }
     }
 
-    /// The image is whole, and comes to the right end; and nothing is left.
+    /// Checks that the image is whole and comes to the right end, and that nothing is left.
     fn is_whole(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         if round.action != Action::Running && (round.action != Action::Every || image.join("latest").exists()) {
             let outcome = images(&self.stage.paths, "verify", image)?;
             ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
             let outcome = self.restore(image)?.finish(CHECKPOINT_TIMEOUT)?;
             let mut is_right = outcome.status.success() && right.ends_with(&outcome.text());
-            // A process that was killed is missing in later checkpoints, and the others may have no use for their lives.
+            // A killed process is missing in later checkpoints, and the others may end early without it.
             let has_several = matches!(round.subject, Subject::Family | Subject::Ranks);
             if has_several && round.fault == Fault::Kill(Victim::Program) {
                 is_right |= right.contains(&outcome.text());
@@ -510,15 +510,15 @@ impl ChaosField {
         Ok(())
     }
 
-    /// What programs have named and not lived to remove is theirs. What was made for CRIU is not, but when supervisor and guard are
-    /// killed at once it stays until another process has a turn there.
+    /// Checks that no file made for CRIU is left. If supervisor and guard are killed at once, one may stay until another
+    /// process has its turn there. Files that a program named and did not live to remove are the program's.
     fn has_no_names(&self, round: &Round) -> Result<()> {
         let is_excused = round.fault == Fault::Kill(Victim::Both);
         for folder in ["/dev/shm", "/tmp"].map(Path::new) {
             for entry in fs::read_dir(folder)?.flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if name.trim_start_matches("sem.").starts_with(&self.names) {
-                    // Another name of a file of the round is one that CRIU was to have.
+                    // A second name of a file of the round is one that was made for CRIU.
                     let links = entry.metadata()?.nlink();
                     fs::remove_file(entry.path())?;
                     ensure!(links == 1 || is_excused, "{name} has {links} names");
@@ -537,24 +537,24 @@ fn server(paths: &Paths, has_opencl: bool) -> Result<Server> {
     }
 }
 
-/// Whether a process says why.
+/// Whether a process gives a reason.
 fn names_a_cause(outcome: &Outcome) -> bool {
     !outcome.errors().is_empty() || outcome.text().lines().any(|line| line.contains("returned"))
 }
 
-/// A job may end before it is asked.
+/// Whether a checkpoint failed because the job had ended before it.
 fn outcome_came_first(checkpoint: &Outcome) -> bool {
     let text = checkpoint.errors() + &checkpoint.text();
-    // The last: its socket went between being found and being reached. How the job ended is judged as well.
+    // The last case: the control socket disappeared between lookup and connect. How the job ended is judged as well.
     ["no job", "has ended", "is ending", "no program", "cannot reach"].iter().any(|words| text.contains(words))
 }
 
-/// The command line of a process.
+/// Returns the command line of a process.
 fn line(pid: u32) -> String {
     String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
 }
 
-/// Processes whose environment names a folder of the round.
+/// Returns processes whose environment names a folder of the round.
 fn marked(folder: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

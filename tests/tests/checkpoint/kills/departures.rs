@@ -1,6 +1,6 @@
-//! Programs that end while their sessions move to another server: killed after everything is paused and written, as
-//! the first session begins to be rebuilt there. The move is given up in words. A process that lives goes on where it was; a job of
-//! which no process lives ends as its program did, and nothing of it stays on either server.
+//! Programs that end while their sessions move to another server. They are killed after everything is paused and written, when
+//! the first session begins to be rebuilt there. The move is cancelled with a message. A live process goes on where it was. A
+//! job without a live process ends as its program did, and nothing of it stays on either server.
 
 use std::fs;
 use std::path::Path;
@@ -18,12 +18,12 @@ use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree};
 use crate::scenarios::{LOOP, Scenario, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, two_hold_themselves};
 
-/// Steps by which a program is known from another that makes fewer.
+/// More steps than the other program makes, which identifies the program.
 const MANY_STEPS: &str = "100000";
-/// How shells and `katydid run` tell of a program that was killed.
+/// The exit status by which shells and `katydid run` report a killed program.
 const KILLED_STATUS: i32 = 128 + 9;
 
-/// The trials' names and ways: over TCP, since what passes there can be held up.
+/// The trials' names and ways: over TCP, since the test can delay that traffic.
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     let all: [(&str, Scenario); 2] = [
         ("a_program_that_ends_while_its_job_moves_keeps_no_other", one_of_two),
@@ -54,7 +54,7 @@ fn the_only_one(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Has a job move to another server, and kills the program of many steps on the way.
+/// Moves a job to another server, and kills the program of many steps on the way.
 fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
     let other = Server::start(&stage.paths, &driver_under_test(), &[])?;
     let has_many_steps = |pid: &u32| {
@@ -63,7 +63,7 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
         command == expected.as_bytes()
     };
     let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;
-    // The command looks for the server and asks for its driver first: both pass.
+    // The command first looks for the server and asks for its driver: both connections pass.
     let gate = ProxyGate::to(other.tcp(), move |number| {
         if number > 1 {
             kill(victim);

@@ -1,7 +1,7 @@
-//! A worker that dies: its program goes on with another one when nothing was lost, and gets the reason when something was.
+//! A worker dies. Its program goes on in another worker if nothing was lost, and otherwise gets the reason.
 //!
-//! "Nothing sent since" is made with the same point twice: the program holds itself, is checkpointed, is let go, and holds
-//! itself again before the very same frame.
+//! To have nothing sent since the checkpoint, the tests use the same point twice. The program holds itself, is checkpointed,
+//! goes on, and holds itself again before the very same frame.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan, holds_itself};
@@ -12,7 +12,7 @@ use katydid_tests::watch::{kill, runs, until};
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
-/// All of them are tried on every way.
+/// Scenarios that run on every way.
 pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
     ("a_worker_killed_after_a_checkpoint_is_replaced", replaced),
     ("a_worker_killed_after_a_checkpoint_of_the_gpu_alone_is_replaced", replaced_from_the_gpu_alone),
@@ -21,7 +21,7 @@ pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
     ("a_worker_killed_after_a_restore_is_replaced", replaced_after_a_restore),
 ];
 
-/// Kills all workers of the server, of which there are `count`, and waits until they are gone.
+/// Kills all `count` workers of the server, and waits until they are gone.
 fn kill_workers(stage: &Stage, count: usize) -> Result<()> {
     let workers = stage.server.workers_of(count)?;
     workers.iter().copied().for_each(kill);
@@ -36,8 +36,8 @@ fn replaced_from_the_gpu_alone(paths: &Paths, way: &str) -> Result<()> {
     goes_on_in_another_worker(paths, way, &["--device-only"])
 }
 
-/// Twice in a row: the second worker was made from the same checkpoint as the first. In between the program comes to its
-/// point once more, so that it is with the worker that is killed.
+/// Kills two workers in a row: the second was made from the same checkpoint as the first. In between, the program comes to its
+/// point once more, so that it uses the worker that is killed.
 fn goes_on_in_another_worker(paths: &Paths, way: &str, options: &[&str]) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("heir", LOOP, &[], &[60, 60, 60])?;
@@ -52,7 +52,7 @@ fn goes_on_in_another_worker(paths: &Paths, way: &str, options: &[&str]) -> Resu
     stage.is_clean()
 }
 
-/// Nothing was sent since the restore: its checkpoint is the one to go back to.
+/// Nothing was sent since the restore, so its checkpoint is the one to return to.
 fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
     let (stage, points) = (Stage::new(paths, way)?, [60, 60]);
     let mut job = stage.start("heir", LOOP, &[], &points)?;
@@ -60,7 +60,7 @@ fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    // The restored program has the ids of the first one, whose session is not to be taken for its own.
+    // The restored program has the ids of the first one, whose session must not be taken for its own.
     stage.server.workers_of(0)?;
     let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the restored job did not come to its point again");
@@ -69,7 +69,7 @@ fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Without a checkpoint, and with one that is a frame old.
+/// The worker dies without a checkpoint, and with one that is a frame old.
 fn reports_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
     let outcome = lost(paths, way, &[60])?;
     ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", describe(&outcome));
@@ -78,7 +78,7 @@ fn reports_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// A program whose worker dies at the last of the points; there was a checkpoint at each of the others.
+/// Runs a program whose worker dies at the last of the points, with a checkpoint at each of the others.
 fn lost(paths: &Paths, way: &str, points: &[u64]) -> Result<Outcome> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("orphan", LOOP, &[], points)?;
@@ -94,7 +94,7 @@ fn lost(paths: &Paths, way: &str, points: &[u64]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// A parent and two children, each with a worker: only the worker of the one that holds itself is killed.
+/// A parent and two children each have a worker. The test kills only the worker of the process that holds itself.
 fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("family", ("kept_processes", LOOP.1), &[], &[30, 30])?;
@@ -103,7 +103,7 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job did not come to its point again");
     let holder = holding(&job).context("no process holds itself")?;
     replaced_by_another(&stage, holder)?;
-    // The others hold themselves as well, each for itself.
+    // The others also hold themselves, each at its own point.
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
@@ -113,7 +113,7 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Kills the worker of a process, and waits until it has another one, or has come to its end with it.
+/// Kills the worker of a process, and waits until the process has another one or has ended with it.
 fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
     let mut worker = None;
     until("the one that holds itself has a worker", || {
@@ -129,14 +129,14 @@ fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
     Ok(until("it has another worker", is_replaced)?)
 }
 
-/// The worker of the session of a process.
+/// Returns the worker of a process's session.
 pub(crate) fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
     let sessions = stage.server.sessions()?;
     let session = sessions.iter().find(|session| session["pid"].as_u64() == Some(pid));
     Ok(session.and_then(|session| u32::try_from(session["worker_pid"].as_u64()?).ok()))
 }
 
-/// The process that holds itself at a point.
+/// Returns the process that holds itself at a point.
 pub(crate) fn holding(job: &Job<'_>) -> Option<u64> {
     let view = job.view()?;
     let member = view["members"].as_array()?.iter().find(|member| holds_itself(member))?;

@@ -1,5 +1,5 @@
-//! Supervisors that fail, or die, at each stage of a move to another server. One that fails leaves its program with the session
-//! that it had; one that dies takes its program along. The other server keeps nothing of either.
+//! Supervisors fail or die at each stage of a move to another server. One that fails leaves its program with its old session;
+//! one that dies takes its program along. The other server keeps nothing of either.
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Home, Plan};
@@ -28,13 +28,13 @@ fn faults(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         failed(&stage, &other, &to, at).with_context(|| format!("a failure at {at}"))?;
         killed(&stage, &other, &to, at).with_context(|| format!("a kill at {at}"))?;
-        // The last supervisor has left its folder.
+        // The previous supervisor has left its folder.
         stage.home = Home::new()?;
     }
     Ok(())
 }
 
-/// Twice: what the first failure leaves is whole, so the second one is as the first.
+/// The supervisor fails twice: the first failure leaves everything whole, so the second is like the first.
 fn failed(stage: &Stage, other: &Server, to: &str, at: &str) -> Result<()> {
     let mut job = stage.start_by("faulty", LOOP, &Plan { points: &[60, 80], fault: Some(at), ..Plan::default() })?;
     for _ in 0..2 {

@@ -1,6 +1,6 @@
-//! Kills while a job is being restored: of CRIU, of what it has made, of workers, of the server and of the supervisor, which is
-//! interrupted too, before the processes are made and as soon as they are there. The restore fails in words, or comes too far for
-//! that and is right; nothing of it stays, and the image can be restored.
+//! Kills during a restore: of CRIU, of the restored processes, of workers, of the server, and of the supervisor, which is
+//! interrupted too. They come before the processes are made and as soon as they exist. The restore fails with a message, or was
+//! too far advanced to fail and is right. Nothing of it stays, and the image can be restored.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -27,7 +27,7 @@ const ON_ONE_WAY: [(&str, Scenario); 3] = [
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
-/// Whom, and when.
+/// Victims and moments of kills.
 const KILLS: [(&str, &str); 11] = [
     ("criu", "early"),
     ("criu", "late"),
@@ -42,12 +42,12 @@ const KILLS: [(&str, &str); 11] = [
     ("interrupted", "late"),
 ];
 
-/// What such a supervisor may leave is the folder of its job, which the next one takes over.
+/// Victims that end the supervisor. It may leave the folder of its job, which the next one takes over.
 const ENDS_THE_SUPERVISOR: [&str; 2] = ["supervisor", "interrupted"];
 
-/// A CRIU that kills before it restores, or has another process kill when it has noted the program's id, which is while it makes the
-/// processes. It stays its parent's child, which is a guard, whose parent is the supervisor. Who that is by number is in the
-/// file `victims` beside it.
+/// A CRIU that kills before it restores, or has another process kill once CRIU has noted the program's id, while it
+/// makes the processes. It stays a child of a guard, whose parent is the supervisor. The file `victims` beside it has
+/// the other victims' ids.
 const KILLING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 note=$(echo "$*" | sed 's/.*--pidfile \([^ ]*\).*/\1/')
@@ -67,12 +67,12 @@ esac
 exec CRIU "$@"
 "#;
 
-/// Runs a `katydid` in whose place another program is for all that it starts: `bash -c OTHER_FOR_CHILDREN OTHER KATYDID ARGUMENT...`. They find
-/// it as `OTHER.real`.
+/// Runs a `katydid` that is replaced by another program for all processes that it starts: `bash -c OTHER_FOR_CHILDREN OTHER
+/// KATYDID ARGUMENT...`. They find the real one as `OTHER.real`.
 const OTHER_FOR_CHILDREN: &str = r#": >"$0.real" && mount --bind "$1" "$0.real" && exec 9<"$1" && mount --bind "$0" "$1" && shift &&
     exec /proc/self/fd/9 "$@""#;
 
-/// Kills the supervisor that starts it as a guard, notes its id, waits until the supervisor is gone, and becomes the guard.
+/// Kills the supervisor that starts it as a guard, notes its own id, waits until the supervisor is gone, and becomes the guard.
 const LATE_GUARD: &str = r#"#!/bin/bash
 [ "$1" = job-guard ] || exec 'OTHER.real' "$@"
 echo $$ >'OTHER.note'
@@ -80,9 +80,9 @@ kill -9 $PPID
 while [ "$(cut -d' ' -f4 /proc/$$/stat)" = $PPID ]; do :; done
 exec 'OTHER.real' "$@"
 "#;
-/// Half of what a guard waits at most for what its supervisor leaves.
+/// Half of the longest time for which a guard waits for what its supervisor leaves.
 const LONG_FOR_A_GUARD: Duration = Duration::from_secs(5);
-/// A busy machine may be slow, and not each time.
+/// A busy machine may be too slow in some of the attempts.
 const GUARD_ATTEMPTS: usize = 3;
 
 /// The trials' names and ways.
@@ -91,7 +91,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// The parent of such a guard is another process, for whose end it must not wait.
+/// The guard's parent is then another process, whose end it must not wait for.
 fn late_guard(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut job = stage.start("late", LOOP, &[], &[60])?;
@@ -108,7 +108,7 @@ fn late_guard(paths: &Paths, way: &str) -> Result<()> {
         let guard: u32 = fs::read_to_string(&note).context("it has started no guard")?.trim().parse()?;
         until("its guard has ended", || !runs(guard))?;
         let took = killed.elapsed();
-        // Its group, to which the guard belonged at first, is killed only now.
+        // The group to which the guard belonged at first is killed only now.
         let outcome = restore.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.signal() == Some(9), "it was not killed: {}", describe(&outcome));
         if took < LONG_FOR_A_GUARD {
@@ -118,8 +118,8 @@ fn late_guard(paths: &Paths, way: &str) -> Result<()> {
     bail!("its guard stayed for {LONG_FOR_A_GUARD:?} each time")
 }
 
-/// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
-/// waits, and has made no process.
+/// Each restore gives a file without a name the same name for a moment. While another process, here the test, holds the lock
+/// for such names, a restore waits and has made no process.
 fn locked(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
@@ -147,7 +147,7 @@ fn locked(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Maps a file for others to see, until the process that it was started by ends.
+/// Maps a file so that others see it, until the process that started it ends.
 const MAPPER: &str = r#"python3 -c '
 import mmap, os, sys, time
 above = os.getppid()
@@ -158,7 +158,7 @@ while os.getppid() == above:
     time.sleep(0.05)
 ' "$1" & while ! [ -e "$1.up" ]; do sleep 0.05; done; exec "$2""#;
 
-/// A file that the job maps is replaced before CRIU restores. A supervisor that is killed then puts nothing back: its guard does.
+/// A file that the job maps is replaced before CRIU restores. If the supervisor is killed then, its guard puts the file back.
 fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("mapped"), paths.program(LOOP.0, LOOP.1));
@@ -181,7 +181,7 @@ fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// How many files of its folder have names that begin with that of a file.
+/// Returns the number of files in a file's folder whose names begin with that file's name.
 fn beside(file: &Path) -> usize {
     let begin = file.file_name().unwrap_or_default().as_encoded_bytes();
     let entries = file.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
@@ -203,7 +203,7 @@ fn run_one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     let outcome = disturbed(&stage, victim, when)?;
-    // It may have been too late to disturb it.
+    // The kill may have come too late to disturb it.
     if outcome.status.success() {
         continues(&expected, (written, written), &outcome)?;
     } else if victim != "program" && !ENDS_THE_SUPERVISOR.contains(&victim) {
@@ -223,7 +223,7 @@ fn run_one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A restore in which `victim` is killed, to its end; no process of it is left.
+/// Runs a restore to its end while `victim` is killed, and checks that no process of it is left.
 fn disturbed(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
     let script = in_place_of_criu(&stage.paths, stage, KILLING_CRIU)?;
     let victims = match victim {
@@ -241,7 +241,7 @@ fn disturbed(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Whether a process of this program runs whose environment names a folder of this test.
+/// Whether a process of this program runs with an environment that names a folder of this test.
 fn is_anywhere(program: &Path, folder: &Path) -> bool {
     let folder = folder.display().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

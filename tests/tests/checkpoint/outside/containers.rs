@@ -1,8 +1,8 @@
 //! A job in a container, as far as a test can make one without an engine.
 //!
-//! A container has namespaces of mounts, processes and IPC of its own, and a runtime folder that is seen nowhere else. `/proc/sys` cannot be
-//! written there, and some files are masked. Of root's capabilities it has those that `docs/how-to/checkpoint-rights.md` names. There is no
-//! profile of system calls, as that page asks for.
+//! The container has mount, pid and IPC namespaces of its own, and a runtime folder that is visible nowhere else. `/proc/sys`
+//! is read-only there, and some files are masked. It has those of root's capabilities that `docs/how-to/checkpoint-rights.md`
+//! names. There is no seccomp profile, as that page requires.
 
 use std::fs;
 use std::iter;
@@ -22,8 +22,8 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 const JOB: &str = "contained";
 
-/// What becomes the first process of a container by `bash -c CONTAINER RUNTIME_FOLDER COMMAND...`. The capabilities are the default ones of
-/// Docker and Podman, and two more. As many processes as `BESIDE` says have the ids behind its own.
+/// The first process of a container, started by `bash -c CONTAINER RUNTIME_FOLDER COMMAND...`. It has the default capabilities
+/// of Docker and Podman, and two more. `BESIDE` is the number of processes that take the ids after its own.
 const CONTAINER: &str = r#"set -e
 mount -t tmpfs none "$0"
 mount --bind /proc/sys /proc/sys
@@ -46,8 +46,8 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     iter::once(("a_job_in_a_container_is_asked_for_there_and_restored_in_another_one", contained as Scenario, "shm"))
 }
 
-/// A checkpoint by pid from outside is refused, and names the command that works. Processes of the second container have ids that
-/// processes of the first one had.
+/// A checkpoint by pid from outside is refused, and the error names the command that works. Processes of the second container
+/// have ids that processes of the first one had.
 fn contained(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
     let (go, image, folder) = (stage.image("go"), stage.image("image"), stage.image("run").display().to_string());

@@ -1,4 +1,4 @@
-//! Standard input through a pipe that no process writes to any more, as a shell gives a small here-document: the job reads on where it was.
+//! Standard input from a pipe without a writer, as a shell gives a small here-document. The restored job reads on where it was.
 
 use std::fs;
 use std::io::{Write, pipe};
@@ -22,7 +22,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     [("a_job_reads_on_what_is_left_in_a_pipe_without_a_writer", read_on as Scenario, "shm")].into_iter()
 }
 
-/// The writer has ended before the job begins, and after it has read its first line.
+/// In one case the writer ends before the job begins, in the other after the job has read its first line.
 fn read_on(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     for has_writer_at_first in [false, true] {

@@ -1,8 +1,7 @@
-//! Whatever has a program's contents is its owner's alone, under a umask that takes nothing away: images in folders, what is on
-//! its way to and from an object store, folders for a while, dumps, logs, sockets, traces and caches.
+//! Everything with a program's contents belongs to its owner alone, even under a umask of 0. That holds for images in folders,
+//! transfers to and from an object store, temporary folders, dumps, logs, sockets, traces and caches.
 //!
-//! A supervisor that is killed while it writes leaves what it had in its folders, to be looked at; a watcher looks all the time
-//! beside.
+//! A supervisor killed while it writes leaves the files in its folders for inspection. A watcher also looks all the time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,20 +24,20 @@ use crate::images::stores::{credentials, s3};
 use crate::scenarios::{LOOP, Scenario, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
-/// Starts a command under a umask that takes nothing away.
+/// Starts a command under a umask of 0.
 const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
-/// The images of those that are killed, and of those that come to their end.
+/// The images of killed jobs, and of those that come to their end.
 const FAR: [&str; 2] = ["s3://bucket/jobs/killed", "s3://bucket/jobs/modes"];
-/// Folders that the test itself has made: what they let in says nothing.
+/// Folders that the test itself has made: their modes mean nothing.
 const OWN_FOLDERS: [&str; 3] = ["run", "watched", "watched/temporary"];
-/// Between two looks of the watcher.
+/// The watcher's interval.
 const MODE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("only_the_owner_can_read_what_has_contents_of_a_program", owners_alone as Scenario, "shm")].into_iter()
 }
 
-/// Everything below a folder but [`OWN_FOLDERS`] that was ever seen, with its mode.
+/// Every path that was ever seen below a folder, except [`OWN_FOLDERS`], with its mode.
 #[derive(Debug, Default)]
 struct FileModes(BTreeMap<PathBuf, u32>);
 
@@ -63,8 +62,8 @@ impl FileModes {
         }
     }
 
-    /// No other user may do anything with any of it, since it or a folder above it lets no other user in; and there is something of
-    /// each of `kinds`.
+    /// Checks that no other user has access to any path, since the path or a folder above it keeps other users out. There must
+    /// be a path of each of `kinds`.
     fn is_the_owners(&self, kinds: &[&str]) -> Result<()> {
         let is_open = |path: &Path| self.0.get(path).is_none_or(|mode| mode & 0o077 != 0);
         let open: Vec<String> = self
@@ -82,7 +81,7 @@ impl FileModes {
     }
 }
 
-/// Does `work` while a thread looks below `folder` all the time, and once more at its end.
+/// Does `work` while a thread records modes below `folder`, and once more at the end.
 fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<FileModes> {
     let is_over = AtomicBool::new(false);
     scope(|scope| {
@@ -104,7 +103,7 @@ fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<FileModes
 
 fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
-    // Its socket lies in a folder for a while.
+    // Its socket lies in a temporary folder.
     stage.way = Way::Private { driver: driver_under_test() };
     let endpoint = s3::serve();
     let (home, folder) = (stage.image(""), stage.image("watched"));
@@ -135,14 +134,14 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     seen.is_the_owners(&["katydid.trace.", "timeline.json", "calls.txt", "sums.json"])?;
     let seen = watched(&home, || served(&stage, &folder, &variables))?;
     seen.is_the_owners(&["run/katydid.sock", "run/katydid.sock.admin", "cache/", "certs/"])?;
-    // What stays is closed itself, wherever it may be put.
+    // The image itself is closed, so it may be moved anywhere.
     let mut left = FileModes::default();
     left.look(&near[1]);
     ensure!(left.0.values().all(|mode| mode & 0o077 == 0), "open files of an image: {left:#?}");
     stage.is_clean()
 }
 
-/// Mode 0700, as a folder of this user's own has it.
+/// Sets mode 0700, as a user's private folder has it.
 fn close(path: &Path) -> Result<()> {
     Ok(fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))?)
 }
@@ -153,7 +152,7 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     let checkpoint_outcome = job.checkpoint(image, &[])?;
     ensure!(checkpoint_outcome.status.success(), "{}", describe(&checkpoint_outcome));
     was_stopped(job)?;
-    // Held at its second point, it is looked at for sure.
+    // The job holds itself at its second point, so the watcher sees it for certain.
     let mut restored = stage.restore_from("modes", image, plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
     sleep(100 * MODE_POLL_INTERVAL);
@@ -164,7 +163,7 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     Ok(())
 }
 
-/// `katydid` under a umask that takes nothing away.
+/// Returns `katydid` under a umask of 0.
 fn open_katydid(stage: &Stage, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let katydid = katydid(&stage.paths, arguments);
     let mut command = Command::new(OPEN[0]);
@@ -188,7 +187,7 @@ fn traced(stage: &Stage, folder: &Path, variables: &[(&str, &str)]) -> Result<()
     succeeds(open_katydid(stage, &line, variables))
 }
 
-/// A server that listens where it does unless it is told otherwise, and an authority of certificates.
+/// Runs a server at its default address, and creates a certificate authority.
 fn served(stage: &Stage, folder: &Path, variables: &[(&str, &str)]) -> Result<()> {
     let certs = folder.join("certs").display().to_string();
     succeeds(open_katydid(stage, &["certs", "init", &certs], variables))?;
@@ -198,7 +197,7 @@ fn served(stage: &Stage, folder: &Path, variables: &[(&str, &str)]) -> Result<()
     let mut server = Running::start(&mut serve, Stdio::null())?;
     until("the server listens", || socket.exists())?;
     let program = stage.paths.program(LOOP.0, LOOP.1).display().to_string();
-    // Without shared memory, modules are sent, and kept.
+    // Without shared memory, modules are sent and kept.
     let variables = [variables, &[("KATYDID_LINK", "stream")]].concat();
     succeeds(open_katydid(stage, &["run", "--server", &unix, "--", &program], &variables))?;
     succeeds(open_katydid(stage, &["ps"], &variables))?;

@@ -1,5 +1,5 @@
-//! Files that have lost the name under which they were opened, and have others: a program's semaphores, restored twice at
-//! once; what CRIU calls such files, of which nothing stays; and one that is written on and on.
+//! Files that have lost the name under which they were opened, and have others. The tests cover a program's semaphores,
+//! restored twice at once; CRIU's names for such files, of which none stays; and a file that is written again and again.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,7 +29,7 @@ const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_dump_without_the_lock_is_told_who_holds_it", no_turn),
 ];
 
-/// A supervisor's end has not been right many times in a row yet: the sweep's.
+/// The supervisor's end has not yet been right many times in a row, so only the sweep runs it.
 const IN_THE_SWEEP: (&str, Scenario) =
     ("a_supervisor_killed_in_a_restore_leaves_no_name_that_it_made", killed_supervisor);
 
@@ -39,7 +39,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ON_ONE_WAY.into_iter().chain(sweep).map(|(name, scenario)| (name, scenario, "shm"))
 }
 
-/// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
+/// The second restore has a `/dev/shm` of its own, because the first has the ids. Each job has checkpoints of its own.
 fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of(paths, "kept_names")?);
     let points = [10, 14];
@@ -57,7 +57,7 @@ fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
         jobs.push((job, name));
     }
     for (mut job, name) in jobs {
-        // Its processes count their frames apart, so there may be several points.
+        // Its processes count their frames separately, so there may be several points.
         while job.holds_itself()? {
             stage.checkpoint(&job, name, &["--leave-running"])?;
         }
@@ -74,16 +74,16 @@ fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Opens a file, gives it another name and takes the first one away, and becomes a program that keeps it open.
+/// Opens a file, gives it another name, removes the first one, and becomes a program that keeps the file open.
 const OPENING: &str = r#"cd "$1" && exec 5<>first && echo text >&5 && ln first other && rm first && exec "$2""#;
 
-/// Starts that, with the file in the folder `files`.
+/// Starts `OPENING` with the file in the folder `files`.
 fn opening<'a>(stage: &'a Stage, points: &[u64], variables: &[(&str, &str)]) -> Result<Job<'a>> {
     fs::create_dir(stage.image("files"))?;
     opening_by(stage, "opens", &Plan { points, variables, ..Plan::default() })
 }
 
-/// As a job of another name, which the file has too.
+/// Starts `OPENING` as the job `name`, which is also the file's other name.
 fn opening_by<'a>(stage: &'a Stage, name: &str, plan: &Plan<'_>) -> Result<Job<'a>> {
     let (files, program) = (stage.image("files"), stage.paths.program(LOOP.0, LOOP.1));
     let own = || OPENING.replace("other", name).replace("first", &format!("{name}-first"));
@@ -93,7 +93,7 @@ fn opening_by<'a>(stage: &'a Stage, name: &str, plan: &Plan<'_>) -> Result<Job<'
     Ok(Job::start(&stage.paths, &stage.home, &stage.way, name, Path::new("/bin/sh"), &plan)?)
 }
 
-/// What is in a folder, by name.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = entries.collect::<Result<Vec<String>>>()?;
@@ -101,7 +101,8 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// After a checkpoint that lets it go on, and after one that ends it; restored where the file is, and where it is gone.
+/// The file comes back after a checkpoint that lets the job go on, and after one that ends it. The restores run where the file
+/// exists, and where it is gone.
 fn comes_back(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
@@ -125,7 +126,7 @@ fn comes_back(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// As soon as it has noted which file it gave a name.
+/// CRIU is killed as soon as it has noted which file it gave a name.
 fn killed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let script = in_place_of_criu(paths, &stage, KILLED_CRIU)?;
@@ -140,13 +141,13 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
         describe(&outcome)
     );
     ensure!(names(&stage.image("files"))? == ["other"], "{:?} are left", names(&stage.image("files"))?);
-    // What becomes of the program then is another test's.
+    // Another test covers what then becomes of the program.
     job.finish(CHECKPOINT_TIMEOUT)?;
     stage.is_clean()
 }
 
-/// As soon as CRIU, which needs the name, is started: before it makes any process, and has the name go. CRIU's place is taken by
-/// a process that looks for the name, kills the supervisor, and waits to be killed.
+/// Takes the place of a CRIU that needs the name, before that makes any process or removes the name. It lists the names, kills
+/// the supervisor, and waits to be killed.
 const LOOKING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
@@ -155,7 +156,7 @@ kill -9 "$(cut -d' ' -f4 /proc/$PPID/stat)"
 exec sleep 600
 "#;
 
-/// The guard takes the name away that the supervisor made for CRIU. The image is as good as before.
+/// The guard removes the name that the supervisor made for CRIU. The image is as good as before.
 fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LOOKING_CRIU)?, stage.image("files"));
@@ -169,7 +170,7 @@ fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
     let plan = Plan { variables: &variables, ..Plan::default() };
     let job = stage.restore_by("opens", "image", &plan)?;
     until("CRIU has looked for the name", || stage.image("seen").exists())?;
-    // Not before the end of that: the test ends the whole process group, the guard with it.
+    // Before the restore is finished: the test then ends the whole process group, and the guard with it.
     until("the name is gone", || names(&files).is_ok_and(|names| names == ["other"]))
         .with_context(|| format!("there are {:?}", names(&files)))?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
@@ -181,7 +182,7 @@ fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// At a position of its own: what came behind it since the checkpoint goes.
+/// The file is written again at a position of its own. The restore removes what was written after it since the checkpoint.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (first, other) = (stage.image("first"), stage.image("other"));
@@ -210,7 +211,7 @@ case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 exit 1
 "#;
 
-/// It comes to its end, and nothing stays of the names that it made for CRIU: others dump and restore where it did.
+/// A failed restore leaves none of the names that it made for CRIU. Other jobs can dump and restore in the same folder.
 fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, FAILING_CRIU)?, stage.image("files"));
@@ -230,8 +231,9 @@ fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// As soon as it has noted which file it gave a name, it is killed with all who might take the name away: the supervisor, and the
-/// guard, whose number is in a file. Before it has gone on: it gives way to the process that looks, which starts no process for the kill.
+/// Kills CRIU as soon as it has noted which file it gave a name, with all processes that might remove the name: the supervisor,
+/// and the guard, whose id is in a file. CRIU has a low priority and must not go on first, so the loop that polls starts no
+/// process for the kill.
 const LEAVING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 [ -e "$(dirname "$0")/armed" ] || exec CRIU "$@"
@@ -243,8 +245,8 @@ until [ -e "$folder/remap-fpath.img" ]; do kill -0 $! 2>/dev/null || break; done
 kill -9 $! $PPID "$guard"
 "#;
 
-/// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and
-/// restored as if they had never been, and they are gone.
+/// A program is killed in a dump, with its supervisor and its guard. Another one in the same folder is checkpointed and
+/// restored as if the first had never existed, and the first one's names are gone.
 fn left_behind(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LEAVING_CRIU)?, stage.image("files"));
@@ -269,10 +271,10 @@ fn left_behind(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Numbers that CRIU is about to give.
+/// Numbers that CRIU would give next.
 const NUMBERS: std::ops::Range<u32> = 1..100;
 
-/// Some image may need them.
+/// Names of another CRIU stay, since an image may need them.
 fn of_others(paths: &Paths, way: &str) -> Result<()> {
     let (stage, expected) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
@@ -300,7 +302,7 @@ fn of_others(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A CRIU that answers, and dumps on request, while there is a file `armed` beside it.
+/// A CRIU that waits before it works, until there is a file `told`, while there is a file `armed` beside it.
 const WAITING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" swrk "*) ;; *) exec CRIU "$@" ;; esac
 cd "$(dirname "$0")"
@@ -310,8 +312,8 @@ until [ -e told ]; do sleep 0.01; done
 exec CRIU "$@"
 "#;
 
-/// While we have it, in the eyes of others: neither checkpoint nor restore is had, in words, and the program goes on to its
-/// end, whether it ran or was stopped by then. It is checkpointed when we have given way.
+/// Another process, here the test, holds the lock. Checkpoint and restore then fail with a message, and the program goes on to
+/// its end, whether it was running or stopped. Once the lock is released, a checkpoint succeeds.
 fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     fs::create_dir(stage.image("files"))?;
@@ -345,7 +347,7 @@ fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A checkpoint of a job whose turn we have as soon as it has looked whether another process has it.
+/// Asks for a checkpoint, and takes the lock as soon as the supervisor has checked whether another process holds it.
 fn taken_late(stage: &Stage, job: &Job<'_>, lock: &File) -> Result<Outcome> {
     fs::write(stage.image("armed"), "")?;
     let command = &mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]);

@@ -1,7 +1,7 @@
-//! Checkpoints and restores by an ordinary user: with capabilities that are passed on to what it starts, and with those of
-//! the launcher of Katydid's own CRIU. Without any, the refusal names them. Root asks for such a user's checkpoint.
+//! Checkpoints and restores by an ordinary user, with capabilities that are passed on to what it starts, or with those of the
+//! launcher of Katydid's own CRIU. Without any, the refusal names them. Root asks for such a user's checkpoint.
 //!
-//! The tests run as root, which gives the rights away; others have nothing to test.
+//! The tests run as root, which gives up its rights; other users skip them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -29,7 +29,7 @@ const USER: u32 = 65534;
 /// then permitted and inheritable capabilities, the lower words first.
 const OF_A_FILE: [u32; 5] = [0x0200_0001, 1 << 8 | 1 << 19, 0, 1 << 8, 0];
 
-/// Where the user has its capabilities from.
+/// The source of the user's capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CapabilitySource {
     Ambient,
@@ -77,7 +77,7 @@ fn run_one(paths: &Paths, from: CapabilitySource) -> Result<Completion> {
             user.is_refused()?;
         }
         _ if doctor["status"] != "ok" => {
-            // A kernel or a container that lets no ordinary user do so: CRIU's own check says what is missing.
+            // A kernel or container in which no ordinary user may do so: CRIU's own check names what is missing.
             ensure!(!criu.contains("lacks"), "doctor: {doctor}");
             return Ok(Completion::ignored_with(format!("no CRIU for an ordinary user: {criu}")));
         }
@@ -95,7 +95,7 @@ struct User {
 }
 
 impl User {
-    /// The beginning of a command that this user runs.
+    /// Returns the start of a command that this user runs.
     fn through(&self) -> Vec<&'static str> {
         let become_it = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
         let rights = match self.from {
@@ -108,7 +108,7 @@ impl User {
         become_it.iter().chain(rights).copied().collect()
     }
 
-    /// A command as this user, with what it sets.
+    /// Runs a command as this user, with the command's variables.
     fn run(&self, command: &Command) -> Result<Outcome> {
         let through = self.through();
         let mut outer = Command::new(through[0]);
@@ -134,7 +134,7 @@ impl User {
         Way::Private { driver: driver_under_test() }
     }
 
-    /// Two checkpoints, and a restore of the second, for which root asks and which ends the job.
+    /// Takes two checkpoints and restores the second, which root asks for and which ends the job.
     fn checkpoints(&self) -> Result<()> {
         let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
         let variables = [("KATYDID_CACHE", cache.as_str())];
@@ -147,7 +147,7 @@ impl User {
             let options = if by_root { &[][..] } else { &["--leave-running"] };
             let mut asks = job.checkpoint_command(&self.home.image("image"), options);
             let outcome = if by_root {
-                // It looks for the job where the user's processes have their folders.
+                // The command looks for the job where the user's processes have their folders.
                 program::run(asks.env("XDG_RUNTIME_DIR", of_root.image("run")), WAIT_TIMEOUT)?
             } else {
                 self.run(&asks)?
@@ -165,7 +165,7 @@ impl User {
         Ok(until("the job's folder is gone", || self.home.jobs().is_empty())?)
     }
 
-    /// The program goes on.
+    /// Checks that a checkpoint is refused and that the program goes on.
     fn is_refused(&self) -> Result<()> {
         let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
         let variables = [("KATYDID_CACHE", cache.as_str())];

@@ -1,5 +1,5 @@
-//! What the standard streams of a job are at the checkpoint, and what `katydid restore` has for them: every pair, and streams of
-//! different kinds beside each other.
+//! The standard streams of a job at its checkpoint, and what `katydid restore` gives it for them. The tests try every pair of
+//! kinds, and streams of different kinds beside each other.
 //!
 //! | at the checkpoint | after the restore |
 //! |---|---|
@@ -34,14 +34,14 @@ use crate::stage::{Stage, WAY_NAMES};
 
 /// `O_NOCTTY`.
 const NO_CONTROL: i32 = 0o400;
-/// What is typed to interrupt a program, and to stop one.
+/// Input that interrupts a program, and input that stops one.
 const INTERRUPT: &str = "\x03";
 const SUSPEND: &str = "\x1a";
-/// Of different streams, and the slices that they are cut into.
+/// Number of mixtures of different streams, and of the slices into which they are cut.
 const MIXTURES: usize = ALL_KINDS.len() * ALL_KINDS.len();
 const MIXTURE_SLICES: usize = 24;
 const JOB: &str = "streams";
-/// Holds memory that takes a while to save, beside a program, until the process that it was started by ends.
+/// Runs beside a program, holding memory that takes a while to save, until the process that started it ends.
 const HOLDER: &str = r#"python3 -c '
 import os, sys, time
 above, held = os.getppid(), os.urandom(192 << 20)
@@ -68,25 +68,25 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-/// What a standard stream is.
+/// The kind of a standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The controlling one, with one description for all streams that are it.
+    /// The controlling terminal, with one description for all streams on it.
     Terminal,
-    /// One that is not controlling: of another session, or of none.
+    /// A terminal that is not controlling: of another session, or of none.
     OtherTerminal,
     File,
     Pipe,
-    /// One for all streams that are sockets.
+    /// One socket for all streams that are sockets.
     Socket,
     Null,
     Closed,
 }
 
-/// All of them; each stream's are numbered by it.
+/// All kinds, in the order that numbers each stream's kinds.
 const ALL_KINDS: [Kind; 7] =
     [Kind::Terminal, Kind::OtherTerminal, Kind::File, Kind::Pipe, Kind::Socket, Kind::Null, Kind::Closed];
-/// Those that are tried in pairs where all three streams are of one.
+/// Kinds that are tried in pairs, with all three streams of one kind.
 const KINDS: [Kind; 6] = [Kind::Terminal, Kind::File, Kind::Pipe, Kind::Socket, Kind::Null, Kind::Closed];
 
 impl Kind {
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Both ends of a pseudo-terminal, which is the controlling one of no process yet.
+/// Both ends of a pseudo-terminal, which is not a controlling terminal yet.
 struct Terminal {
     master: File,
     slave: File,
@@ -113,11 +113,11 @@ impl Terminal {
     }
 }
 
-/// What a stream of a command leads to.
+/// The ends of one stream of a command.
 struct Channel {
-    /// The command's end; none where the stream is closed.
+    /// The command's end; `None` where the stream is closed.
     theirs: Option<OwnedFd>,
-    /// The end that takes what is to be read.
+    /// The end into which the test writes input.
     input: Option<File>,
     output: Sink,
 }
@@ -144,7 +144,7 @@ impl Sink {
     }
 }
 
-/// What streams of one kind share.
+/// A channel that streams of one kind share.
 struct SharedChannel {
     kind: Kind,
     theirs: OwnedFd,
@@ -163,7 +163,7 @@ struct Channels<'a> {
 }
 
 impl Channels<'_> {
-    /// The stream of this number.
+    /// Returns the channel of stream `number`.
     fn channel(&mut self, number: usize, kind: Kind) -> Result<Channel> {
         let nothing = |command_end| Channel { theirs: command_end, input: None, output: Sink::Nowhere };
         let path = self.folder.join(format!("{JOB}.{}", ["in", "out", "err"][number]));
@@ -188,7 +188,7 @@ impl Channels<'_> {
         })
     }
 
-    /// A stream of a kind that several streams may share.
+    /// Returns a channel of a kind that several streams may share.
     fn of_shared(&mut self, number: usize, kind: Kind) -> Result<Channel> {
         if !self.shared.iter().any(|shared| shared.kind == kind) {
             let (command_end, test_end) = self.make(kind)?;
@@ -207,7 +207,7 @@ impl Channels<'_> {
         Ok(Channel { theirs: Some(shared.theirs.try_clone()?), input, output: shared.output.clone() })
     }
 
-    /// The command's end, and ours.
+    /// Returns the command's end and the test's end.
     fn make(&mut self, kind: Kind) -> Result<(OwnedFd, File)> {
         Ok(match kind {
             Kind::Pipe => {
@@ -229,17 +229,17 @@ impl Channels<'_> {
     }
 }
 
-/// A command that runs with such streams; killed when dropped.
+/// A running command with such streams; killed on drop.
 struct StreamedCommand {
     child: Child,
-    /// Takes what is to be read.
+    /// The end into which the test writes input.
     input: Option<File>,
     outputs: [Sink; 3],
     readers: Vec<JoinHandle<()>>,
 }
 
 impl StreamedCommand {
-    /// Starts `command` with streams of these kinds, and `typed` as what it reads first.
+    /// Starts `command` with streams of these kinds; it first reads `typed`.
     fn start(command: &Command, kinds: [Kind; 3], folder: &Path, typed: &str) -> Result<Self> {
         let mut channels = Channels { folder, typed, shared: Vec::new(), controlling: None, readers: Vec::new() };
         let mut streams = Vec::new();
@@ -274,33 +274,33 @@ impl StreamedCommand {
         Ok(Self { child: outer.spawn()?, input, outputs, readers })
     }
 
-    /// What came out of a stream, and of those that share its other end.
+    /// Returns the output of a stream, and of those that share its other end.
     fn text_of(&self, number: usize) -> String {
         String::from_utf8_lossy(&self.outputs[number].so_far()).into_owned()
     }
 
-    /// What came out of standard output and error.
+    /// Returns the output on standard output and error.
     fn so_far(&self) -> String {
         let is_one = self.outputs[1].is_same(&self.outputs[2]);
         if is_one { self.text_of(1) } else { self.text_of(1) + &self.text_of(2) }
     }
 
-    /// Types at what its input is.
+    /// Writes to the command's input.
     fn types(&mut self, text: &str) -> Result<()> {
         Ok(self.input.as_mut().context("it has no input")?.write_all(text.as_bytes())?)
     }
 
-    /// Waits until it has written this.
+    /// Waits until the command has written `word`.
     fn says(&self, word: &str) -> Result<()> {
         until(&format!("it says {word:?}"), || self.so_far().contains(word)).with_context(|| self.so_far())
     }
 
-    /// The process group in the foreground of the terminal that its input is.
+    /// Returns the foreground process group of the terminal that is its input.
     fn foreground(&self) -> Option<Pid> {
         tcgetpgrp(self.input.as_ref()?).ok()
     }
 
-    /// Waits for its end, and of its output; its exit status.
+    /// Waits for the end of the command and of its output, and returns the exit status.
     fn end(&mut self) -> Result<Option<i32>> {
         let mut status = None;
         until("it has ended", || {
@@ -310,13 +310,13 @@ impl StreamedCommand {
         .with_context(|| self.so_far())?;
         self.input = None;
         for reader in self.readers.drain(..) {
-            // What it has left behind may have its streams.
+            // Processes that it has left behind may hold its streams.
             until("its output ends", || reader.is_finished())?;
         }
         Ok(status.and_then(|status| status.code()))
     }
 
-    /// Its exit status and all that it wrote.
+    /// Returns the exit status and all output.
     fn finish(mut self) -> Result<(Option<i32>, String)> {
         let status = self.end()?;
         Ok((status, self.so_far()))
@@ -325,7 +325,7 @@ impl StreamedCommand {
 
 impl Drop for StreamedCommand {
     fn drop(&mut self) {
-        // One that has ended needs no killing.
+        // A command that has ended needs no kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -341,7 +341,7 @@ fn collected(mut source: File, into: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     })
 }
 
-/// The command behind another one that runs it.
+/// Returns `command` started through the words of `first`.
 pub(crate) fn through(first: &[&str], command: &Command) -> Command {
     let words = first.iter().map(AsRef::as_ref).chain([command.get_program()]).chain(command.get_args());
     let words: Vec<_> = words.collect();
@@ -351,7 +351,7 @@ pub(crate) fn through(first: &[&str], command: &Command) -> Command {
     outer
 }
 
-/// Gives `to` what is set and removed for `command`.
+/// Copies the variables that `command` sets and removes to `to`.
 fn set_environment_of(command: &Command, to: &mut Command) {
     for (name, value) in command.get_envs() {
         match value {
@@ -361,7 +361,7 @@ fn set_environment_of(command: &Command, to: &mut Command) {
     }
 }
 
-/// A job that was checkpointed, which ended it, in the middle of its input.
+/// A job that a checkpoint ended in the middle of its input.
 struct SavedJob<'a> {
     stage: &'a Stage,
     image: PathBuf,
@@ -371,7 +371,7 @@ struct SavedJob<'a> {
 }
 
 impl<'a> SavedJob<'a> {
-    /// With streams of these kinds; its image and its files have names that begin with `name`.
+    /// Runs and checkpoints a job with streams of these kinds. The names of its image and its files begin with `name`.
     fn new(stage: &'a Stage, name: &str, then: [Kind; 3]) -> Result<Self> {
         let [image, go, held] = ["image", "go", "go.held"].map(|end| stage.image(&format!("{name}.{end}")));
         let paths = &stage.paths;
@@ -394,13 +394,13 @@ impl<'a> SavedJob<'a> {
         command
     }
 
-    /// It goes on with each kind of streams.
+    /// Checks that the job goes on with each kind of streams.
     fn is_restored(&self) -> Result<()> {
         KINDS.into_iter().try_for_each(|now| self.goes_on_with([now; 3]))?;
         self.stage.is_clean()
     }
 
-    /// It reads on, and each of its outputs goes where the restore has it.
+    /// Checks that the job reads on, and that each output goes where the restore has it.
     fn goes_on_with(&self, now: [Kind; 3]) -> Result<()> {
         fs::write(&self.go, "")?;
         let folder = self.go.with_extension("now");
@@ -425,7 +425,7 @@ impl<'a> SavedJob<'a> {
     }
 }
 
-/// The job has a checkpoint, which ends it.
+/// Takes a checkpoint of the job, which ends it.
 fn is_saved(stage: &Stage, image: &Path) -> Result<()> {
     let mut checkpoint = katydid(&stage.paths, &["checkpoint", JOB, "-o"]);
     let output = checkpoint.arg(image).env("XDG_RUNTIME_DIR", stage.image("run")).output()?;
@@ -433,7 +433,7 @@ fn is_saved(stage: &Stage, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The words come one behind the other; a terminal shows others between them.
+/// Checks that the words appear in this order; a terminal shows others between them.
 fn in_order(text: &str, texts: &[&str]) -> Result<()> {
     let mut rest = text;
     for word in texts {
@@ -443,7 +443,8 @@ fn in_order(text: &str, texts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Each of the three goes its own way though it was one terminal; and a job that is back at a terminal is interrupted there.
+/// After the checkpoint, each of the three streams goes its own way although they were one terminal. A job that is back at a
+/// terminal can be interrupted there.
 fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let saved = SavedJob::new(&stage, JOB, [Kind::Terminal; 3])?;
@@ -456,7 +457,7 @@ fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
     saved.is_restored()
 }
 
-/// One kind at the checkpoint, with each at the restore.
+/// Tries one kind at the checkpoint with each kind at the restore.
 fn of_kind(paths: &Paths, way: &str, then: Kind) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     SavedJob::new(&stage, JOB, [then; 3])?.is_restored()
@@ -482,15 +483,15 @@ fn of_closed(paths: &Paths, way: &str) -> Result<()> {
     of_kind(paths, way, Kind::Closed)
 }
 
-/// Kinds of the three streams at a checkpoint and at its restore. Over all 49, each two streams have every pair of kinds at the checkpoint
-/// and at the restore, and each stream has every kind at the restore for every kind at the checkpoint.
+/// Returns the kinds of the three streams at a checkpoint and at its restore. Over all 49, each two streams have every pair of
+/// kinds at the checkpoint and at the restore. Each stream has every kind at the restore for every kind at the checkpoint.
 fn mixture(index: usize) -> [[Kind; 3]; 2] {
     let (first, step) = (index / ALL_KINDS.len(), index % ALL_KINDS.len());
     let kind = |steps: usize| ALL_KINDS[(first + steps * step) % ALL_KINDS.len()];
     [[kind(0), kind(1), kind(2)], [kind(1), kind(3), kind(5)]]
 }
 
-/// Streams of different kinds: always those of a program whose output goes into a file and that reads from a terminal, and a slice of all
+/// Streams of different kinds: always those of a program that writes into a file and reads from a terminal, and a slice of all
 /// mixtures.
 fn of_mixtures(paths: &Paths, way: &str) -> Result<()> {
     const USUAL: [Kind; 3] = [Kind::Terminal, Kind::File, Kind::File];
@@ -503,7 +504,8 @@ fn of_mixtures(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// At an interactive shell: the job goes to the background before its checkpoint, is restored there, and reads on in the foreground.
+/// At an interactive shell, the job goes to the background before its checkpoint. It is restored there, and reads
+/// on in the foreground.
 fn of_background(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let [image, go, held, run, restore] =
@@ -539,20 +541,20 @@ fn of_background(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Writes a script that becomes the command, with the environment that it is started with.
+/// Writes a script that becomes the command, with its environment.
 fn write_command(path: &Path, command: &Command) -> Result<()> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
     Ok(script::write(path, &format!("#!/bin/sh\nexec {}\n", words.join(" ")))?)
 }
 
-/// What bars of a terminal with this word say, one after the other, in percent.
+/// Returns the percentages in a terminal's progress bars with this word, in order.
 fn percents(text: &str, word: &str) -> Vec<u32> {
     let bars = text.split('\r').filter(|line| line.contains(word));
     bars.filter_map(|bar| bar.split_once(" %")?.0.rsplit(' ').next()?.parse().ok()).collect()
 }
 
-/// The dump of the processes has a bar of its own, which is not at its end when it is first seen.
+/// The dump of the processes has a bar of its own, which first appears before its end.
 fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let (go, run) = (stage.image("go"), stage.image("run"));

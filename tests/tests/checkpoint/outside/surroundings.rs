@@ -1,5 +1,5 @@
-//! What differs around a job between its checkpoint and its restore, or from what is usual: modes of files and folders,
-//! standard streams of another mount namespace, folders for sockets that are missing or have long names.
+//! Surroundings of a job that change between its checkpoint and its restore, or that are unusual. The tests cover modes of
+//! files and folders, standard streams of another mount namespace, and folders for sockets that are missing or have long names.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
     ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"))
 }
 
-/// Works in the first folder with its file open, as the program of the second argument.
+/// Changes into the first folder, opens its file, and becomes the program of the second argument.
 const OPENING: &str = r#"cd "$1" && exec 5<file && exec "$2""#;
 
 fn changed_modes(paths: &Paths, way: &str) -> Result<()> {
@@ -56,7 +56,7 @@ fn changed_modes(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// The supervisor has a mount namespace of its own, and its streams are of the tests'.
+/// The supervisor has a mount namespace of its own, and its streams come from the tests' namespace.
 fn streams_from_outside(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[30], through: &["unshare", "--mount"], ..Plan::default() };
@@ -73,8 +73,8 @@ fn streams_from_outside(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// `XDG_RUNTIME_DIR` leads nowhere, and `TMPDIR` is longer than the path of a socket may be. The process that asks for the checkpoint
-/// has neither.
+/// `XDG_RUNTIME_DIR` leads nowhere, and `TMPDIR` is too long for a socket's path. The process that asks for
+/// the checkpoint has neither.
 fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
     let home = tempfile::tempdir()?;
     let temporary = home.path().join("t".repeat(100));
@@ -92,7 +92,7 @@ fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
         program::run(command.arg(&image).env_remove("XDG_RUNTIME_DIR"), WAIT_TIMEOUT)
     };
     let mut outcome = checkpoint()?;
-    // There is no such job until its supervisor has begun.
+    // The job does not exist until its supervisor has started.
     until("the job is found", || {
         let is_unknown = outcome.errors().contains("no job") || outcome.errors().contains("was not started");
         if is_unknown && let Ok(next) = checkpoint() {
