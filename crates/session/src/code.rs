@@ -1,4 +1,5 @@
-//! Images of code that programs load: uploaded pieces, images of live modules, the server's store.
+//! Code that programs load, and the options of its compilation: pieces that arrive, images of live modules, the store of the server.
 
+pub(crate) mod jit_options;
 pub(crate) mod module_images;
 pub(crate) mod store;

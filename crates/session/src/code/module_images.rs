@@ -8,12 +8,14 @@ use std::sync::{Arc, Weak};
 
 use katydid_fatbin::OwnedImage;
 
+use crate::code::jit_options::JitOptions;
+
 /// All images of a session.
 #[derive(Debug, Default)]
 pub(crate) struct ModuleImages {
-    /// Images that the driver reads, by the wire id of their library.
-    by_library: HashMap<u32, Arc<OwnedImage>>,
-    /// Images that any thread still needs, by length.
+    /// By the wire id of their library: what the driver reads, and what it may write to when it compiles.
+    by_library: HashMap<u32, (Arc<OwnedImage>, JitOptions)>,
+    /// By length: all that is still needed by any thread.
     by_length: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 
@@ -30,9 +32,9 @@ impl ModuleImages {
         })
     }
 
-    /// Keeps `image` until [`ModuleImages::forget`].
-    pub(crate) fn keep(&mut self, library: u32, image: Arc<OwnedImage>) {
-        self.by_library.insert(library, image);
+    /// Keeps `image`, and the options of its load, until [`ModuleImages::forget`].
+    pub(crate) fn keep(&mut self, library: u32, image: Arc<OwnedImage>, options: JitOptions) {
+        self.by_library.insert(library, (image, options));
     }
 
     /// Forgets the image of an unloaded library.
@@ -62,7 +64,7 @@ mod tests {
         let other = images.share(image(b".version 9.0"));
         assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
         assert_eq!(one.image().encode(), image(b".version 8.0").image().encode());
-        images.keep(7, one);
+        images.keep(7, one, JitOptions::default());
         drop((same, other));
         assert!(images.by_library.contains_key(&7));
         images.forget(7);

@@ -198,7 +198,7 @@ fn a_library_is_used_where_its_kernels_are_asked_about_and_set() {
     for library in [1, 2, 3] {
         let image = ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
         stage.enqueue(&kdUpload { total: image.len() as u64, data: &image });
-        stage.reply(&kdLibraryLoad { library, options: &[] });
+        stage.reply(&kdLibraryLoad { library, infoLogSize: 0, errorLogSize: 0, options: &[] });
         stage.reply(&kdLibraryKernel { kernel: library, library, name: b"scale" });
     }
     stage.retain(2);

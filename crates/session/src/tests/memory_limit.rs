@@ -48,7 +48,7 @@ fn variables_of_a_module_count_from_its_load_to_its_end() {
 #[test]
 fn a_library_counts_once_in_each_context() {
     let mut stage = Stage::new();
-    let load = kdLibraryLoad { library: 1, options: &[] };
+    let load = kdLibraryLoad { library: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     assert_eq!(stage.load_variable(20 * GRANULE_BYTES, &load), 0);
     assert_eq!(stage.held_bytes(), 20 * GRANULE_BYTES);
     stage.retain(2);

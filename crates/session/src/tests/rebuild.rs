@@ -226,7 +226,7 @@ fn begin(stage: &mut Stage) -> [u64; 4] {
     stage.reply(&kdModuleFunction { function: 2, module: 2, name: b"texel" });
     stage.enqueue(&kdFunctionSetAttribute { function: 1, kernel: 0, device: 0, attribute: 8, value: 1024 });
     load(stage);
-    stage.reply(&kdLibraryLoad { library: 1, options: &[] });
+    stage.reply(&kdLibraryLoad { library: 1, infoLogSize: 0, errorLogSize: 0, options: &[] });
     stage.reply(&kdLibraryKernel { kernel: 1, library: 1, name: b"scale" });
     tune(stage);
     stage.enqueue(&cuEventRecord { hEvent: 1, hStream: 3 });

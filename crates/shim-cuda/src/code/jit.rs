@@ -1,7 +1,7 @@
-//! Options of the just-in-time compiler: numbers go to the worker; logs come back and are written to the program's buffers.
+//! Options of the just-in-time compiler: numbers travel; answers come back and are written where the program wants them.
 //!
-//! The arrays have the driver's form: option ids, and values that are numbers or pointers by id. The size of a log is read
-//! from and written to the slot of its value.
+//! The arrays are the driver's: option ids, and values that are numbers or pointers by id. Sizes of logs and the number of
+//! threads are read from and written to the value's slot itself, as the worker's driver has written them to its own.
 #![expect(unsafe_code, reason = "reads and writes arrays and buffers of C callers")]
 
 use std::ffi::c_void;
@@ -10,6 +10,7 @@ use std::ptr;
 use katydid_cuda_sys::{CUresult, jit_option as option};
 use katydid_driver_rules::code::check_options;
 use katydid_wire::facts::JitOption;
+use katydid_wire::message::{kdLibraryLoadReply, kdLinkReply, kdModuleLoadReply};
 
 /// The options of one load.
 pub(crate) struct Options {
@@ -20,11 +21,42 @@ pub(crate) struct Options {
     error: Log,
     /// Position of the slot that takes the wall time.
     wall_time: Option<usize>,
+    /// Position of the slot that takes the number of threads.
+    threads: Option<usize>,
 }
+
+/// What the worker's driver has answered.
+pub(crate) struct Answers<'a> {
+    /// Logs with their NUL.
+    pub(crate) logs: [&'a [u8]; 2],
+    /// Lengths of the logs for the slots of their sizes.
+    pub(crate) lengths: [u32; 2],
+    /// Threads of a block that the code is made for.
+    pub(crate) threads: u32,
+}
+
+/// The replies that have answers: in fields of the same names.
+macro_rules! answers {
+    ($($reply:ty),*) => {$(
+        impl<'a> From<&'a $reply> for Answers<'a> {
+            fn from(reply: &'a $reply) -> Self {
+                Self {
+                    logs: [&reply.infoLog, &reply.errorLog],
+                    lengths: [reply.infoLength, reply.errorLength],
+                    threads: reply.threads,
+                }
+            }
+        }
+    )*};
+}
+
+answers!(kdModuleLoadReply, kdLibraryLoadReply, kdLinkReply);
 
 /// A log that the program wants.
 #[derive(Clone, Copy)]
 struct Log {
+    /// The option with the buffer was given, which may be null.
+    is_given: bool,
     buffer: *mut u8,
     size: u32,
     /// Position of the slot with the buffer's size, which receives the size of the log.
@@ -32,7 +64,11 @@ struct Log {
 }
 
 impl Log {
-    const NONE: Self = Self { buffer: ptr::null_mut(), size: 0, size_slot: None };
+    const NONE: Self = Self { is_given: false, buffer: ptr::null_mut(), size: 0, size_slot: None };
+
+    fn give(&mut self, buffer: *mut c_void) {
+        (self.is_given, self.buffer) = (true, buffer.cast());
+    }
 
     fn requested_bits(&self) -> u32 {
         if self.buffer.is_null() { 0 } else { self.size }
@@ -44,31 +80,37 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// `ERROR_INVALID_VALUE` when they are missing, or implausibly long.
+    /// `ERROR_INVALID_VALUE` when they are missing, or too long to be meant, or have a log's buffer without its size or the
+    /// size without the buffer.
     ///
     /// # Safety
     ///
     /// Both arrays are null or have `count` entries, which stay for the whole call, as do the buffers they point to.
     pub(crate) unsafe fn read(count: u32, ids: *mut u32, values: *mut *mut c_void) -> Result<Self, CUresult> {
         check_options(count, ids, values)?;
-        let mut options = Self { numbers: Vec::new(), values, info: Log::NONE, error: Log::NONE, wall_time: None };
+        let (info, error) = (Log::NONE, Log::NONE);
+        let mut options = Self { numbers: Vec::new(), values, info, error, wall_time: None, threads: None };
         for index in 0..count as usize {
             // SAFETY: below `count`, so inside both arrays by the contract.
             let (id, value) = unsafe { (ids.add(index).read_unaligned(), values.add(index).read_unaligned()) };
             options.add(index, id, value);
         }
-        Ok(options)
+        let whole = [options.info, options.error].iter().all(|log| log.is_given == log.size_slot.is_some());
+        if whole { Ok(options) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
 
     fn add(&mut self, index: usize, id: u32, value: *mut c_void) {
         let size = || (Some(index), u32::try_from(value.addr() & 0xffff_ffff).unwrap_or(0));
         match id {
-            option::INFO_LOG_BUFFER => self.info.buffer = value.cast(),
-            option::ERROR_LOG_BUFFER => self.error.buffer = value.cast(),
+            option::INFO_LOG_BUFFER => self.info.give(value),
+            option::ERROR_LOG_BUFFER => self.error.give(value),
             option::INFO_LOG_BUFFER_SIZE_BYTES => (self.info.size_slot, self.info.size) = size(),
             option::ERROR_LOG_BUFFER_SIZE_BYTES => (self.error.size_slot, self.error.size) = size(),
             option::WALL_TIME => self.wall_time = Some(index),
             _ => self.numbers.push(JitOption { id, value: value.addr() as u64 }),
+        }
+        if id == option::THREADS_PER_BLOCK {
+            self.threads = Some(index);
         }
     }
 
@@ -77,15 +119,19 @@ impl Options {
         (self.info.requested_bits(), self.error.requested_bits())
     }
 
-    /// Writes the logs, which end with a NUL, to the program's buffers, and their lengths into the array.
+    /// Puts the logs where the program wants them, and their lengths and the number of threads into the array.
     ///
     /// # Safety
     ///
     /// As [`Options::read`], still.
-    pub(crate) unsafe fn write(&self, info: &[u8], error: &[u8]) {
-        for (log, text) in [(self.info, info), (self.error, error)] {
+    pub(crate) unsafe fn write(&self, answers: &Answers<'_>) {
+        for ((log, text), length) in [self.info, self.error].into_iter().zip(answers.logs).zip(answers.lengths) {
             // SAFETY: handed on.
-            unsafe { self.write_log(log, text) };
+            unsafe { self.write_log(log, text, length) };
+        }
+        if let Some(index) = self.threads {
+            // SAFETY: the slot is inside the array by the contract.
+            unsafe { self.values.add(index).write_unaligned(ptr::without_provenance_mut(answers.threads as usize)) };
         }
         if let Some(index) = self.wall_time {
             // SAFETY: the slot is inside the array by the contract. The time is a float in the slot's low half. The
@@ -97,7 +143,7 @@ impl Options {
     /// # Safety
     ///
     /// As [`Options::read`].
-    unsafe fn write_log(&self, log: Log, text: &[u8]) {
+    unsafe fn write_log(&self, log: Log, text: &[u8], counted: u32) {
         let length = text.len().min(log.requested_bits() as usize);
         if let Some(end) = length.checked_sub(1) {
             // SAFETY: the buffer has as many bytes as its size says by the contract, and `length` is at most that.
@@ -110,9 +156,8 @@ impl Options {
             unsafe { log.buffer.write(0) };
         }
         if let Some(index) = log.size_slot {
-            let length = ptr::without_provenance_mut(length.saturating_sub(1));
             // SAFETY: the slot is inside the array by the contract.
-            unsafe { self.values.add(index).write_unaligned(length) };
+            unsafe { self.values.add(index).write_unaligned(ptr::without_provenance_mut(counted as usize)) };
         }
     }
 }
@@ -124,17 +169,18 @@ mod tests {
     #[test]
     fn numbers_travel_and_logs_come_back() {
         let mut buffer = [7u8; 8];
-        let mut ids = [option::ERROR_LOG_BUFFER, option::ERROR_LOG_BUFFER_SIZE_BYTES, option::MAX_REGISTERS, 2];
+        let mut ids = [option::ERROR_LOG_BUFFER, option::ERROR_LOG_BUFFER_SIZE_BYTES, option::THREADS_PER_BLOCK, 2];
         let number = ptr::without_provenance_mut;
-        let mut values = [buffer.as_mut_ptr().cast(), number(6), number(32), number(9)];
+        let mut values = [buffer.as_mut_ptr().cast(), number(6), number(33), number(9)];
         // SAFETY: both arrays have four entries, and the buffer the size that they say.
         let options = unsafe { Options::read(4, ids.as_mut_ptr(), values.as_mut_ptr()) }.unwrap();
-        assert_eq!(options.numbers, [JitOption { id: option::MAX_REGISTERS, value: 32 }]);
+        assert_eq!(options.numbers, [JitOption { id: option::THREADS_PER_BLOCK, value: 33 }]);
         assert_eq!(options.log_sizes(), (0, 6));
+        let answers = Answers { logs: [b"ignored\0", b"too long\0"], lengths: [0, 6], threads: 64 };
         // SAFETY: as above.
-        unsafe { options.write(b"ignored\0", b"too long\0") };
+        unsafe { options.write(&answers) };
         assert_eq!(&buffer, b"too l\0\x07\x07");
-        assert_eq!((values[1].addr(), values[3].addr()), (5, 0));
+        assert_eq!((values[1].addr(), values[2].addr(), values[3].addr()), (6, 64, 0));
     }
 
     #[test]
@@ -142,8 +188,9 @@ mod tests {
         let mut buffer = [7u8; 2];
         let mut ids = [option::INFO_LOG_BUFFER, option::INFO_LOG_BUFFER_SIZE_BYTES];
         let mut values = [buffer.as_mut_ptr().cast(), ptr::without_provenance_mut(2)];
+        let answers = Answers { logs: [b"", b""], lengths: [0, 0], threads: 0 };
         // SAFETY: both arrays have two entries, and the buffer the size that they say.
-        unsafe { Options::read(2, ids.as_mut_ptr(), values.as_mut_ptr()).unwrap().write(b"", b"") };
+        unsafe { Options::read(2, ids.as_mut_ptr(), values.as_mut_ptr()).unwrap().write(&answers) };
         assert_eq!((buffer, values[1].addr()), ([0, 7], 0));
     }
 
@@ -153,6 +200,15 @@ mod tests {
         unsafe {
             assert!(Options::read(1, ptr::null_mut(), ptr::null_mut()).is_err());
             assert!(Options::read(0, ptr::null_mut(), ptr::null_mut()).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_buffer_needs_its_size_and_a_size_its_buffer() {
+        for id in 3..=6 {
+            let (mut id, mut value) = (id, ptr::null_mut());
+            // SAFETY: one entry each, locals.
+            assert!(unsafe { Options::read(1, &raw mut id, &raw mut value) }.is_err(), "{id}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Libraries: images loaded without a context, whose kernels work in any.
 #![expect(unsafe_code, reason = "reads images and writes pointers of C callers")]
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -41,16 +42,26 @@ pub(crate) unsafe fn load_data(
     // SAFETY: by the contract.
     let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
     let (session, libraries) = (&shim()?.session, LIBRARIES.get()?);
-    let (context, options) = (any_context(), encode_options(&options.numbers));
-    let library = in_need(lookup::any_device(), UNKNOWN_IDLE_BYTES, || {
+    let (context, (info, error), numbers) = (any_context(), options.log_sizes(), encode_options(&options.numbers));
+    // What the compiler said last.
+    let last_reply = RefCell::new(None);
+    let loaded = in_need(lookup::any_device(), UNKNOWN_IDLE_BYTES, || {
         // SAFETY: by the contract.
         unsafe { module_image::send(context, code) }?;
         libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-            session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
+            let message =
+                kdLibraryLoad { library: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &numbers };
+            let (status, reply) = session.call_any(context, &message)?;
+            last_reply.replace(reply);
+            status.ok()?;
             Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
         })
-    })?;
-    target.write(CUlibrary(handle(library.slot.handle)));
+    });
+    if let Some(reply) = last_reply.take() {
+        // SAFETY: by the contract; the arrays and buffers stay for the whole call.
+        unsafe { options.write(&(&reply).into()) };
+    }
+    target.write(CUlibrary(handle(loaded?.slot.handle)));
     Ok(())
 }
 

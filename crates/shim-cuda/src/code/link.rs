@@ -88,7 +88,7 @@ impl LinkerState {
         let reply = reply.ok_or(status);
         if let Ok(reply) = &reply {
             // SAFETY: the program keeps its options until the linking is destroyed.
-            unsafe { self.options.write(&reply.infoLog, &reply.errorLog) };
+            unsafe { self.options.write(&reply.into()) };
         }
         status.ok()?;
         reply.map(|reply| reply.size)

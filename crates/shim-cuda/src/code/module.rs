@@ -11,7 +11,7 @@ use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
 use katydid_wire::message::{cuModuleUnload, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
 
-use crate::code::jit::Options;
+use crate::code::jit::{Answers, Options};
 use crate::code::records::{FUNCTIONS, MODULES, Module};
 use crate::code::variable::{self, Variable};
 use crate::code::{lookup, module_image};
@@ -30,19 +30,19 @@ use crate::texture::{reference, surface_reference};
 /// `pointer` is null or points to an image.
 pub(crate) unsafe fn load(pointer: *const c_void, options: &[JitOption]) -> Result<Arc<Module>, CUresult> {
     // SAFETY: handed on.
-    unsafe { load_logged(pointer, options, (0, 0), |_, _| ()) }
+    unsafe { load_answered(pointer, options, (0, 0), |_| ()) }
 }
 
-/// As [`load`]; `logs` gets the compiler's logs, whether it succeeded or not.
+/// As [`load`]; `answered` gets what the compiler said, whether it succeeded or not.
 ///
 /// # Safety
 ///
 /// As [`load`].
-unsafe fn load_logged(
+unsafe fn load_answered(
     pointer: *const c_void,
     options: &[JitOption],
     (info, error): (u32, u32),
-    logs: impl FnOnce(&[u8], &[u8]),
+    answered: impl FnOnce(&Answers<'_>),
 ) -> Result<Arc<Module>, CUresult> {
     let context = stack::active()?.owner();
     let (session, modules, options) = (&shim()?.session, MODULES.get()?, encode_options(options));
@@ -61,7 +61,7 @@ unsafe fn load_logged(
         })
     });
     if let Some(reply) = last_reply.take() {
-        logs(&reply.infoLog, &reply.errorLog);
+        answered(&(&reply).into());
     }
     loaded
 }
@@ -103,8 +103,8 @@ pub(crate) unsafe fn load_data_ex(
     unsafe {
         let target = out(target)?;
         let options = Options::read(count, ids, values)?;
-        let logs = |info: &[u8], error: &[u8]| options.write(info, error);
-        target.write(load_logged(pointer, &options.numbers, options.log_sizes(), logs)?.handle());
+        let answered = |answers: &Answers<'_>| options.write(answers);
+        target.write(load_answered(pointer, &options.numbers, options.log_sizes(), answered)?.handle());
     }
     Ok(())
 }

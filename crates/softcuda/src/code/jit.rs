@@ -136,7 +136,12 @@ impl Options {
         self.value(id::LOG_VERBOSE).is_some_and(|value| value.addr() as u32 != 0)
     }
 
-    /// Writes the number of threads that code is made for: whole warps.
+    /// Whether there is room for a log.
+    pub(crate) fn wants_logs(&self) -> bool {
+        self.rooms.iter().any(|room| *room > 0)
+    }
+
+    /// Answers the threads that code is made for: whole warps.
     fn answer_threads(&self) {
         if let Some(slot) = self.slot(id::THREADS_PER_BLOCK) {
             // SAFETY: a slot of the caller's array.

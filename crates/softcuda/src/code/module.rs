@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use katydid_cuda_sys::{CUmodule, CUresult};
-use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
+use katydid_ptx_exec::{GlobalMemory, Kernel, Program, ReferenceKind};
 
 use crate::code::function::{self, Function};
 use crate::code::function_settings::FunctionSettings;
-use crate::code::module_image::{Code, CodeRefusal};
+use crate::code::module_image::{self, Code, CodeRefusal};
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::copy::transfer::{self, AccessRange};
@@ -128,11 +128,7 @@ impl Module {
 
     /// Describes the code for a compiler's log: the needs of each kernel.
     pub(crate) fn describe(&self) -> String {
-        let line = |kernel: &Arc<Kernel>| {
-            let KernelInfo { name, registers, static_shared, local_bytes, .. } = &***kernel;
-            format!("info: '{name}' uses {registers} registers, {static_shared} bytes smem, {local_bytes} bytes lmem")
-        };
-        self.kernels().iter().map(line).collect::<Vec<_>>().join("\n")
+        module_image::describe(&self.program)
     }
 
     /// Ends its functions, and frees its variables once no work can use them.

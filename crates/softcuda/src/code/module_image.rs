@@ -4,11 +4,11 @@
 
 use std::collections::HashSet;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{Compilation, ModuleImage, ModuleImageError, ModuleImageKind, image_at};
-use katydid_ptx_exec::{GlobalMemory, LoadError, Program, PtxSource, TargetDevice};
+use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, LoadError, Program, PtxSource, TargetDevice};
 
 use crate::code::jit::Options;
 use crate::ffi::report;
@@ -118,7 +118,16 @@ impl Code {
     }
 }
 
-/// Memory for a program that is only inspected: addresses without bytes.
+/// What a compiler's log says of the code: the needs of each kernel.
+pub(crate) fn describe(program: &Program) -> String {
+    let line = |kernel: &Arc<Kernel>| {
+        let KernelInfo { name, registers, static_shared, local_bytes, .. } = &***kernel;
+        format!("info: '{name}' uses {registers} registers, {static_shared} bytes smem, {local_bytes} bytes lmem")
+    };
+    program.kernels().iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Memory of a program that is only looked at: addresses without anything behind them.
 #[derive(Default)]
 pub(crate) struct AddressOnlyMemory(u64);
 

@@ -14,10 +14,10 @@ use katydid_wire::message::{
     kdLibraryLoadReply, kdLibraryModule, kdLibraryModuleReply,
 };
 
+use crate::code::jit_options::JitAnswers;
 use crate::device::ask::ask;
 use crate::handlers::code::module::{MAX_MODULE_NAMES, name, note_variable, owned};
-use crate::handlers::code::module_image;
-use crate::handlers::code::options::JitOptions;
+use crate::handlers::code::{module_image, options};
 use crate::handlers::{CallResult, success};
 use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
@@ -27,7 +27,8 @@ use crate::state::Session;
 /// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image stays where it is as long as the library.
 const BINARY_IS_PRESERVED: CUlibraryOption = 1;
 
-/// Loads the uploaded image, and keeps it as long as the library: drivers load lazily.
+/// Loads the collected image, and keeps it as long as the library, with the options and their log buffers: drivers load
+/// lazily, and may compile later. Logs are answered whether that succeeds or not.
 pub(crate) fn kdLibraryLoad(
     session: &mut Session,
     head: &FrameHead,
@@ -36,15 +37,15 @@ pub(crate) fn kdLibraryLoad(
     session.tables.libraries.check_new(message.library)?;
     let image = module_image::finish(session, head)?;
     let image = session.images.share(image);
-    let mut options = JitOptions::decode("kdLibraryLoad", message.options)?;
+    let mut options = options::decode("kdLibraryLoad", message.options, message.infoLogSize, message.errorLogSize)?;
     session.hold_library(message.library, session.needs_of(&image))?;
     let mut library = CUlibrary::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
     let code = image.as_ptr().cast();
     let (mut preserved, mut yes) = (BINARY_IS_PRESERVED, ptr::without_provenance_mut(1));
-    // SAFETY: the image is whole, its lengths stay inside it, and it is kept below; both arrays have `count` entries,
-    // those of the library's options one.
-    let loaded = unsafe {
+    // SAFETY: the image is whole, its lengths stay inside it, and it is kept below; both arrays have `count` entries, the
+    // log buffers the sizes given beside them; those of the library's options have one.
+    let status = unsafe {
         session.driver().cuLibraryLoadData(
             &raw mut library,
             code,
@@ -56,11 +57,16 @@ pub(crate) fn kdLibraryLoad(
             1,
         )
     };
-    loaded.ok().inspect_err(|_| session.forget_code(CodeOrigin::Library(message.library)))?;
-    session.tables.libraries.set(message.library, library, 0)?;
-    session.images.keep(message.library, Arc::clone(&image));
-    session.journal.attach(TakenUpload::Image(image));
-    success(kdLibraryLoadReply {})
+    let JitAnswers { info: infoLog, error: errorLog, info_length, error_length, threads } = options.answers();
+    if status == CUresult::SUCCESS {
+        session.tables.libraries.set(message.library, library, 0)?;
+        session.images.keep(message.library, Arc::clone(&image), options);
+        session.journal.attach(TakenUpload::Image(image));
+    } else {
+        session.forget_code(CodeOrigin::Library(message.library));
+    }
+    let (infoLength, errorLength) = (info_length, error_length);
+    Ok((status, kdLibraryLoadReply { infoLength, errorLength, threads, infoLog, errorLog }))
 }
 
 /// Returns address and size of a variable in the current context.

@@ -10,8 +10,9 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdLink, kdLinkOutput, kdLinkOutputReply, kdLinkReply};
 
 use crate::calls::fault::{Fault, SessionError};
+use crate::code::jit_options::JitAnswers;
 use crate::device::ask::ask;
-use crate::handlers::code::options::JitOptions;
+use crate::handlers::code::options;
 use crate::handlers::{CallResult, MAX_REPLY_DATA_BYTES, success};
 use crate::state::Session;
 
@@ -26,8 +27,7 @@ struct LinkInput {
 pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_>) -> CallResult<kdLinkReply> {
     let flat = session.uploads.finish(head.thread)?;
     let inputs = decode(&flat).ok_or_else(damaged)?;
-    let mut options =
-        JitOptions::decode("kdLink", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
+    let mut options = options::decode("kdLink", message.options, message.infoLogSize, message.errorLogSize)?;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
     let driver = session.driver();
     // SAFETY: both arrays have `count` entries, the log buffers the sizes given beside them; all outlive the linking.
@@ -41,10 +41,11 @@ pub(crate) fn kdLink(session: &mut Session, head: &FrameHead, message: kdLink<'_
     });
     // SAFETY: made above, and used no more.
     let _ = unsafe { session.driver().cuLinkDestroy(state) };
-    let (infoLog, errorLog) = options.into_logs();
+    let JitAnswers { info: infoLog, error: errorLog, info_length, error_length, threads } = options.answers();
+    let (infoLength, errorLength) = (info_length, error_length);
     let size = image.len() as u64;
     session.linked.insert(head.thread, image);
-    Ok((status.into(), kdLinkReply { size, infoLog, errorLog }))
+    Ok((status.into(), kdLinkReply { size, infoLength, errorLength, threads, infoLog, errorLog }))
 }
 
 /// Adds the inputs in order, up to the first that is refused.

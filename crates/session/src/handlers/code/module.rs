@@ -14,9 +14,9 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::Fault;
+use crate::code::jit_options::JitAnswers;
 use crate::device::ask::ask;
-use crate::handlers::code::module_image;
-use crate::handlers::code::options::JitOptions;
+use crate::handlers::code::{module_image, options};
 use crate::handlers::{CallResult, success};
 use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
@@ -34,8 +34,7 @@ pub(crate) fn kdModuleLoad(
 ) -> CallResult<kdModuleLoadReply> {
     session.tables.modules.check_new(message.module)?;
     let image = module_image::finish(session, head)?;
-    let mut options =
-        JitOptions::decode("kdModuleLoad", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
+    let mut options = options::decode("kdModuleLoad", message.options, message.infoLogSize, message.errorLogSize)?;
     session.hold_module(message.module, session.needs_of(&image))?;
     let mut module = CUmodule::NULL;
     let (count, ids, values) = (options.count(), options.ids(), options.values());
@@ -50,8 +49,9 @@ pub(crate) fn kdModuleLoad(
     } else {
         session.forget_code(CodeOrigin::Module(message.module));
     }
-    let (infoLog, errorLog) = options.into_logs();
-    Ok((status, kdModuleLoadReply { infoLog, errorLog }))
+    let JitAnswers { info: infoLog, error: errorLog, info_length, error_length, threads } = options.answers();
+    let (infoLength, errorLength) = (info_length, error_length);
+    Ok((status, kdModuleLoadReply { infoLength, errorLength, threads, infoLog, errorLog }))
 }
 
 /// Returns address and size of a variable.

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use std::ffi::{c_char, c_void};
+use std::time::Instant;
 
 use katydid_cuda_sys::{CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule};
 use katydid_driver_rules::device::check_cache_config;
@@ -14,16 +15,26 @@ use super::module;
 use crate::code::function;
 use crate::code::jit::Options;
 use crate::code::library::{self, LibraryKernel, resolve, resolve_kernel};
-use crate::code::module_image::{Code, CodeRefusal};
+use crate::code::module_image::{AddressOnlyMemory, Code, CodeRefusal, describe};
 use crate::context::{primary, stack};
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::process::{device, state};
 
-/// Loads a library; it belongs to no context.
+/// Loads a library; it belongs to no context. Where a log is wanted, the code is compiled just for that: what is wrong with it
+/// shows by the codes of later calls all the same.
 fn load(code: Result<Code, CodeRefusal>, options: &Options) -> Outcome<CUlibrary> {
     state::ready()?;
+    let start = Instant::now();
     let code = code.map(|code| code.with_options(options));
-    options.answer_logs("", code.as_ref().err().map_or("", |refusal| &refusal.log));
+    if options.wants_logs() {
+        let program = match &code {
+            Ok(code) => code.load(&mut AddressOnlyMemory::default()),
+            Err(refusal) => Err(refusal.clone()),
+        };
+        let info = program.as_ref().ok().filter(|_| options.is_verbose()).map(describe);
+        options.answer_logs(&info.unwrap_or_default(), program.as_ref().err().map_or("", |refusal| &refusal.log));
+    }
+    options.answer_time(start.elapsed());
     Ok(CUlibrary(std::ptr::without_provenance_mut(library::load(code)?.handle)))
 }
 
