@@ -40,7 +40,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// A test other than a program on all ways.
 type Test = fn(&Paths) -> Result<(), Box<dyn Error>>;
 
-const DRIVERS: [(&str, Test); 16] = [
+const DRIVERS: [(&str, Test); 17] = [
     ("a_library_is_named_outright", named),
     ("what_was_tried_is_said", reports_broken_driver),
     ("a_program_without_a_loader_gets_our_library", without_loader),
@@ -52,6 +52,7 @@ const DRIVERS: [(&str, Test); 16] = [
     ("what_drivers_may_do_beside_pocl_goes_through", memory_alone),
     ("what_is_known_or_cannot_be_wrong_is_waited_for_once", asked_once),
     ("every_function_answers_as_the_driver_does", answers),
+    ("images_programs_and_wrong_commands_are_answered_as_by_the_driver", edges),
     ("shared_virtual_memory_is_fine_grained_where_program_and_worker_share_memory", fine_grains),
     ("a_kernel_on_a_processor_reaches_nothing_beyond_its_worker", intruder),
     ("without_a_sandbox_a_kernel_does_what_its_worker_may", free_intruder),
@@ -492,15 +493,23 @@ fn asked_once(paths: &Paths) -> Result<(), Box<dyn Error>> {
 
 /// Calls with arguments at the edges, and all queries with sizes and values, return the codes that PoCL itself returns.
 fn answers(paths: &Paths) -> Result<(), Box<dyn Error>> {
-    const NAME: &str = "answers";
+    compare_answers(paths, "answers")
+}
+
+fn edges(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    compare_answers(paths, "edges")
+}
+
+/// Compares every line of a program that prints answers with what PoCL has it print.
+fn compare_answers(paths: &Paths, name: &str) -> Result<(), Box<dyn Error>> {
     // Other drivers end the program at some of these arguments.
     if !is_pocl(paths) {
         return Ok(());
     }
     let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
-    let native = run(&mut with_driver(paths, &DIRECT, NAME), PROGRAM_TIMEOUT)?;
-    for way in Way::through(&server) {
-        let outcome = run(&mut with_driver(paths, &way, NAME), PROGRAM_TIMEOUT)?;
+    let native = run(&mut with_driver(paths, &DIRECT, name), PROGRAM_TIMEOUT)?;
+    for way in Way::through(&server).into_iter().chain([Way::as_stream(&server)]) {
+        let outcome = run(&mut with_driver(paths, &way, name), PROGRAM_TIMEOUT)?;
         let (native, through) = (native.text(), outcome.text());
         let differ = native.lines().zip(through.lines()).enumerate().filter(|(_, (native, through))| native != through);
         let first: Vec<String> =

@@ -1,27 +1,6 @@
 // Every function with arguments at the edges, and every query with every parameter: codes, sizes and values. The same must come
 // through Katydid as from PoCL itself; other drivers end the program at some arguments. What Katydid answers otherwise on purpose is not asked.
-#include "check.h"
-#include <stdint.h>
-
-static cl_int code;
-static const char *subject;
-#define SUBJECT(name) (subject = (name), printf("%s\n", subject))
-#define SHOW(what, call) (code = CL_SUCCESS, (call), printf("  %-44s %s\n", what, code_name(code)))
-#define IS(what, call) SHOW(what, code = (call))
-
-enum { ROOM = 1 << 16 };
-static unsigned char value[ROOM];
-
-static void show(cl_int is, const char *how, unsigned parameter, size_t size, int has_value) {
-    printf("  %#06x %-6s %s", parameter, how, code_name(is));
-    if (is == CL_SUCCESS) {
-        printf(" %zu", size);
-        unsigned sum = 0;
-        for (size_t i = 0; has_value && i < size && i < ROOM; i++) sum = sum * 31 + value[i];
-        if (has_value) printf(" %08x", sum);
-    }
-    printf("\n");
-}
+#include "answers.h"
 
 // What Katydid marks, or takes extensions out of.
 enum { CHANGED = -1 };

@@ -14,8 +14,8 @@ use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, T
 use crate::ffi::arguments::{list, three};
 use crate::objects::handle::{ids, object, objects};
 use crate::objects::memory::Memory;
-use crate::objects::pending_command::PendingCommand;
-use crate::objects::queue::{ImageCommand, InfallibleCommand};
+use crate::objects::pending_command::{PendingCommand, waits};
+use crate::objects::queue::{ImageCommand, InfallibleCommand, Queue};
 use crate::process::session;
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
@@ -40,9 +40,24 @@ unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) 
     Ok(extent(start, region, (level, 0)))
 }
 
-/// Enqueues a copy between two objects; each side is a form and an extent.
-fn copy(
-    order: PendingCommand,
+/// Refuses a wrong list of events: drivers look at it before they look at the objects of fills and migrations.
+///
+/// # Safety
+///
+/// `events` is null or holds `count` handles.
+unsafe fn check_waits(queue: cl_command_queue, count: u32, events: *const cl_event) -> Result<(), Code> {
+    // SAFETY: handed on.
+    unsafe { waits(&*object::<Queue>(queue)?, count, events).map(drop) }
+}
+
+/// Enqueues a copy between two objects; each side is a form and an extent. Drivers look at those before they look at the events
+/// that are waited for.
+///
+/// # Safety
+///
+/// As [`PendingCommand::new`].
+unsafe fn copy(
+    (queue, waits, command): (cl_command_queue, WaitList, u32),
     from: (cl_mem, u32, TransferExtent),
     to: (cl_mem, u32, TransferExtent),
 ) -> Result<(), Code> {
@@ -59,6 +74,8 @@ fn copy(
     {
         return Err(Code::INVALID_VALUE);
     }
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, waits, command)? };
     let mut waits = order.arguments();
     from.2.put(&mut waits);
     to.2.put(&mut waits);
@@ -126,11 +143,15 @@ pub(crate) unsafe fn enqueue_copy_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    let waits: WaitList = (count, events, event);
-    // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, waits, COMMAND_COPY_BUFFER)? };
+    // Drivers look at the length of the list first here, and at what is in it later.
+    if (count == 0) != events.is_null() {
+        return Err(Code::INVALID_EVENT_WAIT_LIST);
+    }
+    let command = (queue, (count, events, event), COMMAND_COPY_BUFFER);
     let part = |offset: usize| TransferExtent::run(offset as u64, size as u64);
-    copy(order, (src_buffer, BUFFER_RUN, part(src_offset)), (dst_buffer, BUFFER_RUN, part(dst_offset)))
+    let (source, destination) = (part(src_offset), part(dst_offset));
+    // SAFETY: handed on.
+    unsafe { copy(command, (src_buffer, BUFFER_RUN, source), (dst_buffer, BUFFER_RUN, destination)) }
 }
 
 /// # Safety
@@ -152,14 +173,13 @@ pub(crate) unsafe fn enqueue_copy_buffer_rect(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, from, to, size) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_RECT)?;
-        (order, three(src_origin)?, three(dst_origin)?, three(region)?)
-    };
+    let command = (queue, (count, events, event), COMMAND_COPY_BUFFER_RECT);
+    // SAFETY: handed on.
+    let (from, to, size) = unsafe { (three(src_origin)?, three(dst_origin)?, three(region)?) };
     let source = extent(from, size, (src_row_pitch, src_slice_pitch));
     let destination = extent(to, size, (dst_row_pitch, dst_slice_pitch));
-    copy(order, (src_buffer, BUFFER_BOX, source), (dst_buffer, BUFFER_BOX, destination))
+    // SAFETY: handed on.
+    unsafe { copy(command, (src_buffer, BUFFER_BOX, source), (dst_buffer, BUFFER_BOX, destination)) }
 }
 
 /// # Safety
@@ -177,13 +197,14 @@ pub(crate) unsafe fn enqueue_copy_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, source, destination) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE)?;
+    let command = (queue, (count, events, event), COMMAND_COPY_IMAGE);
+    // SAFETY: handed on.
+    unsafe {
         let size = three(region)?;
-        (order, image_extent(src_image, src_origin, size)?, image_extent(dst_image, dst_origin, size)?)
-    };
-    copy(order, (src_image, IMAGE_BOX, source), (dst_image, IMAGE_BOX, destination))
+        let (source, destination) =
+            (image_extent(src_image, src_origin, size)?, image_extent(dst_image, dst_origin, size)?);
+        copy(command, (src_image, IMAGE_BOX, source), (dst_image, IMAGE_BOX, destination))
+    }
 }
 
 /// # Safety
@@ -201,13 +222,13 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, source) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER)?;
-        (order, image_extent(src_image, src_origin, three(region)?)?)
-    };
+    let command = (queue, (count, events, event), COMMAND_COPY_IMAGE_TO_BUFFER);
     let destination = TransferExtent::run(dst_offset as u64, 0);
-    copy(order, (src_image, IMAGE_BOX, source), (dst_buffer, BUFFER_RUN, destination))
+    // SAFETY: handed on.
+    unsafe {
+        let source = image_extent(src_image, src_origin, three(region)?)?;
+        copy(command, (src_image, IMAGE_BOX, source), (dst_buffer, BUFFER_RUN, destination))
+    }
 }
 
 /// # Safety
@@ -225,21 +246,33 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, destination) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE)?;
-        (order, image_extent(dst_image, dst_origin, three(region)?)?)
-    };
+    let command = (queue, (count, events, event), COMMAND_COPY_BUFFER_TO_IMAGE);
     let source = TransferExtent::run(src_offset as u64, 0);
-    copy(order, (src_buffer, BUFFER_RUN, source), (dst_image, IMAGE_BOX, destination))
+    // SAFETY: handed on.
+    unsafe {
+        let destination = image_extent(dst_image, dst_origin, three(region)?)?;
+        copy(command, (src_buffer, BUFFER_RUN, source), (dst_image, IMAGE_BOX, destination))
+    }
 }
 
 /// Enqueues a fill: waits, extent, pattern.
-fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: TransferExtent, pattern: &[u8]) -> Result<(), Code> {
+///
+/// # Safety
+///
+/// As [`PendingCommand::new`].
+unsafe fn fill(
+    (queue, waits, command): (cl_command_queue, WaitList, u32),
+    memory: cl_mem,
+    form: u32,
+    extent: TransferExtent,
+    pattern: &[u8],
+) -> Result<(), Code> {
     let memory = object::<Memory>(memory)?;
     if memory.is_buffer() != (form != IMAGE_BOX) {
         return Err(Code::INVALID_MEM_OBJECT);
     }
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, waits, command)? };
     let mut waits = order.arguments();
     extent.put(&mut waits);
     waits.extend_from_slice(pattern);
@@ -294,14 +327,15 @@ pub(crate) unsafe fn enqueue_fill_buffer(
 ) -> Result<(), Code> {
     /// Bytes of the largest type: a vector of sixteen 8-byte elements.
     const MAX_PATTERN_BYTES: usize = 128;
-    // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_FILL_BUFFER)? };
+    // SAFETY: handed on.
+    unsafe { check_waits(queue, count, events)? };
     if pattern.is_null() || pattern_size == 0 || pattern_size > MAX_PATTERN_BYTES {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: guaranteed by the caller.
-    let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
-    fill(order, buffer, BUFFER_RUN, TransferExtent::run(offset as u64, size as u64), pattern)
+    let (command, run) =
+        ((queue, (count, events, event), COMMAND_FILL_BUFFER), TransferExtent::run(offset as u64, size as u64));
+    // SAFETY: handed on.
+    unsafe { fill(command, buffer, BUFFER_RUN, run, list(pattern_size, pattern.cast::<u8>())) }
 }
 
 /// # Safety
@@ -318,15 +352,15 @@ pub(crate) unsafe fn enqueue_fill_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, area, color) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_FILL_IMAGE)?;
-        (order, image_extent(image, origin, three(region)?)?, list(16, fill_color.cast::<u8>()))
-    };
-    if color.is_empty() {
-        return Err(Code::INVALID_VALUE);
+    // SAFETY: handed on.
+    unsafe {
+        check_waits(queue, count, events)?;
+        let (area, color) = (image_extent(image, origin, three(region)?)?, list(16, fill_color.cast::<u8>()));
+        if color.is_empty() {
+            return Err(Code::INVALID_VALUE);
+        }
+        fill((queue, (count, events, event), COMMAND_FILL_IMAGE), image, IMAGE_BOX, area, color)
     }
-    fill(order, image, IMAGE_BOX, area, color)
 }
 
 /// # Safety
@@ -341,16 +375,19 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let (order, handles) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)?;
-        (order, list(num_mem_objects as usize, mem_objects))
+    // SAFETY: handed on.
+    let handles = unsafe {
+        check_waits(queue, count, events)?;
+        list(num_mem_objects as usize, mem_objects)
     };
     if handles.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
+    let objects = objects::<Memory>(handles)?;
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)? };
     let mut waits = order.arguments();
-    lists::put(&mut waits, &ids(&objects::<Memory>(handles)?));
+    lists::put(&mut waits, &ids(&objects));
     let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
     session::call(&message)?;
     order.publish();

@@ -182,9 +182,10 @@ pub(crate) unsafe fn enqueue_map_buffer(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<*mut void, Code> {
-    // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let memory = object::<Memory>(buffer)?;
+    if !memory.is_buffer() {
+        return Err(Code::INVALID_MEM_OBJECT);
+    }
     check_flags(flags)?;
     if size == 0 {
         return Err(Code::INVALID_VALUE);
@@ -197,6 +198,8 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let pointer = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
     let transfer = run(buffer, offset, size, pointer)?;
     check_access(&memory, flags)?;
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let address = if memory.shared != 0 {
         map_shared(order, transfer, blocking != 0, flags)?
     } else {
@@ -225,18 +228,21 @@ pub(crate) unsafe fn enqueue_map_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<*mut void, Code> {
-    // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
     let memory = object::<Memory>(image)?;
     let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
     check_flags(flags)?;
     // SAFETY: guaranteed by the caller.
     let (from, size) = unsafe { (three(origin)?, three(region)?) };
     shape.check(from, size)?;
+    if size.contains(&0) {
+        return Err(Code::INVALID_VALUE);
+    }
     check_access(&memory, flags)?;
     if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
         return Err(Code::INVALID_VALUE);
     }
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
     if memory.shared != 0 {
         let (row, slice) = images_in_place::packed(&shape);
         // SAFETY: guaranteed by the caller.
@@ -286,9 +292,9 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
     let memory = object::<Memory>(memobj)?;
+    // SAFETY: handed on.
+    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
     if order.queue.context.base.id != memory.context.base.id {
         return Err(Code::INVALID_CONTEXT);
     }

@@ -6,6 +6,7 @@ use katydid_opencl_sys::constant::{
     COMMAND_WRITE_IMAGE, MEM_OBJECT_IMAGE1D_ARRAY,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
 use katydid_wire::opencl::message::{kdclRead, kdclReadNow};
 use katydid_wire::opencl::transfer_extent::{BUFFER_BOX, BUFFER_RUN, IMAGE_BOX, TransferExtent};
@@ -199,8 +200,6 @@ pub(crate) fn run(buffer: cl_mem, offset: usize, size: usize, pointer: *const vo
     Ok(Transfer { memory, form: BUFFER_RUN, extent: TransferExtent::run(offset as u64, size as u64), rows })
 }
 
-type WaitList = (u32, *const cl_event, *mut cl_event);
-
 /// # Safety
 ///
 /// Lists have their stated lengths; `ptr` is writable for `size` bytes until the command has ended.
@@ -218,8 +217,9 @@ pub(crate) unsafe fn enqueue_read_buffer(
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER)?;
-        read(&run(buffer, offset, size, ptr)?.allowed(Direction::In)?, order, blocking != 0).map(drop)
+        let transfer = run(buffer, offset, size, ptr)?.allowed(Direction::In)?;
+        read(&transfer, PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER)?, blocking != 0)
+            .map(drop)
     }
 }
 
@@ -240,8 +240,8 @@ pub(crate) unsafe fn enqueue_write_buffer(
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?;
-        write(&run(buffer, offset, size, ptr)?.allowed(Direction::Out)?, order, blocking != 0)
+        let transfer = run(buffer, offset, size, ptr)?.allowed(Direction::Out)?;
+        write(&transfer, PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER)?, blocking != 0)
     }
 }
 
@@ -275,11 +275,14 @@ impl BoxPair {
     /// The pointers are null or hold three numbers.
     unsafe fn transfer(self, buffer: cl_mem, pointer: *const void) -> Result<Transfer, Code> {
         let memory = object::<Memory>(buffer)?;
-        // SAFETY: guaranteed by the caller.
+        if !memory.is_buffer() {
+            return Err(Code::INVALID_MEM_OBJECT);
+        }
+        // SAFETY: handed on.
         let (origin, host, region) =
             unsafe { (three(self.buffer_origin)?, three(self.host_origin)?, three(self.region)?) };
-        if pointer.is_null() || region.contains(&0) || !memory.is_buffer() {
-            return Err(if memory.is_buffer() { Code::INVALID_VALUE } else { Code::INVALID_MEM_OBJECT });
+        if pointer.is_null() || region.contains(&0) {
+            return Err(Code::INVALID_VALUE);
         }
         let (row, slice) = pitches(region, self.host_pitches.0, self.host_pitches.1)?;
         let (own_row, own_slice) = pitches(region, self.buffer_pitches.0, self.buffer_pitches.1)?;
@@ -325,9 +328,10 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        read(&boxes.transfer(buffer, ptr)?.allowed(Direction::In)?, order, blocking != 0).map(drop)
+        let transfer = boxes.transfer(buffer, ptr)?.allowed(Direction::In)?;
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
+        read(&transfer, order, blocking != 0).map(drop)
     }
 }
 
@@ -354,9 +358,10 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     let (buffer_pitches, host_pitches) = ((buffer_row_pitch, buffer_slice_pitch), (host_row_pitch, host_slice_pitch));
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
-        write(&boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?, order, blocking != 0)
+        let transfer = boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?;
+        let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
+        write(&transfer, order, blocking != 0)
     }
 }
 
@@ -397,6 +402,61 @@ pub(crate) unsafe fn image_box(
     Ok(Transfer { memory, form: IMAGE_BOX, extent, rows })
 }
 
+/// A read or a write of an image, as the program asks for it.
+struct ImageTransfer {
+    image: cl_mem,
+    origin: *const usize,
+    region: *const usize,
+    pitches: (usize, usize),
+    pointer: *const void,
+}
+
+impl ImageTransfer {
+    /// The transfer; none if the region has no elements. Drivers look at accesses before they look at the region.
+    ///
+    /// # Safety
+    ///
+    /// As [`image_box`].
+    unsafe fn checked(&self, direction: Direction) -> Result<Option<Transfer>, Code> {
+        let memory = object::<Memory>(self.image)?;
+        let shape = memory.image.as_ref().ok_or(Code::INVALID_MEM_OBJECT)?;
+        if self.pointer.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        memory.allows(direction)?;
+        // SAFETY: handed on.
+        let (origin, region) = unsafe { (three(self.origin)?, three(self.region)?) };
+        if region.contains(&0) {
+            return shape.check(origin, region).map(|()| None);
+        }
+        // SAFETY: handed on.
+        unsafe {
+            image_box(self.image, self.origin, self.region, self.pitches, self.pointer)?.allowed(direction).map(Some)
+        }
+    }
+
+    /// Enqueues one without elements, if the driver takes such a region.
+    ///
+    /// # Safety
+    ///
+    /// As [`image_box`].
+    unsafe fn of_nothing(&self, order: PendingCommand, command: u32, blocking: bool) -> Result<(), Code> {
+        let order = if blocking { order.with_event(command)? } else { order };
+        let memory = object::<Memory>(self.image)?;
+        // SAFETY: handed on.
+        let (origin, region) = unsafe { (three(self.origin)?, three(self.region)?) };
+        // SAFETY: not null, and an image with levels has an origin of four numbers, by the contract.
+        let level = memory.image.as_ref().map_or(0, |shape| unsafe { shape.level(self.origin) }) as u64;
+        let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
+        let extent = TransferExtent { origin: numbers(origin), region: numbers(region), row: level, slice: 0 };
+        let mut waits = order.arguments();
+        extent.put(&mut waits);
+        let (queue, event, memory) = (order.queue(), order.event(), memory.base.id);
+        session::call(&kdclRead { queue, event, memory, form: IMAGE_BOX, read_number: 0, waits: &waits })?;
+        order.sent(blocking)
+    }
+}
+
 /// # Safety
 ///
 /// Lists have their stated lengths; the box at `ptr` is writable until the command has ended.
@@ -414,16 +474,17 @@ pub(crate) unsafe fn enqueue_read_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    let waits: WaitList = (count, events, event);
-    // SAFETY: guaranteed by the caller.
+    let order = |command| {
+        // SAFETY: handed on.
+        unsafe { PendingCommand::new(queue, (count, events, event), command) }
+    };
+    let command = ImageTransfer { image, origin, region, pitches: (row_pitch, slice_pitch), pointer: ptr };
+    // SAFETY: handed on.
     unsafe {
-        let order = PendingCommand::new(queue, waits, COMMAND_READ_IMAGE)?;
-        read(
-            &image_box(image, origin, region, (row_pitch, slice_pitch), ptr)?.allowed(Direction::In)?,
-            order,
-            blocking != 0,
-        )
-        .map(drop)
+        match command.checked(Direction::In)? {
+            Some(transfer) => read(&transfer, order(COMMAND_READ_IMAGE)?, blocking != 0).map(drop),
+            None => command.of_nothing(order(COMMAND_READ_IMAGE)?, COMMAND_READ_IMAGE, blocking != 0),
+        }
     }
 }
 
@@ -444,15 +505,17 @@ pub(crate) unsafe fn enqueue_write_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    let waits: WaitList = (count, events, event);
-    // SAFETY: guaranteed by the caller.
+    let order = |command| {
+        // SAFETY: handed on.
+        unsafe { PendingCommand::new(queue, (count, events, event), command) }
+    };
+    let command = ImageTransfer { image, origin, region, pitches: (input_row_pitch, input_slice_pitch), pointer: ptr };
+    // SAFETY: handed on.
     unsafe {
-        let order = PendingCommand::new(queue, waits, COMMAND_WRITE_IMAGE)?;
-        write(
-            &image_box(image, origin, region, (input_row_pitch, input_slice_pitch), ptr)?.allowed(Direction::Out)?,
-            order,
-            blocking != 0,
-        )
+        match command.checked(Direction::Out)? {
+            Some(transfer) => write(&transfer, order(COMMAND_WRITE_IMAGE)?, blocking != 0),
+            None => command.of_nothing(order(COMMAND_WRITE_IMAGE)?, COMMAND_WRITE_IMAGE, blocking != 0),
+        }
     }
 }
 

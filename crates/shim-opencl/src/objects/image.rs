@@ -18,7 +18,7 @@ use crate::host::arena::{self, Block};
 use crate::host::bulk::InitialData;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
-use crate::objects::handle::{Base, HeldObject, Object, make, object};
+use crate::objects::handle::{Base, HeldObject, Object, make, object, release};
 use crate::objects::image_facts::{self, ImageForm};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
@@ -207,8 +207,12 @@ unsafe fn create(
     desc: *const cl_image_desc,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    // SAFETY: guaranteed by the caller.
-    let request = unsafe { RequestedImage::read(context, flags, format, desc, host_ptr)? };
+    // SAFETY: handed on.
+    let request = match unsafe { RequestedImage::read(context, flags, format, desc, host_ptr) } {
+        Ok(request) => request,
+        // SAFETY: handed on.
+        Err(code) => return Err(unsafe { judged(context, format, desc, code) }),
+    };
     let block = if request.is_simple() { block_for(&request.context, request.rows.len()) } else { None };
     let mut is_lent = false;
     // SAFETY: by the contract.
@@ -228,7 +232,45 @@ unsafe fn create(
     }
 }
 
-/// Makes an image, in a block if there is one and the driver can use it.
+/// The code of an image that is refused with `code` for its flags or its memory. A driver looks at format and sizes before it looks
+/// at those, so it is asked what it says of an image without them.
+///
+/// # Safety
+///
+/// Format and description are null or readable.
+unsafe fn judged(context: cl_context, format: *const cl_image_format, desc: *const cl_image_desc, code: Code) -> Code {
+    let Ok(context) = object::<Context>(context) else { return code };
+    if format.is_null() || desc.is_null() {
+        return code;
+    }
+    // SAFETY: not null, so readable by the contract.
+    let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
+    if desc.mem_object != cl_mem::NULL {
+        return code;
+    }
+    let plain = RequestedImage {
+        context,
+        parent: None,
+        flags: 0,
+        driver_flags: 0,
+        element: format.element_bytes(),
+        format,
+        desc,
+        rows: Rows::run(0, 0),
+        host: 0,
+        is_given: false,
+    };
+    // SAFETY: it begins with no bytes, and there is no block.
+    match unsafe { make_image(&plain, Vec::new(), None, &mut false) } {
+        Ok(image) => {
+            let _ = release::<Memory>(image.handle());
+            code
+        }
+        Err(driver_code) => driver_code,
+    }
+}
+
+/// Makes an image, in a block if there is one and the driver has it there.
 ///
 /// # Safety
 ///

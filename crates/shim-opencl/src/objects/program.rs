@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
-    PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, PROGRAM_CONTEXT, PROGRAM_DEVICES, PROGRAM_NUM_DEVICES,
-    PROGRAM_REFERENCE_COUNT,
+    PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, PROGRAM_CONTEXT, PROGRAM_DEVICES, PROGRAM_KERNEL_NAMES,
+    PROGRAM_NUM_DEVICES, PROGRAM_REFERENCE_COUNT,
 };
 use katydid_opencl_sys::{Code, char, cl_context, cl_device_id, cl_program, cl_program_notify, void};
 use katydid_wire::codec::Field as _;
@@ -441,6 +441,13 @@ pub(crate) unsafe fn get_program_info(
             // For a program without binaries, the driver has its own answer.
             Err(_) => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
         },
+        PROGRAM_KERNEL_NAMES => {
+            let names = ask(query::PROGRAM, program.base.id, 0, param_name, &[])?;
+            // Drivers tell this size where there is too little room, too.
+            // SAFETY: by the contract.
+            unsafe { write_optional(needed, names.len()) };
+            names
+        }
         _ => ask(query::PROGRAM, program.base.id, 0, param_name, &[])?,
     };
     // SAFETY: guaranteed by the caller.
@@ -452,12 +459,13 @@ pub(crate) unsafe fn get_program_info(
 /// As [`get_program_info`].
 unsafe fn binaries(program: &Program, buffer: QueryBuffer) -> Result<(), Code> {
     let count = program.devices.len();
+    let cached = program.binaries_cache().clone();
+    // Of a program without any, the driver says so in its own way, whatever is asked of them.
+    let binaries = cached.map_or_else(|| program.binaries_of_now(), Ok)?;
     if !buffer.value.is_null() {
         if buffer.size < count * size_of::<*mut u8>() {
             return Err(Code::INVALID_VALUE);
         }
-        let cached = program.binaries_cache().clone();
-        let binaries = cached.map_or_else(|| program.binaries_of_now(), Ok)?;
         for (at, binary) in binaries.iter().enumerate().take(count) {
             // SAFETY: the array has an element for each device, by the contract and the check.
             let out = unsafe { buffer.value.cast::<*mut u8>().add(at).read_unaligned() };
