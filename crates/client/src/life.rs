@@ -1,13 +1,15 @@
 //! The phase of this process: not started, running, without its worker, forked, or exiting.
 //!
-//! The rule: one relaxed load here decides what a library does after `fork` and during process exit, and never a use of the
-//! connection. A child of an initialized parent is refused everything, as NVIDIA's driver does; the connection and the shared
-//! memory stay the parent's. A child that was made without the C library (`clone`, the bare system call) finds its state wiped.
-//! State that the kernel does not wipe distinguishes it from a process that has not started.
+//! The rule: what a library does after `fork` and during process exit is decided here once, by one relaxed load, and
+//! never by touching the connection. A child of an initialised parent is refused everything, as NVIDIA's driver does;
+//! the connection and the shared memory stay the parent's. A child that was made past the C library (`clone`, the bare
+//! system call) finds its state wiped. State that the kernel does not wipe tells it from a process that has begun nothing.
+//! A child that shares its parent's memory uses its parent's session.
 #![expect(unsafe_code, reason = "pthread_atfork and atexit are C interfaces")]
 
+use std::process;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use katydid_driver_rules::state::wiped::WipedByte;
 
@@ -31,7 +33,9 @@ pub enum Life {
 static PROCESS_LIFE: WipedByte = WipedByte::new();
 /// Whether a session was open, in this process or in one of its ancestors.
 static SESSION_STARTED: AtomicBool = AtomicBool::new(false);
-/// A function to call in a new phase of the process.
+/// The process whose session it is: a child that shares its memory (`vfork`, `clone` with `CLONE_VM`) has another number.
+static SESSION_PROCESS: AtomicU32 = AtomicU32::new(0);
+/// What is to be done at a turning point of the process.
 pub type Handler = fn();
 /// The functions for a child, and for the exit.
 static FORK_AND_EXIT_HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
@@ -79,6 +83,7 @@ pub fn start(after_fork: Handler, at_exit: Handler) {
         let _ = PROCESS_LIFE.wipe_in_children();
         (after_fork, at_exit)
     });
+    SESSION_PROCESS.store(process::id(), Ordering::Relaxed);
     life().store(Life::Running as u8, Ordering::Release);
     SESSION_STARTED.store(true, Ordering::Release);
 }
@@ -88,7 +93,13 @@ pub fn is_running() -> bool {
     life().load(Ordering::Acquire) == Life::Running as u8
 }
 
-/// Notes that the worker is gone. Returns true for the first caller.
+/// Whether this process started the session. A child that shares its memory uses it too, but has descriptors and threads of its own,
+/// which end with the child: what is to last must not be opened or started there.
+pub fn is_of_this_process() -> bool {
+    SESSION_PROCESS.load(Ordering::Relaxed) == process::id()
+}
+
+/// Notes that the worker is gone; true for the first caller.
 pub fn lose() -> bool {
     leave(Life::Running, Life::Lost)
 }

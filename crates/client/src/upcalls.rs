@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::threads;
+use crate::{life, threads};
 
 /// Stack of the thread in bytes: the program's functions expect the usual size.
 const STACK_BYTES: usize = 8 << 20;
@@ -79,9 +79,12 @@ impl<F> Registry<F> {
         removed.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// Starts the thread, unless it runs already. Returns false if the system refuses. The thread takes no signals, and ends when
-    /// `serve` returns.
+    /// Starts the thread, unless it runs already; false if the system has none, or this is a child that shares its parent's memory:
+    /// the thread would end with the child. It takes no signals, and ends when `serve` returns.
     pub fn run_thread(&self, serve: fn()) -> bool {
+        if self.thread.get().is_none() && !life::is_of_this_process() {
+            return false;
+        }
         *self.thread.get_or_init(|| threads::start("katydid-upcall", STACK_BYTES, serve).is_ok())
     }
 }

@@ -55,7 +55,19 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
     Ok(())
 }
 
-/// A CuPy call whose code the wheel has as machine code alone; CuPy ignores its result.
+/// The thread of host functions would end with such a child, and connections for large copies would be the child's alone.
+#[test]
+fn children_with_their_parents_memory_leave_it_its_threads_and_connections() -> Result<()> {
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    for way in Way::through(&server).into_iter().chain([Way::as_stream(&server)]) {
+        let outcome = run(way.command(&paths, &paths.program("raw_children", Variant::Static)).arg("functions"))?;
+        ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.text(), outcome.errors());
+    }
+    Ok(())
+}
+
+/// What CuPy's wheel has as machine code alone, and does not look at the answer of.
 const SUM: &str = "import cupy; print(int(cupy.arange(10).sum()))";
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use katydid_client::memory::Backing;
-use katydid_client::threads;
+use katydid_client::{life, threads};
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdDeviceShrink, kdReclaimDevices, kdReclaimDone, kdReclaimWait};
 
@@ -65,6 +65,7 @@ pub(crate) fn free(device: &Device, address: u64, epoch: u64) -> Result<(), CUre
 fn note(device: &Device, unused: u64) {
     if unused >= MIN_IDLE_BYTES
         && !device.is_idle.load(Ordering::Relaxed)
+        && life::is_of_this_process()
         && !device.is_idle.swap(true, Ordering::Relaxed)
     {
         // Without the thread the memory stays here, as if it were in use.

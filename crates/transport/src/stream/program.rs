@@ -55,7 +55,9 @@ pub(crate) struct StreamProgram {
     thread_ids: Arc<ThreadIds>,
     reconnect: Reconnect,
     bulk_connections: BulkConnections,
-    /// Longest silence, in milliseconds; 0 is for ever.
+    /// The process that opened the link. What a child opens that shares its memory (`vfork`) the parent does not have.
+    process: u32,
+    /// How long there may be no sign of life, in milliseconds; 0: for ever.
     silence: AtomicU64,
     /// Signs of life so far, for a thread that is sending meanwhile.
     received: AtomicU64,
@@ -153,6 +155,7 @@ impl StreamProgram {
             thread_ids: ThreadIds::new(),
             reconnect,
             bulk_connections: BulkConnections::new(),
+            process: std::process::id(),
             silence: AtomicU64::new(0),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -198,7 +201,7 @@ impl StreamProgram {
     ) -> Result<(u64, Option<BulkConnectionGuard<'_>>), LinkError> {
         let payload: usize = parts.iter().map(|part| part.len()).sum();
         let is_bulk = payload.max(buffer) >= MIN_BULK_BYTES;
-        if is_bulk {
+        if is_bulk && self.process == std::process::id() {
             self.bulk_connections.open_one_more(payload + buffer, |number| self.open_bulk_connection(number));
         }
         loop {
