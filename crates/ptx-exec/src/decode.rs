@@ -16,6 +16,7 @@ mod function;
 #[cfg(test)]
 mod golden;
 mod hints;
+mod legal;
 mod liveness;
 mod memory_access;
 mod modifiers;
@@ -24,6 +25,5 @@ mod program;
 mod program_context;
 mod registers;
 mod slots;
-mod vector_registers;
 
 pub(crate) use program::{FunctionNeeds, TextOptions, decode};

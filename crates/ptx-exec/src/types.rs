@@ -82,7 +82,22 @@ impl Ty {
         })
     }
 
-    /// Returns its size in bits; 1 for a predicate.
+    /// Whether it is two values of 16 bits.
+    pub(crate) fn is_pair(self) -> bool {
+        matches!(self, Self::F16x2 | Self::Bf16x2 | Self::U16x2 | Self::S16x2)
+    }
+
+    /// Its name, without the dot.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::U(bits) => format!("u{bits}"),
+            Self::S(bits) => format!("s{bits}"),
+            Self::B(bits) => format!("b{bits}"),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+
+    /// Its size in bits; 1 for a predicate.
     pub(crate) fn bits(self) -> u32 {
         match self {
             Self::Pred => 1,

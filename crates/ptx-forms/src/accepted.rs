@@ -3,9 +3,11 @@
 //! A form is an instruction whose registers are letters for their types; its module declares a register for each. The verdicts in
 //! `data/*.ptxas` are those of ptxas for `sm_90` and `sm_90a`; `katydid-forms ptxas` renews them.
 
+mod near;
+
 use crate::interpreter;
 use katydid_ptx_exec::LoadError;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fmt, io};
@@ -19,10 +21,13 @@ pub enum Acceptance {
     ByA,
     /// ptxas accepts the form for neither target.
     Neither,
+    /// ptxas ends without a verdict: it crashes, or takes seconds.
+    Unknown,
 }
 
 impl Acceptance {
-    const NAMES: [(Self, &'static str); 3] = [(Self::Both, "both"), (Self::ByA, "a"), (Self::Neither, "none")];
+    const NAMES: [(Self, &'static str); 4] =
+        [(Self::Both, "both"), (Self::ByA, "a"), (Self::Neither, "none"), (Self::Unknown, "crash")];
 
     fn parse(word: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(_, name)| *name == word).map(|(accepted, _)| *accepted)
@@ -72,9 +77,6 @@ pub enum AcceptedError {
         /// The line, from 1.
         line: usize,
     },
-    /// ptxas refused a text without naming a line.
-    #[error("ptxas refuses a text and names no line of it: {0}")]
-    Unexplained(String),
 }
 
 /// Returns the type of the register that a letter stands for.
@@ -152,6 +154,95 @@ pub fn conversions(root: &Path) -> Result<Vec<Form>, AcceptedError> {
     Ok(every_conversion().into_iter().map(|text| Form { accepted: verdict(&text), text }).collect())
 }
 
+/// Forms that are almost right; the file names those that are taken. Those without a verdict are left out.
+///
+/// # Errors
+///
+/// As [`header_forms`].
+pub fn near_misses(root: &Path) -> Result<Vec<Form>, AcceptedError> {
+    let named = read(&root.join("data/near.ptxas"))?;
+    let accepted: HashMap<&str, Acceptance> = named.iter().map(|form| (&*form.text, form.accepted)).collect();
+    let verdict = |text: &str| accepted.get(text).copied().unwrap_or(Acceptance::Neither);
+    let all = every_near_miss(root)?.into_iter().map(|text| Form { accepted: verdict(&text), text });
+    Ok(all.filter(|form| form.accepted != Acceptance::Unknown).collect())
+}
+
+fn every_near_miss(root: &Path) -> Result<Vec<String>, AcceptedError> {
+    let path = root.join("near/seeds.forms");
+    let seeds = std::fs::read_to_string(&path).map_err(|error| file_error(&path, error))?;
+    Ok(near::near_misses(&seeds))
+}
+
+/// A form on which the interpreter and ptxas do not agree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disagreement {
+    /// Target of the comparison, as `sm_90a`.
+    pub arch: &'static str,
+    /// The form, registers as letters.
+    pub form: String,
+    /// Why the interpreter refuses it; `None` where it takes what ptxas refuses.
+    pub refusal: Option<LoadError>,
+}
+
+impl Disagreement {
+    /// What the interpreter does with which form, whatever the target.
+    pub fn line(&self) -> String {
+        let done = if self.refusal.is_some() { "refused" } else { "taken" };
+        format!("{done} {}", self.form)
+    }
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.refusal {
+            Some(error) => write!(f, "refused for {}: {}: {error}", self.arch, self.form),
+            None => write!(f, "taken for {}: {}", self.arch, self.form),
+        }
+    }
+}
+
+/// Forms on which the interpreter and ptxas do not agree.
+pub fn differing(forms: &[Form]) -> Vec<Disagreement> {
+    let mut out = Vec::new();
+    for form in forms {
+        for arch in ASKED_TARGETS {
+            let refusal = match (form.load(arch), form.accepted.by(arch)) {
+                (Err(error), true) => Some(error),
+                (Ok(()), false) => None,
+                _ => continue,
+            };
+            out.push(Disagreement { arch, form: form.text.clone(), refusal });
+        }
+    }
+    out
+}
+
+/// What the file of known disagreements begins with.
+const KNOWN_FILE_HEAD: &str = "# Forms of the sweep of `near.ptxas` that softcuda takes though ptxas 13.0 refuses them, and those that it refuses though\n\
+                       # ptxas takes them. `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms` writes the file. Of 2026-11-30.\n";
+
+/// Lines of the known disagreements on forms that are almost right, each as [`Disagreement::line`] has it.
+///
+/// # Errors
+///
+/// When the file cannot be read.
+pub fn known_disagreements(root: &Path) -> Result<Vec<String>, AcceptedError> {
+    let path = root.join("data/near.known");
+    let text = std::fs::read_to_string(&path).map_err(|error| file_error(&path, error))?;
+    Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
+}
+
+/// Writes down the known disagreements.
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub fn keep_disagreements(root: &Path, lines: &[String]) -> Result<(), AcceptedError> {
+    let path = root.join("data/near.known");
+    let text = lines.iter().fold(KNOWN_FILE_HEAD.to_owned(), |all, line| all + line + "\n");
+    std::fs::write(&path, text).map_err(|error| file_error(&path, error))
+}
+
 fn read(path: &Path) -> Result<Vec<Form>, AcceptedError> {
     let text = std::fs::read_to_string(path).map_err(|error| file_error(path, error))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
@@ -225,7 +316,10 @@ const HEADERS_FILE_HEAD: &str = "# Instructions of NVIDIA's headers (CUDA 13.0),
 const CONVERSIONS_FILE_HEAD: &str =
     "# Conversions that ptxas 13.0 takes for sm_90; it refuses all others of the sweep.\n";
 
-/// Asks ptxas again and writes both files.
+const NEAR_FILE_HEAD: &str = "# Forms of `near/seeds.forms` with one thing changed that ptxas 13.0 takes (both: for sm_90 and sm_90a; a: for sm_90a\n\
+                       # only), or of which it says nothing (crash); it refuses all others of the sweep. Asked 2026-11-30.\n";
+
+/// Asks ptxas anew and writes both files.
 ///
 /// # Errors
 ///
@@ -237,7 +331,11 @@ pub fn judge(root: &Path, ptxas: &Path) -> Result<(), AcceptedError> {
     let all = every_conversion().into_iter().map(|text| Form { accepted: Acceptance::Neither, text }).collect();
     let mut all = verdicts(ptxas, all)?;
     all.retain(|form| form.accepted == Acceptance::Both);
-    write(&root.join("data/conversions.ptxas"), CONVERSIONS_FILE_HEAD, &all)
+    write(&root.join("data/conversions.ptxas"), CONVERSIONS_FILE_HEAD, &all)?;
+    let all = every_near_miss(root)?.into_iter().map(|text| Form { accepted: Acceptance::Neither, text }).collect();
+    let mut all = verdicts(ptxas, all)?;
+    all.retain(|form| form.accepted != Acceptance::Neither);
+    write(&root.join("data/near.ptxas"), NEAR_FILE_HEAD, &all)
 }
 
 fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
@@ -248,13 +346,28 @@ fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
 /// Forms per text; ptxas names the lines of those that it refuses.
 const FORMS_PER_TEXT: usize = 500;
 
-/// Returns the forms with the verdicts of ptxas.
+/// Seconds of the processor that ptxas has for a text; it takes a tenth of one.
+const PTXAS_SECONDS: u32 = 5;
+
+/// What ptxas says of the forms of one target.
+#[derive(Default)]
+struct Answers {
+    refused: HashSet<usize>,
+    unknown: HashSet<usize>,
+}
+
+/// The forms with what ptxas says.
 fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedError> {
     for part in forms.chunks_mut(FORMS_PER_TEXT) {
-        let [plain, special] = ASKED_TARGETS.map(|arch| refused(ptxas, arch, part));
+        let all: Vec<usize> = (0..part.len()).collect();
+        let [plain, special] = ASKED_TARGETS.map(|arch| {
+            let mut answers = Answers::default();
+            ask(ptxas, arch, part, &all, &mut answers).map(|()| answers)
+        });
         let (plain, special) = (plain?, special?);
         for (index, form) in part.iter_mut().enumerate() {
-            form.accepted = match (plain.contains(&index), special.contains(&index)) {
+            form.accepted = match (plain.refused.contains(&index), special.refused.contains(&index)) {
+                _ if special.unknown.contains(&index) => Acceptance::Unknown,
                 (false, _) => Acceptance::Both,
                 (true, false) => Acceptance::ByA,
                 (true, true) => Acceptance::Neither,
@@ -264,26 +377,41 @@ fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedErr
     Ok(forms)
 }
 
-/// Returns the forms that ptxas refuses for a target. It stops at a syntax error, so it runs until it refuses nothing more.
-fn refused(ptxas: &Path, arch: &str, forms: &[Form]) -> Result<HashSet<usize>, AcceptedError> {
-    let mut refused = HashSet::new();
+/// Finds which of the forms `indices` ptxas refuses for a target. It stops at what it cannot parse, so it runs until it refuses
+/// nothing more. Where it names no line, each half runs alone, down to the form on which it has no verdict.
+fn ask(
+    ptxas: &Path,
+    arch: &str,
+    forms: &[Form],
+    indices: &[usize],
+    answers: &mut Answers,
+) -> Result<(), AcceptedError> {
     let path = std::env::temp_dir().join(format!("katydid-forms-{}.ptx", std::process::id()));
+    let limited = format!("ulimit -t {PTXAS_SECONDS}; exec \"$@\"");
     loop {
-        let left: Vec<usize> = (0..forms.len()).filter(|index| !refused.contains(index)).collect();
+        let left: Vec<usize> = indices.iter().copied().filter(|index| !answers.refused.contains(index)).collect();
         let text = left.iter().fold(head(arch), |all, index| all + &kernel(&forms[*index].text, *index));
         std::fs::write(&path, text).map_err(|error| file_error(&path, error))?;
-        let output = Command::new(ptxas).args(["-O0", "-o", "/dev/null", "-arch"]).arg(arch).arg(&path).output();
-        let output = output.map_err(|error| file_error(ptxas, error))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited, "sh"]).arg(ptxas).args(["-O0", "-o", "/dev/null", "-arch", arch]).arg(&path);
+        let output = command.output().map_err(|error| file_error(ptxas, error))?;
+        // A file of the system's temporary folder: what is left of it harms no process.
+        let _ = std::fs::remove_file(&path);
         if output.status.success() {
-            // The file is in the system's temporary folder, so a leftover harms no process.
-            let _ = std::fs::remove_file(&path);
-            return Ok(refused);
+            return Ok(());
         }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let before = refused.len();
-        refused.extend(stderr.lines().filter_map(named_line).filter_map(|line| left.get(line.checked_sub(4)?)));
-        if refused.len() == before {
-            return Err(AcceptedError::Unexplained(stderr.lines().take(3).collect()));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let before = answers.refused.len();
+        answers.refused.extend(errors.lines().filter_map(named_line).filter_map(|line| left.get(line.checked_sub(4)?)));
+        if answers.refused.len() == before {
+            if let [index] = left.as_slice() {
+                answers.refused.insert(*index);
+                answers.unknown.insert(*index);
+                return Ok(());
+            }
+            let (first, second) = left.split_at(left.len() / 2);
+            ask(ptxas, arch, forms, first, answers)?;
+            return ask(ptxas, arch, forms, second, answers);
         }
     }
 }

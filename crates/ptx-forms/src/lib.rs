@@ -13,7 +13,7 @@
 //! | `form`, `catalog`, `kernel`, `program`, `random` | where cases come from |
 //! | `case`, `suite` | what a case is, and all of them |
 //! | `device`, `interpreter`, `gpu` | what runs them |
-//! | `accepted` | which forms ptxas takes, to be loaded and refused alike |
+//! | `accepted`, `near` | which forms ptxas takes, to be loaded and refused alike; those that are almost right |
 //! | `store`, `check`, `exact` | kept answers, and comparing with them |
 //! | `table` | the page of forms |
 
@@ -36,7 +36,10 @@ mod suite;
 mod table;
 mod values;
 
-pub use accepted::{ASKED_TARGETS, Acceptance, AcceptedError, Form, conversions, header_forms, judge};
+pub use accepted::{
+    ASKED_TARGETS, Acceptance, AcceptedError, Disagreement, Form, conversions, differing, header_forms, judge,
+    keep_disagreements, known_disagreements, near_misses,
+};
 pub use case::{Argument, Case};
 pub use check::{Difference, Verdict, compare, written};
 pub use device::{Device, DeviceAnswer, DeviceError};

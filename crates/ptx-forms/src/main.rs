@@ -6,7 +6,8 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 use katydid_ptx_forms::{
     AcceptedError, Case, Device, DeviceAnswer, DeviceError, Gpu, Group, Interpreter, Origin, RecordedAnswers,
-    StoreError, SuiteError, compare, judge, recorded, suite, written,
+    StoreError, SuiteError, compare, conversions, differing, header_forms, judge, near_misses, recorded, suite,
+    written,
 };
 
 /// Instruction forms and small programs, compared with what a GPU made of them.
@@ -53,6 +54,10 @@ enum Action {
         #[arg(default_value = "target/cuda-toolkit/nvidia/cu13/bin/ptxas")]
         program: PathBuf,
     },
+    /// Lists the forms that the interpreter and ptxas do not agree on.
+    Differing,
+    /// Prints the forms that are almost right, with what is kept of ptxas.
+    Near,
     /// Asks one case, which may leave the driver of no use, and prints the code of its failure.
     Probe {
         /// Its whole name.
@@ -92,6 +97,8 @@ fn main() -> ExitCode {
         Action::Record { out, group, library } => record(&flags.root, &groups, group, library.as_deref(), out),
         Action::Run { pattern, library, all } => hold(&flags.root, &groups, pattern, library.as_deref(), *all),
         Action::Ptxas { program } => Ok(judge(&flags.root, program)?).map(|()| true),
+        Action::Near => list_near(&flags.root),
+        Action::Differing => differ(&flags.root),
         Action::Probe { name, library } => probe(&groups, name, library.as_deref()),
         Action::Show { name, rows } => show(&flags.root, &groups, name, *rows),
     });
@@ -135,7 +142,24 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
     Ok(true)
 }
 
-/// Runs a case that fails in a separate process: a process whose kernel failed gets no new context.
+/// Prints the forms that are almost right.
+fn list_near(root: &Path) -> Result<bool, Failure> {
+    for form in near_misses(root)? {
+        println!("{} {}", form.accepted, form.text);
+    }
+    Ok(true)
+}
+
+/// Lists where the interpreter and ptxas differ.
+fn differ(root: &Path) -> Result<bool, Failure> {
+    let forms = [header_forms(root)?, conversions(root)?, near_misses(root)?].concat();
+    let lines = differing(&forms);
+    lines.iter().for_each(|line| println!("{line}"));
+    println!("{} forms, {} lines", forms.len(), lines.len());
+    Ok(lines.is_empty())
+}
+
+/// Asks a case that fails in a process of its own: no new context can be had in one whose kernel failed.
 fn ask_in_process(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAnswer {
     let program = std::env::current_exe().unwrap_or_default();
     let mut command = Command::new(program);

@@ -9,7 +9,7 @@ use crate::code::LocalArea;
 use crate::engine::machine::Exec;
 use crate::load::layout::{Layout, layout_of};
 use crate::slot::NO_SLOT;
-use crate::types::Width;
+use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Function, Instruction, Operand};
 use std::collections::HashMap;
 
@@ -47,8 +47,8 @@ pub(crate) struct RegisterRange<'a> {
     pub(crate) count: u32,
     /// Width of the registers.
     pub(crate) width: Width,
-    /// Whether they have 8 bits.
-    pub(crate) is_byte: bool,
+    /// The type that they are declared with.
+    pub(crate) ty: Ty,
     /// Scopes around the declaration.
     pub(crate) depth: usize,
 }
@@ -93,6 +93,8 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
     pub(crate) entry: bool,
     /// Whether the text may have instructions of one architecture only.
     pub(crate) is_specific: bool,
+    /// Version of PTX of the text, the part before the dot.
+    pub(crate) version: u32,
     /// Whether shuffles and votes must name their lanes.
     pub(crate) needs_members: bool,
     /// Innermost scope last.
@@ -140,6 +142,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             module,
             entry,
             is_specific: false,
+            version: 0,
             needs_members: false,
             scopes: vec![HashMap::new()],
             ranges: Vec::new(),

@@ -4,8 +4,7 @@ use crate::decode::contraction_role::ContractionRole;
 use crate::engine::machine::{Exec, Inst};
 use crate::engine::races::{Access, Watched};
 use crate::slot::{CONSTANT_BIT, NO_SLOT};
-use crate::types::Width;
-use std::collections::HashSet;
+use crate::types::{Ty, Width};
 use std::ops::Range;
 
 /// A virtual register, a constant slot (with `CONSTANT_BIT`), or `NO_SLOT`.
@@ -189,28 +188,34 @@ impl Draft {
 pub(crate) struct Registers {
     /// Width of each register.
     pub(crate) widths: Vec<Width>,
-    /// Registers that the text declares with 8 bits.
-    bytes: HashSet<Ref>,
+    /// Type of each that the text declares.
+    types: Vec<Option<Ty>>,
 }
 
 impl Registers {
     /// Returns a new register.
     pub(crate) fn fresh(&mut self, width: Width) -> Ref {
         self.widths.push(width);
+        self.types.push(None);
         self.widths.len() as Ref - 1
     }
 
-    /// Returns a new register for a declaration of the text, which may have 8 bits.
-    pub(crate) fn declared(&mut self, width: Width, is_byte: bool) -> Ref {
+    /// A new one that the text declares with a type.
+    pub(crate) fn declared(&mut self, width: Width, ty: Ty) -> Ref {
         let register = self.fresh(width);
-        if is_byte {
-            self.bytes.insert(register);
+        if let Some(known) = self.types.last_mut() {
+            *known = Some(ty);
         }
         register
     }
 
-    /// Returns whether it was declared with 8 bits.
+    /// The type that the text declares it with; `None` for a temporary.
+    pub(crate) fn ty(&self, register: Ref) -> Option<Ty> {
+        self.types.get(register as usize).copied().flatten()
+    }
+
+    /// Whether it was declared with 8 bits.
     pub(crate) fn is_byte(&self, register: Ref) -> bool {
-        self.bytes.contains(&register)
+        self.ty(register).is_some_and(|ty| ty.bits() == 8)
     }
 }

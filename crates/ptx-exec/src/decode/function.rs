@@ -6,7 +6,7 @@ use crate::api::LoadError;
 use crate::code::LocalArea;
 use crate::decode::arithmetic::{logic, wide};
 use crate::decode::decoder::{Binding, CarriedRegister, FunctionDecoder, RegisterRange, Signature};
-use crate::decode::hints;
+use crate::decode::{hints, legal};
 use crate::load::layout::layout_of;
 use crate::slot::{NEGATED_BIT, NO_SLOT};
 use crate::types::Ty;
@@ -167,19 +167,17 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if variable.ty == "b128" {
             return self.declare_wide(variable);
         }
-        let ty = Ty::parse(variable.ty);
-        let is_byte = ty.is_some_and(|ty| ty.bits() == 8);
-        let width = ty.and_then(Ty::width);
-        let width =
-            width.ok_or_else(|| self.unsupported_name(&format!("register type .{}", variable.ty), variable.line))?;
+        let known = Ty::parse(variable.ty).and_then(|ty| Some((ty, ty.width()?)));
+        let (ty, width) =
+            known.ok_or_else(|| self.unsupported_name(&format!("register type .{}", variable.ty), variable.line))?;
         match variable.count {
             // Ranges are bound lazily, by name and number: a text declares thousands and uses few at once.
             Some(count) => {
                 let depth = self.scopes.len();
-                self.ranges.push(RegisterRange { prefix: variable.name, count, width, is_byte, depth });
+                self.ranges.push(RegisterRange { prefix: variable.name, count, width, ty, depth });
             }
             None => {
-                let register = self.registers.declared(width, is_byte);
+                let register = self.registers.declared(width, ty);
                 self.bind(variable.name, Binding::Register(register));
             }
         }
@@ -194,10 +192,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some(guard) => self.guard_register(guard)?,
             None => NO_SLOT,
         };
-        match self.without_vectors(instruction) {
-            Some(plain) => self.instruction_unguarded(&plain),
-            None => self.instruction_unguarded(instruction),
-        }
+        let plain = self.without_vectors(instruction);
+        let instruction = plain.as_ref().unwrap_or(instruction);
+        let once = legal::without_repeats(instruction);
+        let instruction = once.as_ref().unwrap_or(instruction);
+        self.check_form(instruction)?;
+        self.instruction_unguarded(instruction)
     }
 
     /// Decodes one instruction under the current guard: dispatches it, and checks that every modifier was understood.

@@ -23,8 +23,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let register = *register;
             return Some((register, self.width_of(register)));
         }
-        let RegisterRange { depth, width, is_byte, .. } = self.range_of(name)?;
-        let register = self.registers.declared(width, is_byte);
+        let RegisterRange { depth, width, ty, .. } = self.range_of(name)?;
+        let register = self.registers.declared(width, ty);
         if let Some(scope) = self.scopes.get_mut(depth - 1) {
             scope.insert(name, Binding::Register(register));
         }

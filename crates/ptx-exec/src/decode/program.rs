@@ -23,13 +23,15 @@ pub(crate) struct TextOptions {
     pub(crate) contracts: bool,
     /// Whether its target ends in `a`, so that it may have instructions of one architecture only.
     pub(crate) is_specific: bool,
-    /// Whether shuffles and votes must name the lanes that take part.
+    /// Version of PTX, the part before the dot.
+    pub(crate) version: u32,
+    /// Shuffles and votes name the lanes that take part.
     pub(crate) needs_members: bool,
 }
 
 impl Default for TextOptions {
     fn default() -> Self {
-        Self { contracts: true, is_specific: false, needs_members: false }
+        Self { contracts: true, is_specific: false, version: 0, needs_members: false }
     }
 }
 
@@ -85,6 +87,7 @@ pub(crate) fn decode<'a>(
         let text = options.get(linked_function.module).copied().unwrap_or_default();
         let mut decoder = FunctionDecoder::new(&mut shared, linked_function.module, function.entry, start);
         (decoder.is_specific, decoder.needs_members) = (text.is_specific, text.needs_members);
+        decoder.version = text.version;
         decoder.function(function)?;
         if text.contracts {
             decoder.contract();

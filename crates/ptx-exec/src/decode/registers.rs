@@ -3,6 +3,8 @@
 //! A call copies areas of local memory. So a function with such parameters reads them into their registers when it starts, and
 //! writes its results to their areas before it returns. A caller does the reverse, in areas that it makes for the call.
 
+mod vector_registers;
+
 use super::draft::Draft;
 use crate::api::LoadError;
 use crate::code::LocalArea;

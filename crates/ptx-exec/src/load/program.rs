@@ -105,6 +105,7 @@ impl Program {
             .map(|(module, source)| TextOptions {
                 contracts: source.contracts,
                 is_specific: is_specific(module),
+                version: module.version.0,
                 needs_members: module.version >= MEMBERS_SINCE && architecture(module) >= 70,
             })
             .collect();

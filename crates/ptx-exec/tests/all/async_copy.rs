@@ -143,5 +143,5 @@ fn unsupported_async_copies_are_refused_by_name() {
     assert!(matches!(refused("cp.async.cg.shared.global [%r5], [%d3], 8;"), LoadError::InvalidPtx { .. }));
     assert!(matches!(refused("mbarrier.arrive.global.b64 %d5, [%d1];"), LoadError::Unsupported { .. }));
     assert!(matches!(refused("fence.proxy.texture;"), LoadError::Unsupported { .. }));
-    assert!(matches!(refused("fence;"), LoadError::Unsupported { .. }));
+    assert!(matches!(refused("fence;"), LoadError::InvalidPtx { .. }));
 }

@@ -128,7 +128,8 @@ fn atomics_return_what_was_there_and_leave_the_sum() {
     let body =
         "atom.global.add.u32 %r2, [%d2], 1; red.global.max.s32 [%d2+4], %r1; atom.global.cas.b32 %r3, [%d2+8], 0, %r1;
         atom.global.inc.u32 %r4, [%d2+12], 9; red.global.add.f32 [%d2+16], 0f3F000000; atom.or.b64 %d5, [%d2+24], 3;
-        setp.eq.u32 %p1, %r2, 63; @%p1 st.global.u32 [%d2+32], %r2; red.global.add.noftz.f16x2 [%d2+36], 0x3c003c00;";
+        setp.eq.u32 %p1, %r2, 63; @%p1 st.global.u32 [%d2+32], %r2; mov.b32 %r6, 0x3c003c00;
+        red.global.add.noftz.f16x2 [%d2+36], %r6;";
     let words = run("", body).unwrap();
     assert_eq!((words[0], words[1], words[2], words[3]), (64, 63, 1, 4));
     assert_eq!((f32::from_bits(words[4]), words[6], words[8], words[9]), (32.0, 3, 63, 0x5400_5400));
@@ -152,7 +153,7 @@ fn bad_addresses_fault_with_their_lane_and_line() {
     assert_eq!(past.line, 8);
     assert_eq!(fault("ld.global.u32 %r2, [%d3+2];").kind, FaultKind::MisalignedAddress(input + 2));
     assert_eq!(fault("ld.global.v2.u32 {%r2, %r3}, [%d3];").kind, FaultKind::MisalignedAddress(input + 4));
-    assert_eq!(fault("st.global.u32 [8], %r1;").kind, FaultKind::IllegalAddress(8));
+    assert_eq!(fault("mov.u64 %d5, 8; st.global.u32 [%d5], %r1;").kind, FaultKind::IllegalAddress(8));
     assert_eq!(fault("ld.global.u32 %r2, [%d3+-300];").thread, [0, 0, 0]);
     assert!(matches!(fault("mov.u64 %d5, k; ld.u32 %r2, [%d5];").kind, FaultKind::IllegalAddress(_)));
 }

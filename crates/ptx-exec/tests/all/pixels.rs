@@ -145,7 +145,7 @@ fn maps_of_tiles_and_copies_of_pixels_do_not_go_together() {
     assert_eq!(fault.kind, FaultKind::BadTensorMap(map));
     let refused = |from: &str, to: &str| device.load(&text(&body.replace(from, to))).unwrap_err();
     assert!(matches!(refused("im2col", "im2col::w"), LoadError::Unsupported { .. }));
-    assert!(matches!(refused("im2col", "im2col_no_offs"), LoadError::Unsupported { .. }));
+    assert!(matches!(refused("im2col", "im2col_no_offs"), LoadError::InvalidPtx { .. }));
     assert!(matches!(refused(", {0, 0};", ";"), LoadError::InvalidPtx { .. }));
     assert!(matches!(refused("{0, 0};", "{0};"), LoadError::InvalidPtx { .. }));
 }

@@ -42,17 +42,27 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
     }
 
-    /// Returns both halves of a `.b128` register.
+    /// Whether a name is that of a `.b128` register.
+    pub(crate) fn is_wide_register(&self, name: &str) -> bool {
+        matches!(self.binding(name), Some(Binding::Wide(_))) || self.wide_range(name).is_some()
+    }
+
+    /// Scopes around the range of `.b128` registers that a name is one of.
+    fn wide_range(&self, name: &str) -> Option<usize> {
+        let declared = self.wide_ranges.iter().rev().find(|(prefix, count, _)| {
+            let number = name.strip_prefix(prefix).and_then(|number| number.parse::<u32>().ok());
+            number.is_some_and(|number| number < *count)
+        });
+        declared.map(|(_, _, depth)| *depth)
+    }
+
+    /// Both halves of a `.b128` register.
     fn wide_register(&mut self, operand: &Operand<'a>) -> Result<[Ref; 2], LoadError> {
         let Operand::Name(name) = operand else { return Err(self.invalid("the operand is not a .b128 register")) };
         if let Some(Binding::Wide(halves)) = self.binding(name) {
             return Ok(*halves);
         }
-        let declared = self.wide_ranges.iter().rev().find(|(prefix, count, _)| {
-            let number = name.strip_prefix(prefix).and_then(|number| number.parse::<u32>().ok());
-            number.is_some_and(|number| number < *count)
-        });
-        let depth = declared.map(|(_, _, depth)| *depth);
+        let depth = self.wide_range(name);
         let depth = depth.ok_or_else(|| self.invalid(format!("{name} is not a .b128 register")))?;
         let halves = [self.temporary(Width::Double), self.temporary(Width::Double)];
         if let Some(scope) = self.scopes.get_mut(depth - 1) {

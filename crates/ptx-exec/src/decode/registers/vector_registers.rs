@@ -24,7 +24,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         for name in declared_names(variable) {
             let Some(vector) = linked.vector_names.find(&name) else { continue };
             for component in vector.components.iter().take(variable.vector as usize) {
-                let register = self.registers.declared(width, ty.bits() == 8);
+                let register = self.registers.declared(width, ty);
                 self.bind(component, Binding::Register(register));
             }
             self.bind(&vector.name, Binding::Vector(variable.vector as usize));
