@@ -250,6 +250,15 @@ impl CheckpointError {
         matches!(self, Self::Companion(error) if error.is_of_ended_session())
     }
 
+    /// Whether a program that ended could be the cause.
+    pub(crate) fn is_of_ended_program(&self) -> bool {
+        match self {
+            Self::Order(error) => matches!(error, MemberError::Gone { .. }),
+            Self::Undo { cause, .. } => cause.is_of_ended_program(),
+            error => error.is_of_ended_session(),
+        }
+    }
+
     /// Whether a server has no free slot for a session, has no driver, or cannot be reached.
     pub(crate) fn is_of_server(&self) -> bool {
         matches!(self, Self::Companion(error) if error.is_of_server())

@@ -97,8 +97,8 @@ impl JobState {
         self.stopped.stop();
         done.map_err(|error| {
             self.release_reached(|member| waiting.contains(&(member.id, member.reached)));
-            // If the program has ended, that is why the operation failed.
-            if self.root.has_ended() { CheckpointError::NoProgram } else { error }
+            // After any other failure the program was let go, and may have ended since.
+            if error.is_of_ended_program() && self.root.has_ended() { CheckpointError::NoProgram } else { error }
         })
     }
 
