@@ -118,8 +118,13 @@ pub fn ticks(pid: u32) -> u64 {
 /// Start time of a process, in ticks since boot; `None` for one that is gone.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
+    stat_number(pid, 19)
+}
+
+/// A number of `/proc/PID/stat`, by its position after the name, where the state has 0; `None` for a process that is gone.
+fn stat_number(pid: u32, position: usize) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+    text.rsplit_once(") ")?.1.split(' ').nth(position)?.parse().ok()
 }
 
 /// Process group and session of a process; 0 stands for one that was made outside of this process's PID namespace. `None` for a
@@ -133,8 +138,7 @@ pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
 
 /// The device of a process's controlling terminal; 0 is none.
 pub(crate) fn terminal(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.split(' ').nth(4)?.parse().ok()
+    stat_number(pid, 4)
 }
 
 /// The process group of a process, in its own namespace; `None` for one that is gone.
@@ -183,9 +187,7 @@ pub fn has_ended(pid: u32) -> bool {
 
 /// Whether a process is about to end, or has ended: the kernel sets that before it closes the process's sockets.
 pub(crate) fn is_ending(pid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
-    flags.is_none_or(|flags| flags & PF_EXITING != 0)
+    stat_number(pid, 6).is_none_or(|flags| flags & PF_EXITING != 0)
 }
 
 /// Whether a signal has stopped a process.
