@@ -126,8 +126,11 @@ impl Rule {
     /// The type words of an instruction that has the words of this rule.
     pub(super) fn types_of<'m>(&self, modifiers: &[&'m str]) -> Option<Vec<&'m str>> {
         let types: Vec<&str> = modifiers.iter().copied().filter(|word| is_type(word)).collect();
-        (self.has_types(&types) && self.left_over(modifiers).0.is_empty() && self.missing(modifiers).is_none())
-            .then_some(types)
+        if !self.has_types(&types) {
+            return None;
+        }
+        let (left, used) = self.left_over(modifiers);
+        (left.is_empty() && self.missing(&used).is_none()).then_some(types)
     }
 
     fn has_types(&self, types: &[&str]) -> bool {
@@ -151,16 +154,15 @@ impl Rule {
         (left, used)
     }
 
-    /// The first group that must have a word and has none.
-    fn missing(&self, modifiers: &[&str]) -> Option<&Group> {
-        let (_, used) = self.left_over(modifiers);
-        self.groups.iter().zip(used).find(|(group, used)| group.is_needed && !used).map(|(group, _)| group)
+    /// The first group that must have a word and has none, by which of the groups have one.
+    fn missing(&self, used: &[bool]) -> Option<&Group> {
+        self.groups.iter().zip(used).find(|(group, used)| group.is_needed && !**used).map(|(group, _)| group)
     }
 
     /// How far the words are from this rule, and what is wrong with them.
     pub(super) fn miss(&self, modifiers: &[&str]) -> (usize, String) {
         let types: Vec<&str> = modifiers.iter().copied().filter(|word| is_type(word)).collect();
-        let (left, _) = self.left_over(modifiers);
+        let (left, used) = self.left_over(modifiers);
         let (far, own) = (100, usize::from(!left.is_empty()) + left.len());
         if !self.has_types(&types) {
             let wrong = self.types.iter().zip(&types).find(|(known, word)| !known.is_empty() && !known.contains(*word));
@@ -170,7 +172,7 @@ impl Rule {
             };
             return (far + own, text);
         }
-        match (left.first(), self.missing(modifiers)) {
+        match (left.first(), self.missing(&used)) {
             (Some(word), _) if modifiers.iter().filter(|other| *other == word).count() > 1 => {
                 (own, format!(".{word} is given twice"))
             }
