@@ -24,6 +24,9 @@ use crate::{jobs, shell};
 const AT_A_TIME: usize = 3;
 /// Interval of checks whether a silent suite has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest time in which a suite prints nothing: many times the longest test. A test that hangs would otherwise hold up the others'
+/// results for ever.
+const MAX_SILENCE: Duration = Duration::from_secs(20 * 60);
 /// Folder of the package whose suites test the whole system. They take longest, so they come first.
 const SYSTEM_PACKAGE: &str = "tests";
 /// The first of these suites, which takes longer than any other.
@@ -84,7 +87,7 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
         command.current_dir(&suite.folder).env("CARGO_MANIFEST_DIR", &suite.folder);
         prepare(&mut command);
         let start = Instant::now();
-        let mut outcome = run_one(&suite.name, &mut command).unwrap_or_else(|error| {
+        let mut outcome = run_one(&suite.name, &mut command, MAX_SILENCE).unwrap_or_else(|error| {
             let failure = Failure { name: "did not run".to_owned(), output: format!("{error:#}") };
             Outcome { passed: 0, failed: 1, failures: vec![failure] }
         });
@@ -95,8 +98,8 @@ pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> 
     })
 }
 
-/// Runs a suite to its end.
-fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
+/// Runs a suite to its end. One that prints nothing for `max_silence` is killed, which is a failure.
+fn run_one(name: &str, command: &mut Command, max_silence: Duration) -> Result<Outcome> {
     // Standard output and standard error share one pipe, which keeps their order.
     let (output, input) = io::pipe().context("cannot make a pipe")?;
     let copy = input.try_clone().context("cannot copy a pipe")?;
@@ -105,16 +108,24 @@ fn run_one(name: &str, command: &mut Command) -> Result<Outcome> {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("cannot start {}", shell::show_command(command)))?;
     let (lines, mut report) = (lines_of(output), Report::default());
-    let mut has_ended = false;
+    let (mut has_ended, mut last_line) = (false, Instant::now());
     loop {
         match lines.recv_timeout(SUITE_POLL_INTERVAL) {
             Ok(text) => {
+                last_line = Instant::now();
                 report.read(&text);
                 line(&format!("{name} | {text}"));
             }
             // Processes that a suite left behind may hold the pipe open forever. The suite's last lines may still be in the pipe.
             Err(RecvTimeoutError::Timeout) if has_ended => break,
-            Err(RecvTimeoutError::Timeout) => has_ended = child.try_wait().context("a suite was lost")?.is_some(),
+            Err(RecvTimeoutError::Timeout) => {
+                has_ended = child.try_wait().context("a suite was lost")?.is_some();
+                if !has_ended && last_line.elapsed() > max_silence {
+                    report.read(&format!("ended by xtask: it printed nothing for {} s", max_silence.as_secs()));
+                    child.kill().context("a suite was lost")?;
+                    last_line = Instant::now();
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -155,9 +166,19 @@ mod tests {
     #[test]
     fn orphan_of_a_suite_does_not_block_its_end() {
         let script = "echo 'test result: ok. 3 passed; 0 failed'; sleep 600 & exit 0";
-        let outcome = run_one("left", Command::new("sh").args(["-c", script])).unwrap();
+        let outcome = run_one("left", Command::new("sh").args(["-c", script]), MAX_SILENCE).unwrap();
         assert_eq!((outcome.passed, outcome.failed), (3, 0));
-        let outcome = run_one("dead", Command::new("sh").args(["-c", "echo said; kill -9 $$"])).unwrap();
+        let script = "echo said; kill -9 $$";
+        let outcome = run_one("dead", Command::new("sh").args(["-c", script]), MAX_SILENCE).unwrap();
         assert_eq!((outcome.failed, outcome.failures[0].output.as_str()), (1, "said"));
+    }
+
+    #[test]
+    fn a_suite_that_hangs_is_a_failure_with_what_it_had_said() {
+        let script = "echo running 1 test; exec sleep 600";
+        let outcome = run_one("hung", Command::new("sh").args(["-c", script]), Duration::from_secs(1)).unwrap();
+        assert_eq!((outcome.passed, outcome.failed), (0, 1));
+        let output = &outcome.failures[0].output;
+        assert!(output.starts_with("running 1 test") && output.ends_with("printed nothing for 1 s"), "{output}");
     }
 }
