@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::common::Home;
 use katydid_job::supervisor::folder::Folder;
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -37,11 +38,13 @@ fn start_by(other: &[&str], plain: &Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for a request, which gets no answer. A client that sends nothing only tests whether there is a server.
-fn wait_until_asked(listener: &UnixListener) -> UnixStream {
+/// Waits for a request of the command, which gets no answer. A client that sends nothing only tests whether there is a server.
+/// `katydid ps` of other tests asks all jobs of the user.
+fn wait_until_asked(listener: &UnixListener, command: &Child) -> UnixStream {
     loop {
         let (mut peer, _) = listener.accept().unwrap();
-        if peer.read(&mut [0; 64 << 10]).is_ok_and(|read| read > 0) {
+        let is_asked = peer.read(&mut [0; 64 << 10]).is_ok_and(|read| read > 0);
+        if is_asked && socket_peercred(&peer).unwrap().pid == Pid::from_child(command) {
             return peer;
         }
     }
@@ -65,14 +68,14 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
     let listener = UnixListener::bind(&admin).unwrap();
     for signal in SIGNALS {
         let child = start(&home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
-        let _peer = wait_until_asked(&listener);
+        let _peer = wait_until_asked(&listener, &child);
         kill_process(Pid::from_child(&child), signal.0).unwrap();
         let output = child.wait_with_output().unwrap();
         was_interrupted(&output, &output.stdout, signal);
     }
     // Without a document, the command dies as any other process.
     let child = start(&home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
-    let _peer = wait_until_asked(&listener);
+    let _peer = wait_until_asked(&listener, &child);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.signal() == Some(Signal::TERM.as_raw()) && output.stderr.is_empty(), "{output:?}");
@@ -85,7 +88,7 @@ fn signals_that_the_caller_ignores_stay_ignored() {
     let listener = UnixListener::bind(&admin).unwrap();
     let plain = home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]);
     let child = start_by(&["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"], &plain);
-    let _peer = wait_until_asked(&listener);
+    let _peer = wait_until_asked(&listener, &child);
     for (signal, _) in [SIGNALS[0], SIGNALS[2]] {
         kill_process(Pid::from_child(&child), signal).unwrap();
     }
@@ -102,7 +105,7 @@ fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folde
     let server = format!("unix:{}", socket.display());
     let line = ["trace", "--json", file.to_str().unwrap(), "--server", &server, "--", "echo", "ran"];
     let child = start(home.katydid(&line).env("TMPDIR", &temporary));
-    let _peer = wait_until_asked(&listener);
+    let _peer = wait_until_asked(&listener, &child);
     let is_empty = |folder: &Path| fs::read_dir(folder).unwrap().next().is_none();
     assert!(!is_empty(&temporary));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -121,7 +124,7 @@ fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
     let server = format!("unix:{}", socket.display());
     for (signal, _) in SIGNALS {
         let child = start(&home.katydid(&["run", "--server", &server, "--", "echo", "ran"]));
-        let _peer = wait_until_asked(&listener);
+        let _peer = wait_until_asked(&listener, &child);
         let jobs = home.path("katydid/jobs");
         assert!(fs::read_dir(&jobs).unwrap().next().is_some());
         kill_process(Pid::from_child(&child), signal).unwrap();
@@ -163,7 +166,7 @@ fn a_checkpoint_whose_command_is_interrupted_is_the_supervisors_to_complete() {
         &["checkpoint", "held", "--json", "-o", &image, "--every", "1h"],
     ] {
         let child = start(&home.katydid(line));
-        let _peer = wait_until_asked(&listener);
+        let _peer = wait_until_asked(&listener, &child);
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = child.wait_with_output().unwrap();
         let found = was_interrupted(&output, &output.stdout, SIGNALS[1]);
