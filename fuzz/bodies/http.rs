@@ -13,7 +13,7 @@ pub(crate) fn ask(bytes: &[u8]) -> bool {
             // Like a job: the body is JSON, or the request is refused.
             "/v1/checkpoints" => match serde_json::from_slice::<serde_json::Value>(&request.body) {
                 Ok(body) => Answer::lines(move |lines| {
-                    lines.tell(&body);
+                    lines.send(&body);
                     lines.finish(&"done");
                 }),
                 Err(error) => Answer::problem(400, error),

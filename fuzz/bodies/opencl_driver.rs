@@ -235,7 +235,7 @@ fn list<T: Copy>(count: u32, first: *const T) -> Vec<T> {
 }
 
 /// Answers a query with a value.
-fn tell(size: usize, out: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 {
+fn write_answer(size: usize, out: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 {
     if !out.is_null() && size < value.len() {
         return Code::INVALID_VALUE.0;
     }

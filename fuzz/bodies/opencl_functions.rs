@@ -15,7 +15,7 @@ pub(super) type Queue = cl_command_queue;
 /// Answers a query with one number: eight bytes, or four if the caller has room for no more.
 fn number(size: usize, out: OutPointer, needed: Needed, value: u64) -> i32 {
     let bytes = value.to_le_bytes();
-    tell(size, out, needed, if !out.is_null() && size < 8 { &bytes[..4] } else { &bytes })
+    write_answer(size, out, needed, if !out.is_null() && size < 8 { &bytes[..4] } else { &bytes })
 }
 
 /// Reads a list of pairs, which ends with 0 in place of a name.

@@ -85,7 +85,7 @@ pub struct Deadline {
     begun: Instant,
     limit: Limit,
     watched: WatchedProcesses,
-    looked: Instant,
+    measured: Instant,
     stalled: Option<Duration>,
     /// Time without progress so far.
     still: Duration,
@@ -111,12 +111,12 @@ impl Deadline {
         let (now, limit) = (Instant::now(), limit.into());
         let zero = Duration::ZERO;
         let (stalled, polled) = (stalled(), ProcessUsage::default());
-        Self { begun: now, limit, watched, looked: now, stalled, still: zero, used: zero, polled, failure: None }
+        Self { begun: now, limit, watched, measured: now, stalled, still: zero, used: zero, polled, failure: None }
     }
 
     /// Returns whether the limit is exceeded, and why.
     pub fn over(&mut self) -> Option<WaitFailure> {
-        let since = self.looked.elapsed();
+        let since = self.measured.elapsed();
         let limit = match self.limit {
             Limit::Standstill(limit) => limit,
             Limit::Budget(budget) => {
@@ -126,7 +126,7 @@ impl Deadline {
             }
         };
         if self.failure.is_none() && (since >= PROCESS_POLL_INTERVAL || since > limit) {
-            self.look(since);
+            self.measure(since);
             self.failure = self.verdict(limit);
         }
         self.failure
@@ -153,14 +153,14 @@ impl Deadline {
         stacks::of(&self.watched.processes())
     }
 
-    fn look(&mut self, since: Duration) {
+    fn measure(&mut self, since: Duration) {
         let now = stalled();
         let both = self.stalled.zip(now);
         let stalled = both.map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before));
         let all = self.watched.used();
         let done = all.without(&self.polled);
         self.polled = self.polled.without(&all);
-        self.looked += since;
+        self.measured += since;
         self.stalled = now;
         self.used += done.processor;
         self.still = (self.still + counted_time(since, stalled)).saturating_sub(paid(&done));

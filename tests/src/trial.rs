@@ -8,7 +8,7 @@ where
     R: FnOnce() -> Result<(), Failed> + Send + 'static,
 {
     let name = name.into();
-    Trial::test(name.clone(), move || runner().inspect_err(|failed| tell(&name, failed)))
+    Trial::test(name.clone(), move || runner().inspect_err(|failed| report_failure(&name, failed)))
 }
 
 /// Makes a test that may find that there is nothing to test.
@@ -17,9 +17,9 @@ where
     R: FnOnce() -> Result<Completion, Failed> + Send + 'static,
 {
     let name = name.into();
-    Trial::ignorable_test(name.clone(), move || runner().inspect_err(|failed| tell(&name, failed)))
+    Trial::ignorable_test(name.clone(), move || runner().inspect_err(|failed| report_failure(&name, failed)))
 }
 
-fn tell(name: &str, failed: &Failed) {
+fn report_failure(name: &str, failed: &Failed) {
     eprintln!("{name}: {}", failed.message().unwrap_or("failed"));
 }

@@ -245,16 +245,16 @@ impl<'a> JobThread<'a> {
     fn serve(&mut self, channel: &ControlChannel) {
         // Without the descriptor the next call notices the loss of a worker, and the session ends.
         let _ = self.link.enable_reconnect();
-        let outcome = self.tell(channel, &self.introduction()).and_then(|()| {
+        let outcome = self.send(channel, &self.introduction()).and_then(|()| {
             loop {
                 if !self.wait(channel)? {
                     continue;
                 }
-                let word = channel.listen()?;
-                let order = ToProgram::decode(&word.bytes)?;
+                let message = channel.listen()?;
+                let order = ToProgram::decode(&message.bytes)?;
                 let old_state = self.state;
                 if let Some(answer) = self.obey(order) {
-                    self.tell(channel, &answer)?;
+                    self.send(channel, &answer)?;
                     if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
                         // Only after the answer was sent: the program may end with its next instruction.
                         self.release();
@@ -288,8 +288,8 @@ impl<'a> JobThread<'a> {
         }
     }
 
-    fn tell(&self, channel: &ControlChannel, word: &FromProgram) -> Result<(), ControlError> {
-        channel.send(&word.encode()?, &[])
+    fn send(&self, channel: &ControlChannel, message: &FromProgram) -> Result<(), ControlError> {
+        channel.send(&message.encode()?, &[])
     }
 
     /// Waits for an order, and reports events meanwhile. Returns true when an order is there.
@@ -307,10 +307,10 @@ impl<'a> JobThread<'a> {
         }
         if self.state == SessionLocation::Present && self.link.is_lost() {
             self.state = SessionLocation::WorkerLost;
-            self.tell(channel, &FromProgram::Lost { frames: self.link.hold() })?;
+            self.send(channel, &FromProgram::Lost { frames: self.link.hold() })?;
         }
         if let Some(frames) = self.link.reached() {
-            self.tell(channel, &FromProgram::Reached { frames })?;
+            self.send(channel, &FromProgram::Reached { frames })?;
         }
         Ok(has_order)
     }

@@ -81,7 +81,7 @@ impl Lines {
 
     /// Sends a line. It is left out if the client has gone away, or has not read the earlier lines: work never waits for a
     /// client.
-    pub fn tell(&self, value: &impl Serialize) {
+    pub fn send(&self, value: &impl Serialize) {
         if let Some(sender) = &*self.sender.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = sender.try_send(line(value));
         }

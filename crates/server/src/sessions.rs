@@ -84,8 +84,8 @@ struct Inner {
 }
 
 impl Inner {
-    fn tell(&self, id: SessionId, line: &str) -> bool {
-        self.served.get(&id).is_some_and(|(_, worker)| worker.tell(id, line))
+    fn send_line(&self, id: SessionId, line: &str) -> bool {
+        self.served.get(&id).is_some_and(|(_, worker)| worker.send_line(id, line))
     }
 
     /// Asks all other sessions for their idle memory of a device. One that is about to end frees all its memory: the request
@@ -93,7 +93,7 @@ impl Inner {
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
         let others = self.served.keys().copied().filter(|other| *other != id);
-        let peers = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line));
+        let peers = others.filter(|other| self.ending.contains(other) || self.send_line(*other, &line));
         let peers: Vec<_> = peers.map(|other| (other, self.payer(other))).collect();
         self.reclaim.add((id, number), &peers);
     }
@@ -109,7 +109,7 @@ impl Inner {
     fn answer(&mut self) {
         for (id, line) in self.reclaim.next_lines() {
             // A session that is gone needs no answer.
-            let _ = self.tell(id, &line);
+            let _ = self.send_line(id, &line);
         }
     }
 

@@ -89,8 +89,8 @@ extern "C" fn stop(inside: *mut c_void) {
 impl StreamGate {
     /// Puts the gate into `stream`, closed.
     fn new(stream: CUstream) -> Self {
-        let ((go, wait), (tell, reached)) = (channel(), channel());
-        let inside: Box<Inside> = Box::new((wait, tell));
+        let ((go, wait), (sender, reached)) = (channel(), channel());
+        let inside: Box<Inside> = Box::new((wait, sender));
         // SAFETY: the function gets the box back and frees it.
         ok(unsafe { cuLaunchHostFunc(stream, Some(stop), Box::into_raw(inside).cast()) });
         Self { go, reached }

@@ -78,7 +78,7 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     let control = options.control.as_fd();
     let warm = match WarmDriver::start(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => {
-            let images = options.images.map(|images| images.telling(|text| Log::early().line(text)));
+            let images = options.images.map(|images| images.reporting_to(|text| Log::early().line(text)));
             WarmDriver { images, has_journal: options.has_journal, ..warm }
         }
         Err(error) => {

@@ -73,7 +73,7 @@ pub(crate) fn start(
 fn watch(program: &LinkControl, meter: &UsageReporter, before_report: impl FnOnce()) {
     let mut reported = (0, 0);
     let end = loop {
-        if let Some(end) = look(program, &meter.control) {
+        if let Some(end) = wait_for_departure(program, &meter.control) {
             break end;
         }
         program.send_heartbeat();
@@ -94,7 +94,7 @@ enum Departure {
 }
 
 /// Waits a period for either peer to go away for good. Ends the connection of a program that may leave.
-fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
+fn wait_for_departure(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     let socket = program.socket();
     let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
     let is_over = || program_gone && socket.is_some_and(|socket| !program.ended(&socket));
@@ -109,7 +109,7 @@ fn hung_up(control: BorrowedFd<'_>, program: Option<BorrowedFd<'_>>) -> [bool; 2
     let end = Instant::now() + period;
     let outcome = loop {
         let left = end.saturating_duration_since(Instant::now());
-        let pause = host_memory::look(control).min(left);
+        let pause = host_memory::measure(control).min(left);
         let timeout = Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
         match poll(&mut sockets, Some(&timeout)) {
             Ok(0) if pause < left => {}

@@ -83,8 +83,8 @@ fn user_side(pid: u32) -> String {
         return String::new();
     }
     let output_file = fs::read_to_string(output_file.path()).unwrap_or_default();
-    let telling = output_file.lines().filter(|line| line.starts_with("Thread ") || line.starts_with('#'));
-    let lines: Vec<String> = telling.take(MAX_STACK_LINES).map(|line| format!("  {line}\n")).collect();
+    let stack_lines = output_file.lines().filter(|line| line.starts_with("Thread ") || line.starts_with('#'));
+    let lines: Vec<String> = stack_lines.take(MAX_STACK_LINES).map(|line| format!("  {line}\n")).collect();
     format!("stacks of {pid}:\n{}", lines.concat())
 }
 

@@ -47,7 +47,7 @@ enum RunEnding {
 
 impl Stage {
     /// Runs an item on every way, and reports each result as it arrives. Without a native result, no other way runs.
-    pub fn run(&self, item: &Item, tell: &dyn Fn(ItemReport)) {
+    pub fn run(&self, item: &Item, report: &dyn Fn(ItemReport)) {
         let result = |way: &Way, verdict, seconds, results: ItemResults| ItemReport {
             item: item.name.clone(),
             framework: item.framework.clone(),
@@ -60,20 +60,25 @@ impl Stage {
         let (ending, seconds) = self.once(item, &self.native);
         let native = match ending {
             RunEnding::Well(results) if results.count() == 0 => {
-                return tell(result(&self.native, Verdict::Failed("it showed no result".to_owned()), seconds, results));
+                return report(result(
+                    &self.native,
+                    Verdict::Failed("it showed no result".to_owned()),
+                    seconds,
+                    results,
+                ));
             }
             RunEnding::Well(results) => results,
-            other => return tell(result(&self.native, unlike(other), seconds, ItemResults::default())),
+            other => return report(result(&self.native, unlike(other), seconds, ItemResults::default())),
         };
-        tell(result(&self.native, Verdict::Passed, seconds, native.clone()));
+        report(result(&self.native, Verdict::Passed, seconds, native.clone()));
         for way in &self.ways {
             let (ending, seconds) = self.once(item, way);
             match ending {
                 RunEnding::Well(results) => {
                     let verdict = self.judge(item, &native, &results);
-                    tell(result(way, verdict, seconds, results));
+                    report(result(way, verdict, seconds, results));
                 }
-                other => tell(result(way, unlike(other), seconds, ItemResults::default())),
+                other => report(result(way, unlike(other), seconds, ItemResults::default())),
             }
         }
     }

@@ -172,7 +172,7 @@ impl ResultJournal {
         Ok(Self(Mutex::new(file)))
     }
 
-    fn tell(&self, report: &ItemReport) {
+    fn report_item(&self, report: &ItemReport) {
         let reason = report.verdict.reason().map_or(String::new(), |reason| format!(": {reason}"));
         line(&format!(
             "{} {} ... {}{reason} ({:.1} s)",
@@ -193,7 +193,7 @@ fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJo
     let run = |item: Item| {
         let results = Mutex::new(Vec::new());
         stage.run(&item, &|result| {
-            journal.tell(&result);
+            journal.report_item(&result);
             results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         });
         results.into_inner().unwrap_or_else(PoisonError::into_inner)

@@ -61,11 +61,11 @@ impl Limits {
         if self.is_stopped() { Err("interrupted".to_owned()) } else { Ok(()) }
     }
 
-    /// Waits until `look` returns a value.
-    pub(super) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Measurement<Option<T>>) -> Measurement<T> {
+    /// Waits until `poll` returns a value.
+    pub(super) fn wait<T>(&self, what: &str, mut poll: impl FnMut() -> Measurement<Option<T>>) -> Measurement<T> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
-            if let Some(value) = look()? {
+            if let Some(value) = poll()? {
                 return Ok(value);
             }
             self.check_stopped()?;

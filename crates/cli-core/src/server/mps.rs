@@ -64,9 +64,9 @@ impl Mps {
         })?;
         let (folder, revived) = (Arc::new(folder), RestartHook::default());
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;
-        let (tell, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let supervisor = MpsSupervisor { folder: Arc::clone(&folder), stopped, revived: Arc::clone(&revived) };
-        let supervisor = thread::Builder::new().name("mps".to_owned()).spawn(move || supervisor.supervise(&tell));
+        let supervisor = thread::Builder::new().name("mps".to_owned()).spawn(move || supervisor.supervise(&sender));
         let service =
             Self { folder, stop: Some(stop), supervisor: Some(supervisor.map_err(Failure::server)?), revived };
         receiver.recv().unwrap_or_else(|_| Err(Failure::server("--mps: the service's thread has ended")))?;
@@ -108,11 +108,11 @@ struct MpsSupervisor {
 }
 
 impl MpsSupervisor {
-    /// Keeps a service running until it is to end; reports the outcome of its first start to `tell`.
-    fn supervise(&self, tell: &mpsc::Sender<Result<(), Failure>>) {
+    /// Keeps a service running until it is to end; reports the outcome of its first start to `sender`.
+    fn supervise(&self, sender: &mpsc::Sender<Result<(), Failure>>) {
         let mut started = self.start();
         let first = started.as_mut().map(drop).map_err(|error| Failure::server(error.to_string()));
-        if tell.send(first).is_err() {
+        if sender.send(first).is_err() {
             return;
         }
         let mut backoff = FIRST_RESTART_BACKOFF;

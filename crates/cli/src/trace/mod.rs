@@ -40,21 +40,21 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     let status = launch.wait()?;
     // The program has ended: signals are for this command again.
     interrupt::watch()?;
-    let result = tell_all(flags, files, folder.path());
+    let result = write_outputs(flags, files, folder.path());
     // The caller must learn of the program's own failure; the command's is on standard error.
     let failed = result.err().map(|failure| report(&failure)).filter(|_| status.success());
     Ok(failed.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
 }
 
 /// Writes all outputs that the flags ask for.
-fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failure> {
+fn write_outputs(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failure> {
     let traces = read_all(folder)?;
     if traces.is_empty() {
         print_message(
             "the program made no CUDA call (or its libcuda.so.1 is not Katydid's: is it set-user-id, or statically linked?)",
         );
     }
-    tell(flags, files.text, &traces)?;
+    write_tables(flags, files.text, &traces)?;
     if let (Some(path), Some(file)) = (&flags.output, files.timeline) {
         timeline::write(file, &traces).map_err(|error| unwritten("-o", path, &error))?;
     }
@@ -131,7 +131,7 @@ fn readable(name: &str) -> String {
 }
 
 /// Writes the tables to standard error, since standard output is the program's, or to where the flags say.
-fn tell(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), Failure> {
+fn write_tables(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), Failure> {
     let summary = TraceSummary::of(traces);
     if flags.json.is_some() {
         document::write(&summary)?;

@@ -76,8 +76,8 @@ impl Stage {
             (connect(&address, &hello, &build(), hang_limit()).unwrap(), worker.join().unwrap())
         });
         let link_control = worker.link_control().unwrap();
-        let (tell, frames) = channel();
-        thread::spawn(move || work(worker, &tell));
+        let (sender, frames) = channel();
+        thread::spawn(move || work(worker, &sender));
         let session: &'static Session<CUresult> = Box::leak(Box::new(Session::new(connection.link, |_, _| (), || ())));
         let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
         let lock = Some(File::create(folder.path().join("lock")).unwrap());
@@ -114,7 +114,7 @@ impl Stage {
 }
 
 /// Takes frames, and answers those that want a reply, until the program closes.
-fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
+fn work(mut link: Box<dyn katydid_transport::WorkerLink>, sender: &Sender<u64>) {
     let replier = link.replier();
     while let Ok(LinkEvent::Frame(frame)) = link.next() {
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
@@ -129,7 +129,7 @@ fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
                 output: Output::default(),
             };
             replier.reply(&answer).unwrap();
-        } else if tell.send(sequence).is_err() {
+        } else if sender.send(sequence).is_err() {
             return;
         }
     }

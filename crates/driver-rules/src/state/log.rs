@@ -261,19 +261,19 @@ mod tests {
     #[test]
     #[expect(unsafe_code, reason = "is called as C calls")]
     fn a_dump_begins_where_it_is_asked_to_and_listeners_are_named() {
-        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-        unsafe extern "C" fn tell(data: *mut c_void, level: u32, message: *mut std::ffi::c_char, length: usize) {
+        static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        unsafe extern "C" fn record(data: *mut c_void, level: u32, message: *mut std::ffi::c_char, length: usize) {
             // SAFETY: the log gives a text that ends with a NUL.
             let message = unsafe { std::ffi::CStr::from_ptr(message) };
             assert_eq!((data.addr(), level, length), (6, LOG_LEVEL_ERROR, message.count_bytes()));
-            TOLD.lock().unwrap().push(message.to_string_lossy().into_owned());
+            MESSAGES.lock().unwrap().push(message.to_string_lossy().into_owned());
         }
-        let number = listen(Some(tell), std::ptr::without_provenance_mut(6)).unwrap();
+        let number = listen(Some(record), std::ptr::without_provenance_mut(6)).unwrap();
         let from = current();
         note("cuA", CUresult::ERROR_INVALID_VALUE);
         note("cuB", CUresult::ERROR_NOT_READY);
-        assert!(TOLD.lock().unwrap().iter().any(|line| line.ends_with("from cuA")));
-        assert!(!TOLD.lock().unwrap().iter().any(|line| line.ends_with("from cuB")));
+        assert!(MESSAGES.lock().unwrap().iter().any(|line| line.ends_with("from cuA")));
+        assert!(!MESSAGES.lock().unwrap().iter().any(|line| line.ends_with("from cuB")));
         let (text, end) = dump(Some(from), 4096);
         assert!(text.contains("from cuA\n") && end > from);
         assert!(dump(None, 1 << 20).0.len() >= text.len());

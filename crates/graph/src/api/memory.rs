@@ -101,7 +101,8 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn alloc_get(&self, node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome {
         require_output(out)?;
-        let params = self.look(node, |it| if let Params::MemAlloc(it) = it { Some(it.clone()) } else { None })?.params;
+        let params =
+            self.read_params(node, |it| if let Params::MemAlloc(it) = it { Some(it.clone()) } else { None })?.params;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, params) };
         Ok(())
@@ -123,7 +124,8 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn free_get(&self, node: CUgraphNode, out: *mut u64) -> Outcome {
         require_output(out)?;
-        let address = self.look(node, |it| if let Params::MemFree(address) = it { Some(*address) } else { None })?;
+        let address =
+            self.read_params(node, |it| if let Params::MemFree(address) = it { Some(*address) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, address) };
         Ok(())

@@ -291,13 +291,13 @@ impl<B: Backend> Graphs<B> {
     }
 
     /// Reads the parameters of a node.
-    pub(super) fn look<T>(&self, node: CUgraphNode, see: impl FnOnce(&Params) -> Option<T>) -> Outcome<T> {
+    pub(super) fn read_params<T>(&self, node: CUgraphNode, see: impl FnOnce(&Params) -> Option<T>) -> Outcome<T> {
         self.ask(|state| see(&state.node(state.node_id(node)?)?.params).ok_or(CUresult::ERROR_INVALID_VALUE))
     }
 
     /// Replaces the parameters of a node by others of its type.
     pub(super) fn set(&self, node: CUgraphNode, params: impl FnOnce(&Params) -> Outcome<Params>) -> Outcome {
-        let old = self.look(node, |params| Some(params.clone()))?;
+        let old = self.read_params(node, |params| Some(params.clone()))?;
         let new = params(&old)?;
         if old.type_number() != new.type_number() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -310,7 +310,8 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn kernel_get(&self, node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS) -> Outcome {
         require_output(out)?;
-        let mut params = self.look(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
+        let mut params =
+            self.read_params(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
         if params.func.is_null() {
             // A kernel whose library was unloaded has no function.
             let function = self.backend.function_of(params.kern.0.addr(), params.ctx.0.addr()).unwrap_or(0);
@@ -344,7 +345,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn attribute(&self, node: CUgraphNode, id: u32, out: *mut CUkernelNodeAttrValue) -> Outcome {
         require_output(out)?;
-        let values = self.look(node, |it| match it {
+        let values = self.read_params(node, |it| match it {
             Params::Kernel(it) => it.attributes.get(&id).copied().or_else(|| node_attribute_default(id)),
             _ => None,
         })?;
@@ -368,8 +369,8 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn copy_attributes(&self, target: CUgraphNode, source: CUgraphNode) -> Outcome {
-        let attributes =
-            self.look(source, |it| if let Params::Kernel(it) = it { Some(it.attributes.clone()) } else { None })?;
+        let attributes = self
+            .read_params(source, |it| if let Params::Kernel(it) = it { Some(it.attributes.clone()) } else { None })?;
         self.set(target, |old| {
             let mut params = old.clone();
             let Params::Kernel(kernel) = &mut params else { return Err(CUresult::ERROR_INVALID_VALUE) };
@@ -380,7 +381,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn copy_get(&self, node: CUgraphNode, out: *mut CUDA_MEMCPY3D) -> Outcome {
         require_output(out)?;
-        let copy = self.look(node, |it| if let Params::Memcpy(it) = it { Some(*it) } else { None })?.copy;
+        let copy = self.read_params(node, |it| if let Params::Memcpy(it) = it { Some(*it) } else { None })?.copy;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, copy) };
         Ok(())
@@ -393,7 +394,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn fill_get(&self, node: CUgraphNode, out: *mut CUDA_MEMSET_NODE_PARAMS) -> Outcome {
         require_output(out)?;
-        let fill = self.look(node, |it| if let Params::Memset(it) = it { Some(it.fill) } else { None })?;
+        let fill = self.read_params(node, |it| if let Params::Memset(it) = it { Some(it.fill) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, fill) };
         Ok(())
@@ -406,7 +407,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn host_get(&self, node: CUgraphNode, out: *mut CUDA_HOST_NODE_PARAMS) -> Outcome {
         require_output(out)?;
-        let host = self.look(node, |it| if let Params::Host(it) = it { Some(*it) } else { None })?;
+        let host = self.read_params(node, |it| if let Params::Host(it) = it { Some(*it) } else { None })?;
         let data: *mut c_void = std::ptr::with_exposed_provenance_mut(host.data);
         // SAFETY: the contract of all functions here.
         unsafe { write(out, CUDA_HOST_NODE_PARAMS { func: host.function, userData: data }) };
@@ -420,7 +421,8 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn record_get(&self, node: CUgraphNode, out: *mut CUevent) -> Outcome {
         require_output(out)?;
-        let event = self.look(node, |it| if let Params::RecordEvent(event) = it { Some(*event) } else { None })?;
+        let event =
+            self.read_params(node, |it| if let Params::RecordEvent(event) = it { Some(*event) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, event) };
         Ok(())
@@ -432,7 +434,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn wait_get(&self, node: CUgraphNode, out: *mut CUevent) -> Outcome {
         require_output(out)?;
-        let event = self.look(node, |it| if let Params::WaitEvent(event) = it { Some(*event) } else { None })?;
+        let event = self.read_params(node, |it| if let Params::WaitEvent(event) = it { Some(*event) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, event) };
         Ok(())
@@ -444,7 +446,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn batch_get(&self, node: CUgraphNode, out: *mut CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Outcome {
         require_output(out)?;
-        let batch = self.look(node, |it| if let Params::Batch(it) = it { Some(it.clone()) } else { None })?;
+        let batch = self.read_params(node, |it| if let Params::Batch(it) = it { Some(it.clone()) } else { None })?;
         let params = CUDA_BATCH_MEM_OP_NODE_PARAMS {
             ctx: CUcontext(std::ptr::with_exposed_provenance_mut(batch.context)),
             count: batch.operations.len() as u32,

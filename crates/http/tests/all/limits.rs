@@ -200,7 +200,7 @@ fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
     let bench = Bench::new(limits, move |_| {
         let done = done.lock().unwrap().clone();
         Answer::lines(move |lines| {
-            (0..LINE_COUNT).for_each(|_| lines.tell(&"x".repeat(100)));
+            (0..LINE_COUNT).for_each(|_| lines.send(&"x".repeat(100)));
             done.send(()).unwrap();
             lines.finish(&"the end");
         })
@@ -218,7 +218,7 @@ fn client_that_never_reads_is_dropped() {
     let limits = Limits { answer: Duration::from_millis(200), ..Limits::default() };
     let mut bench = Bench::new(limits, |_| {
         Answer::lines(|lines| {
-            (0..LINE_COUNT).for_each(|_| lines.tell(&"x".repeat(100)));
+            (0..LINE_COUNT).for_each(|_| lines.send(&"x".repeat(100)));
             lines.finish(&"the end");
         })
     });
@@ -248,7 +248,7 @@ fn work_beyond_the_limit_is_refused_and_others_are_answered_meanwhile() {
         match request.method.as_str() {
             "GET" => Answer::json(200, &"here"),
             _ => Answer::lines(move |lines| {
-                lines.tell(&"begun");
+                lines.send(&"begun");
                 while flag.load(Ordering::Acquire) {
                     thread::sleep(Duration::from_millis(5));
                 }

@@ -64,16 +64,16 @@ impl MigrationImage {
 pub(crate) fn migrate(
     job: &JobState,
     requested: &Migration,
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<CompletedMigration, CheckpointError> {
     let (since, stages) = (Instant::now(), Stages::default());
-    let tell = &|step: &ProgressStep| {
+    let notify = &|step: &ProgressStep| {
         stages.enter(step);
-        tell(step);
+        notify(step);
     };
     let server = address(&requested.to)?;
     let request = request(requested)?;
-    tell(&ProgressStep::Prepare);
+    notify(&ProgressStep::Prepare);
     fault_injection::inject(&ProgressStep::Prepare)?;
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let migration_image = MigrationImage::new(requested.image.as_deref())?;
@@ -84,7 +84,7 @@ pub(crate) fn migrate(
         server: &server,
         migration_image: &migration_image,
         image: &image,
-        tell,
+        notify,
         stages: &stages,
     };
     let mut rehearsed = run.rehearse()?;
@@ -142,7 +142,7 @@ struct MoveRun<'a> {
     server: &'a Address,
     migration_image: &'a MigrationImage,
     image: &'a Image,
-    tell: &'a (dyn Fn(&ProgressStep) + Sync),
+    notify: &'a (dyn Fn(&ProgressStep) + Sync),
     stages: &'a Stages,
 }
 
@@ -162,7 +162,7 @@ impl<'a> MoveRun<'a> {
             request,
             writer,
             criu: None,
-            tell: self.tell,
+            notify: self.notify,
             stages: self.stages,
             libraries: OnceLock::new(),
             attributes: OnceLock::new(),
@@ -227,7 +227,7 @@ impl<'a> MoveRun<'a> {
 
     /// Reports that a stage begins.
     fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
-        (self.tell)(step);
+        (self.notify)(step);
         Ok(fault_injection::inject(step)?)
     }
 

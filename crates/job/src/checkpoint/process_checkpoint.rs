@@ -221,7 +221,7 @@ impl JobState {
             request,
             writer: &writer,
             criu: None,
-            tell: &|_| (),
+            notify: &|_| (),
             stages: &stages,
             libraries: OnceLock::new(),
             attributes: OnceLock::new(),

@@ -304,19 +304,19 @@ impl<'a> QuiescedJob<'a> {
         moved.into_iter().collect()
     }
 
-    /// Has the workers write all snapshots to the image, and waits for that. `tell` hears the progress now and then.
+    /// Has the workers write all snapshots to the image, and waits for that. `notify` hears the progress now and then.
     pub(crate) fn write(
         &mut self,
         writer: &Writer,
-        tell: &dyn Fn(u64, u64, u64),
+        notify: &dyn Fn(u64, u64, u64),
     ) -> Result<Vec<Vec<u8>>, CheckpointError> {
         const PROGRESS_TICK: Duration = Duration::from_millis(100);
         let (done, wait) = mpsc::channel::<()>();
         let progress: Vec<Arc<Progress>> =
             self.participants.iter().map(|participant| Arc::clone(&participant.progress)).collect();
         let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum::<u64>();
-        let tell = || {
-            tell(
+        let notify = || {
+            notify(
                 sum(|progress| progress.done.load(Relaxed)),
                 sum(|progress| progress.total.load(Relaxed)),
                 sum(|progress| progress.written.load(Relaxed)),
@@ -338,9 +338,9 @@ impl<'a> QuiescedJob<'a> {
             drop(done);
             // The channel carries nothing: it closes when the last thread ends.
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(PROGRESS_TICK) {
-                tell();
+                notify();
             }
-            tell();
+            notify();
             let joined = threads
                 .into_iter()
                 .map(|thread| thread.join().map_err(|_| CheckpointError::ThreadFailed)?.map_err(Into::into));

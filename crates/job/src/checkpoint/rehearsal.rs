@@ -47,14 +47,14 @@ pub(crate) fn rehearse(
     request: &Request,
     stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<RehearsalOutcome, CheckpointError> {
     let participants: Vec<&Participant> =
         stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
         return Ok(RehearsalOutcome::Passed(None));
     }
-    tell(&ProgressStep::Rehearse);
+    notify(&ProgressStep::Rehearse);
     fault_injection::inject(&ProgressStep::Rehearse)?;
     let reader = writer.draft(manifest.clone())?;
     let (catalogue, memory) = (Catalogue::new(&reader), writer.folder(CRIU_FOLDER)?);
@@ -103,8 +103,8 @@ fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<RehearsalOutcome, Ch
     }
     let mut causes: Vec<CompanionError> = lost.into_iter().map(|session| session.cause).collect();
     // Prefers a cause that says more than that the rehearsal found nothing out.
-    let telling = causes.iter().position(|cause| !is_unknown(cause)).unwrap_or(0);
-    Err(CheckpointError::Rehearsal(causes.swap_remove(telling)))
+    let informative = causes.iter().position(|cause| !is_unknown(cause)).unwrap_or(0);
+    Err(CheckpointError::Rehearsal(causes.swap_remove(informative)))
 }
 
 #[cfg(test)]

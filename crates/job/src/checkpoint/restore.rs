@@ -274,7 +274,7 @@ impl OpenedCheckpoint {
         self.reader.number().0
     }
 
-    /// Restores the job. `tell` hears how many bytes of how many are back on the GPU.
+    /// Restores the job. `notify` hears how many bytes of how many are back on the GPU.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl OpenedCheckpoint {
     pub fn restore(
         &self,
         surroundings: &RestoreEnvironment<'_>,
-        tell: &(dyn Fn(u64, u64) + Sync),
+        notify: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<RestoredJob, RestoreError> {
         self.check(surroundings)?;
         shared_memory::undo_abandoned();
@@ -303,12 +303,12 @@ impl OpenedCheckpoint {
             let target = RestoreTarget { folder: &folder, own_namespaces, streams: &streams };
             let started = StartedProcesses::new(self, &criu, surroundings, &target, &is_refused);
             while !sessions.is_finished() {
-                report_progress(&progress, tell);
+                report_progress(&progress, notify);
                 thread::sleep(PROCESS_END_POLL_INTERVAL);
             }
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), started)
         });
-        report_progress(&progress, tell);
+        report_progress(&progress, notify);
         // If the sessions fail, the processes are not made; then the sessions' error is the cause.
         let mut companions = companions?;
         let mut started = started?;
@@ -541,10 +541,10 @@ fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
 /// How often progress is reported.
 const PROCESS_END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-fn report_progress(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
+fn report_progress(progress: &[Arc<Progress>], notify: &(dyn Fn(u64, u64) + Sync)) {
     use std::sync::atomic::Ordering::Relaxed;
     let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum();
-    tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
+    notify(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
 }
 
 /// Settings for restoring the processes.
@@ -712,11 +712,13 @@ impl StartedProcesses {
 fn lock_link_remap(
     opened: &OpenedCheckpoint,
     criu_names: &[&Path],
-    tell: fn(&str),
+    notify: fn(&str),
 ) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
     let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST_FILE_PREFIX));
-    (has_ghosts || !criu_names.is_empty()).then(|| LinkRemapLock::of_restore(criu_names, has_ghosts, tell)).transpose()
+    (has_ghosts || !criu_names.is_empty())
+        .then(|| LinkRemapLock::of_restore(criu_names, has_ghosts, notify))
+        .transpose()
 }
 
 /// Prefix of CRIU's files about files without a name.

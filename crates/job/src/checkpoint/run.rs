@@ -67,15 +67,15 @@ const CHECKPOINT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) fn take(
     job: &JobState,
     request: &Request,
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Report, CheckpointError> {
     let (began, since, stages) = (millis_since_epoch(), Instant::now(), Stages::default());
-    let tell = &|step: &ProgressStep| {
+    let notify = &|step: &ProgressStep| {
         stages.enter(step);
-        tell(step);
+        notify(step);
     };
     let path = image_of(request)?;
-    tell(&ProgressStep::Prepare);
+    notify(&ProgressStep::Prepare);
     fault_injection::inject(&ProgressStep::Prepare)?;
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
@@ -89,7 +89,7 @@ pub(crate) fn take(
         let member_count = job.members.list().len();
         let (criu, libraries, attributes) = (criu.as_ref(), OnceLock::new(), OnceLock::new());
         let attempt =
-            Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries, attributes };
+            Attempt { job, root, request, writer: &writer, criu, notify, stages: &stages, libraries, attributes };
         let outcome = match attempt.run() {
             Ok(Some(outcome)) => outcome,
             Ok(None) => {
@@ -111,7 +111,7 @@ pub(crate) fn take(
         let libraries = attempt.libraries.into_inner().unwrap_or_default();
         let times = Times { began, written: millis_since_epoch(), stopped_us: micros(stopped) };
         let mut manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
-        let committed = rehearse_and_commit(job, request, &mut stop, (&mut writer, &mut manifest), tell);
+        let committed = rehearse_and_commit(job, request, &mut stop, (&mut writer, &mut manifest), notify);
         let (warning, worker_images, committed) = match committed {
             Ok(committed) => committed,
             Err(error) if keeps_stopped(request) => return Err(undo(&mut stop, frozen, Questions::Refused, error)),
@@ -119,7 +119,7 @@ pub(crate) fn take(
         };
         *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
         drop(writer);
-        let (running, mut warnings) = clean_up(request, &image, frozen, warning, tell);
+        let (running, mut warnings) = clean_up(request, &image, frozen, warning, notify);
         if let Err(error) = worker_images::end(&mut stop) {
             warnings.push(format!("a worker that was saved has not been ended: {error}"));
         }
@@ -157,13 +157,13 @@ fn rehearse_and_commit(
     request: &Request,
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&mut Writer, &mut Manifest),
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<(Option<String>, Vec<String>, CommittedCheckpoint), CheckpointError> {
-    let (warning, saved_sessions) = match rehearse(job, request, stop, (writer, manifest), tell)? {
+    let (warning, saved_sessions) = match rehearse(job, request, stop, (writer, manifest), notify)? {
         RehearsalOutcome::Passed(warning) => (warning, Vec::new()),
-        RehearsalOutcome::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, tell)?),
+        RehearsalOutcome::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, notify)?),
     };
-    match commit(writer, manifest, tell) {
+    match commit(writer, manifest, notify) {
         Ok(committed) => Ok((warning, saved_sessions, committed)),
         Err(error) => Err(worker_images::give_back(stop, writer, manifest, error)),
     }
@@ -176,12 +176,12 @@ fn clean_up(
     image: &Image,
     frozen: Option<FrozenProcesses>,
     warning: Option<String>,
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> (bool, Vec<String>) {
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut running = !keeps_stopped(request);
     if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
-        tell(&ProgressStep::Kill);
+        notify(&ProgressStep::Kill);
         if let Err(error) = frozen.kill() {
             running = true;
             warnings.push(format!("the program was not ended: {error}"));
@@ -197,9 +197,9 @@ fn clean_up(
 fn commit(
     writer: &mut Writer,
     manifest: &Manifest,
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<CommittedCheckpoint, CheckpointError> {
-    tell(&ProgressStep::Commit);
+    notify(&ProgressStep::Commit);
     fault_injection::inject(&ProgressStep::Commit)?;
     Ok(writer.complete(manifest.clone())?)
 }
@@ -211,7 +211,7 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) request: &'a Request,
     pub(crate) writer: &'a Writer,
     pub(crate) criu: Option<&'a Criu>,
-    pub(crate) tell: &'a (dyn Fn(&ProgressStep) + Sync),
+    pub(crate) notify: &'a (dyn Fn(&ProgressStep) + Sync),
     pub(crate) stages: &'a Stages,
     /// Katydid's libraries that the image already has.
     pub(crate) libraries: OnceLock<Vec<Library>>,
@@ -415,8 +415,8 @@ impl<'j> Attempt<'j, '_> {
         let total = tree::memory(&processes(self.root)?);
         self.begin(&ProgressStep::Dump { done: 0, total })?;
         let folder = self.writer.folder(CRIU_FOLDER)?;
-        let tell = |done| (self.tell)(&ProgressStep::Dump { done, total });
-        dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
+        let notify = |done| (self.notify)(&ProgressStep::Dump { done, total });
+        dump_progress::watched(&folder, &notify, || self.dump(criu, dumper))
     }
 
     /// Dumps the processes, which CRIU then holds: shared memory is copied while no process changes it. If that fails, the
@@ -513,7 +513,7 @@ impl<'j> Attempt<'j, '_> {
 
     /// Reports that a stage begins.
     pub(crate) fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
-        (self.tell)(step);
+        (self.notify)(step);
         Ok(fault_injection::inject(step)?)
     }
 
@@ -521,7 +521,7 @@ impl<'j> Attempt<'j, '_> {
     pub(crate) fn write(&self, stop: &mut QuiescedJob<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
         self.begin(&ProgressStep::Write { done: 0, total: 0, written: 0 })?;
         let parts = stop.write(self.writer, &|done, total, written| {
-            (self.tell)(&ProgressStep::Write { done, total, written });
+            (self.notify)(&ProgressStep::Write { done, total, written });
         })?;
         if is_dumped {
             self.writer.adopt_folder(CRIU_FOLDER)?;

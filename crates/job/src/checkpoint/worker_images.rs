@@ -36,9 +36,9 @@ pub(crate) fn take(
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&Writer, &mut Manifest),
     lost: Vec<NoReplay>,
-    tell: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Vec<String>, CheckpointError> {
-    tell(&ProgressStep::KeepWorkers);
+    notify(&ProgressStep::KeepWorkers);
     let mut warnings = Vec::new();
     for NoReplay { session, cause } in lost {
         if let Err(error) = keep(stop, writer, manifest, &session) {

@@ -10,12 +10,12 @@ use std::time::Duration;
 const DUMP_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Does `work`, and reports meanwhile how many bytes the files of `folder` have.
-pub(crate) fn watched<T>(folder: &Path, tell: &(dyn Fn(u64) + Sync), work: impl FnOnce() -> T) -> T {
+pub(crate) fn watched<T>(folder: &Path, notify: &(dyn Fn(u64) + Sync), work: impl FnOnce() -> T) -> T {
     let (end, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(DUMP_PROGRESS_INTERVAL) {
-                tell(bytes_in(folder));
+                notify(bytes_in(folder));
             }
         });
         let done = work();
@@ -39,11 +39,11 @@ mod tests {
     fn dump_progress_is_reported_while_files_grow() {
         let folder = tempfile::tempdir().unwrap();
         let (reports, seen) = (Mutex::new(Vec::new()), mpsc::channel());
-        let tell = |bytes| {
+        let notify = |bytes| {
             reports.lock().unwrap().push(bytes);
             let _ = seen.0.send(bytes);
         };
-        watched(folder.path(), &tell, || {
+        watched(folder.path(), &notify, || {
             for (name, all) in [("pages-1.img", 10), ("pages-2.img", 20)] {
                 fs::write(folder.path().join(name), [0; 10]).unwrap();
                 while seen.1.recv().unwrap() != all {}

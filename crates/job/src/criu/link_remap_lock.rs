@@ -82,16 +82,16 @@ impl LinkRemapLock {
         (!files.is_empty()).then_some(Self { locked_folders, files, has_begun: false })
     }
 
-    /// Takes the lock for a restore that needs these names, or makes files `without_names`. `tell` gets a sentence that says
+    /// Takes the lock for a restore that needs these names, or makes files `without_names`. `notify` gets a sentence that says
     /// which process the restore waits for.
     pub(crate) fn of_restore(
         folders: &[&Path],
         without_names: bool,
-        tell: fn(&str),
+        notify: fn(&str),
     ) -> Result<Self, LinkRemapLockError> {
         let mut lock = Self::at(folders, without_names);
         if let Some(locked) = lock.locked_folders.iter().find(|locked| locked.is_in_use()) {
-            tell(&format!("{} has its lock at {}; waiting for it", locked.holders(), locked.path().display()));
+            notify(&format!("{} has its lock at {}; waiting for it", locked.holders(), locked.path().display()));
         }
         lock.begin()?;
         Ok(lock)

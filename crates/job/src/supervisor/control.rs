@@ -32,10 +32,10 @@ fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
         ("GET", "/v1/job") => Answer::json(200, &job.view()),
         ("POST", "/v1/checkpoints") => stepwise(&request.body, move |checkpoint: &Request, lines| {
             // The outcome is the last line.
-            drop(job.checkpoint(checkpoint, &|step| tell(lines, step)));
+            drop(job.checkpoint(checkpoint, &|step| send_step(lines, step)));
         }),
         ("POST", "/v1/migrations") => stepwise(&request.body, move |migration: &Migration, lines| {
-            drop(job.migrate(migration, &|step| tell(lines, step)));
+            drop(job.migrate(migration, &|step| send_step(lines, step)));
         }),
         (_, "/v1/job") => Answer::problem(405, "only GET works here"),
         (_, "/v1/checkpoints" | "/v1/migrations") => Answer::problem(405, "only POST works here"),
@@ -54,6 +54,6 @@ where
     }
 }
 
-fn tell(lines: &Lines, step: &ProgressStep) {
-    if step.is_last() { lines.finish(step) } else { lines.tell(step) }
+fn send_step(lines: &Lines, step: &ProgressStep) {
+    if step.is_last() { lines.finish(step) } else { lines.send(step) }
 }

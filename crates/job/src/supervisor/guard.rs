@@ -170,13 +170,13 @@ impl Guard {
 
     /// Tells the guard that the names that files had for a restore are removed: others may have them from here on.
     pub(crate) fn restored(&self) {
-        self.tell(RESTORED_ORDER);
+        self.send_order(RESTORED_ORDER);
     }
 
     /// Sends an order. A guard that is gone needs none, and has no names.
-    fn tell(&self, word: &[u8]) {
+    fn send_order(&self, order: &[u8]) {
         if let Some(link) = &self.link {
-            let _ = send(link, word, SendFlags::NOSIGNAL);
+            let _ = send(link, order, SendFlags::NOSIGNAL);
         }
     }
 
@@ -243,7 +243,7 @@ impl Guard {
     /// Ends the guard, and lets the processes that the job has left behind go on.
     pub fn release(mut self) {
         self.begin_last_order();
-        self.tell(RELEASE_ORDER);
+        self.send_order(RELEASE_ORDER);
         self.link = None;
         let _ = self.process.wait();
     }
@@ -287,7 +287,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.begin_last_order();
-        self.tell(END_ORDER);
+        self.send_order(END_ORDER);
         self.link = None;
         self.has_ended();
     }

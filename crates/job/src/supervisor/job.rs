@@ -161,9 +161,9 @@ impl Job {
     pub fn checkpoint(
         &self,
         request: &Request,
-        tell: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Report, CheckpointError> {
-        self.0.checkpoint(request, tell)
+        self.0.checkpoint(request, notify)
     }
 
     /// Called when the program has ended, or will not be started: waits for a running checkpoint.

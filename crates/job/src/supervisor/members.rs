@@ -384,30 +384,30 @@ impl Members {
         self.wait(id, timeout, |state| state.answers.get_mut(&id).and_then(Option::take))
     }
 
-    /// Waits until `look` returns a value for a member.
+    /// Waits until `find` returns a value for a member.
     fn wait_for<T>(
         &self,
         id: u64,
         timeout: Duration,
-        look: impl Fn(&MemberEntry) -> Option<T>,
+        find: impl Fn(&MemberEntry) -> Option<T>,
     ) -> Result<T, MemberError> {
-        self.wait(id, timeout, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&look))
+        self.wait(id, timeout, |state| state.entries.iter().find(|entry| entry.member.id == id).and_then(&find))
     }
 
-    /// Waits until `look` returns a value, as long as the member is there. Once the job's program has ended, a connected member
+    /// Waits until `find` returns a value, as long as the member is there. Once the job's program has ended, a connected member
     /// is read to the end of its connection, since its last message may not have been read yet. Other members are not awaited.
     fn wait<T>(
         &self,
         id: u64,
         timeout: Duration,
-        mut look: impl FnMut(&mut MembersState) -> Option<T>,
+        mut find: impl FnMut(&mut MembersState) -> Option<T>,
     ) -> Result<T, MemberError> {
         let deadline = Instant::now() + timeout;
         // Read first, since the member may be gone when the error names it.
         let (program, pid) = self.named(id);
         let mut state = self.lock();
         loop {
-            if let Some(found) = look(&mut state) {
+            if let Some(found) = find(&mut state) {
                 return Ok(found);
             }
             let entry = state.entries.iter().find(|entry| entry.member.id == id);

@@ -33,14 +33,14 @@ impl JobState {
     pub(crate) fn migrate(
         &self,
         request: &Migration,
-        tell: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<CompletedMigration, CheckpointError> {
         let outcome = self.exclusively(|| {
-            self.or_release(|| self.answer_members_during(tell, |tell| migrate::migrate(self, request, tell)))
+            self.or_release(|| self.answer_members_during(notify, |notify| migrate::migrate(self, request, notify)))
         });
         match &outcome {
-            Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
-            Err(error) => tell(&failed(error)),
+            Ok(moved) => notify(&ProgressStep::Moved(moved.clone())),
+            Err(error) => notify(&failed(error)),
         }
         outcome
     }
@@ -48,12 +48,12 @@ impl JobState {
     /// Does `work`, and shows its steps in the job's view meanwhile.
     fn answer_members_during<T>(
         &self,
-        tell: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&ProgressStep) + Sync),
         work: impl FnOnce(&(dyn Fn(&ProgressStep) + Sync)) -> T,
     ) -> T {
         let outcome = work(&|step| {
             *lock(&self.step) = Some(step.clone());
-            tell(step);
+            notify(step);
         });
         *lock(&self.step) = None;
         outcome
@@ -62,20 +62,20 @@ impl JobState {
     pub(crate) fn checkpoint(
         &self,
         request: &Request,
-        tell: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Report, CheckpointError> {
-        let outcome = self.exclusively(|| self.take(request, tell));
+        let outcome = self.exclusively(|| self.take(request, notify));
         // Reported last, since the requester may ask for the next one at once.
         match &outcome {
-            Ok(report) => tell(&ProgressStep::Done(report.clone())),
-            Err(error) => tell(&failed(error)),
+            Ok(report) => notify(&ProgressStep::Done(report.clone())),
+            Err(error) => notify(&failed(error)),
         }
         outcome
     }
 
     /// Takes a checkpoint. The caller is in the queue of operations ([`Self::exclusively`]).
-    fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
-        let outcome = self.or_release(|| self.answer_members_during(tell, |tell| run::take(self, request, tell)));
+    fn take(&self, request: &Request, notify: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
+        let outcome = self.or_release(|| self.answer_members_during(notify, |notify| run::take(self, request, notify)));
         if let Ok(report) = &outcome {
             *lock(&self.last) = Some(report.clone());
             self.was_put_away.store(!report.running, SeqCst);

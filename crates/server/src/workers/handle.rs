@@ -176,7 +176,7 @@ impl WorkerHandle {
     }
 
     /// Sends a line to the worker of session `id`. Returns whether it was sent.
-    pub(crate) fn tell(&self, id: SessionId, line: &str) -> bool {
+    pub(crate) fn send_line(&self, id: SessionId, line: &str) -> bool {
         let assignment = self.lock();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         *assignment == Assignment::Session(id) && send(&self.control, line.as_bytes(), flags).is_ok()

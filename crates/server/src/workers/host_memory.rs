@@ -105,7 +105,7 @@ impl HostMemory {
         while let Some(groups) = self.wait(pause) {
             let start = Instant::now();
             let members = members(&groups);
-            let left = members.iter().map(|(group, members)| self.look(*group, members, files.as_ref())).min();
+            let left = members.iter().map(|(group, members)| self.check_group(*group, members, files.as_ref())).min();
             pause = self::pause(left.unwrap_or(u64::MAX)).max(start.elapsed() * MIN_IDLE_PER_MEASUREMENT);
         }
     }
@@ -121,7 +121,7 @@ impl HostMemory {
     }
 
     /// Measures a group, and ends it if it holds too much. Returns the bytes that it may still take.
-    fn look(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
+    fn check_group(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
         let held = resident_bytes(members, files, self.limit.bytes);
         let Some(left) = self.limit.bytes.checked_sub(held) else {
             self.end(group, held);

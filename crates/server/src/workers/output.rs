@@ -88,7 +88,7 @@ impl WorkerOutput {
         match read(pipe, &mut piece) {
             Ok(length @ 1..) => {
                 self.count(length);
-                self.hear(&piece[..length.min(OUTPUT_PIECE_BYTES)], reporter);
+                self.receive(&piece[..length.min(OUTPUT_PIECE_BYTES)], reporter);
                 true
             }
             Err(Errno::INTR) => true,
@@ -108,7 +108,7 @@ impl WorkerOutput {
         self.in_interval.1 += bytes;
     }
 
-    fn hear(&mut self, bytes: &[u8], reporter: &Reporter) {
+    fn receive(&mut self, bytes: &[u8], reporter: &Reporter) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, is_whole) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
             let mut text = text;

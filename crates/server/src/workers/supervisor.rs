@@ -122,7 +122,7 @@ impl WorkerSupervisor<'_> {
     fn listen(&mut self) {
         while !self.silent {
             match control::receive(&self.worker.control) {
-                Ok(Some(message)) => self.hear(message),
+                Ok(Some(message)) => self.receive(message),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Ok(None) | Err(_) => {
@@ -135,7 +135,7 @@ impl WorkerSupervisor<'_> {
         }
     }
 
-    fn hear(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         match message {
             Message::Warm(driver) if !self.warm => self.is_up(driver),
             Message::GpuError(reason) => self.gpu_error = Some(reason),

@@ -122,7 +122,7 @@ fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, s
     let (mut current, spin) = (A::NO_CONTEXT, Spin::for_word());
     let next = || {
         // It sleeps only with an empty queue: whenever `STATE_ASLEEP` is replaced, an item that wakes it is queued.
-        let soon = if A::EXECUTORS_SPIN { look(items, &spin) } else { None };
+        let soon = if A::EXECUTORS_SPIN { spin_for_next(items, &spin) } else { None };
         soon.or_else(|| items.try_recv().ok()).or_else(|| {
             state.store(STATE_ASLEEP, Ordering::Relaxed);
             items.recv().ok()
@@ -166,12 +166,12 @@ pub fn start_thread(name: String, work: impl FnOnce() + Send + 'static) -> Resul
 
 /// Takes the next item of a queue, after a spin and then a sleep; none once the other side is gone.
 pub fn next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
-    look(queue, spin).or_else(|| queue.recv().ok())
+    spin_for_next(queue, spin).or_else(|| queue.recv().ok())
 }
 
 /// Takes the next item of a queue if it comes soon: waking a sleeping thread would cost a loop of launch and synchronize as
 /// much as the launch itself.
-fn look<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
+fn spin_for_next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
     if processors() > 2 { spin.until(|| queue.try_recv().ok()) } else { None }
 }
 

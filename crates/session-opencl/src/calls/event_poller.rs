@@ -83,11 +83,11 @@ impl EventPoller {
 
 fn begin() -> Result<Sender<QueuedEvent>, SessionError> {
     let (sender, receiver) = channel();
-    start_thread("event-poller".to_owned(), move || look(&receiver))?;
+    start_thread("event-poller".to_owned(), move || poll_events(&receiver))?;
     Ok(sender)
 }
 
-fn look(coming: &Receiver<QueuedEvent>) {
+fn poll_events(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // Pauses leave the driver alone most of the time, however many events are awaited.
@@ -172,13 +172,13 @@ mod tests {
 
     #[test]
     fn event_callbacks_run_in_order_at_their_state_or_failure() {
-        let (mut event_poller, (tell, receiver)) = (EventPoller::default(), mpsc::channel());
+        let (mut event_poller, (sender, receiver)) = (EventPoller::default(), mpsc::channel());
         event_poller.poll_now();
         for (number, state, name) in
             [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
         {
-            let tell = tell.clone();
-            event_poller.when(event(number), state, move |state| tell.send((number, state, name)).unwrap()).unwrap();
+            let sender = sender.clone();
+            event_poller.when(event(number), state, move |state| sender.send((number, state, name)).unwrap()).unwrap();
         }
         let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
         assert!(receiver.try_recv().is_err(), "nothing has begun");
@@ -190,11 +190,11 @@ mod tests {
         // The pause is so long that the next poll is far off: new events end it.
         thread::sleep(Duration::from_millis(100));
         set(1, 0);
-        let sender = tell.clone();
-        event_poller.when(event(1), 0, move |state| sender.send((1, state, "new")).unwrap()).unwrap();
+        let other = sender.clone();
+        event_poller.when(event(1), 0, move |state| other.send((1, state, "new")).unwrap()).unwrap();
         assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [(1, 0, "ended"), (1, 0, "new")]);
         // Awaited events still reach their end although no new one can come.
-        drop((event_poller, tell));
+        drop((event_poller, sender));
         set(2, 0);
         assert_eq!(receiver.recv().unwrap(), (2, 0, "ended"));
         assert!(receiver.recv().is_err(), "the thread has ended");

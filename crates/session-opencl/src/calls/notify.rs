@@ -38,7 +38,7 @@ impl Notify {
         drop(unsafe { Box::from_raw(data.cast::<Self>()) });
     }
 
-    fn tell(&self, status: i32, text: &[u8]) {
+    fn push_callback(&self, status: i32, text: &[u8]) {
         let text = text.get(..MAX_NOTICE_BYTES).unwrap_or(text).to_vec();
         self.shared.upcalls.push(PendingCallback { token: self.token, status, text });
     }
@@ -47,7 +47,7 @@ impl Notify {
 /// The callback of a memory object's end: called once.
 pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
     // SAFETY: registered with a leaked `Notify`, and called once for it.
-    unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
+    unsafe { Box::from_raw(data.cast::<Notify>()) }.push_callback(0, &[]);
 }
 
 /// The callback at a program's end. It does nothing: the shim calls the program's own callbacks.
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: us
     // SAFETY: drivers give a C string.
     let text = unsafe { CStr::from_ptr(text) }.to_bytes();
     if let Some(notify) = listeners().get(&data.addr()) {
-        notify.tell(0, text);
+        notify.push_callback(0, text);
     }
 }
 

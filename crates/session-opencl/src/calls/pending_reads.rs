@@ -136,7 +136,7 @@ impl PendingRead {
     }
 
     /// Returns the state of the command; with `wait`, waits for its end first.
-    fn look(&self, wait: bool) -> Result<i32, Code> {
+    fn query(&self, wait: bool) -> Result<i32, Code> {
         if let (true, CommandEnd::Awaited(event)) = (wait, &self.end) {
             // The state tells what went wrong.
             let _ = event.wait();
@@ -211,15 +211,15 @@ impl PendingReads {
     }
 
     /// Returns the state of a read, and keeps the read.
-    pub(crate) fn look(&self, number: u64, wait: bool) -> Result<i32, Code> {
-        self.find(number)?.look(wait)
+    pub(crate) fn query(&self, number: u64, wait: bool) -> Result<i32, Code> {
+        self.find(number)?.query(wait)
     }
 
     /// Returns the state of a read and, when its command has ended, a part of its bytes. The last part or a failure removes the
     /// read.
     pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
         let read = self.find(number)?;
-        let status = read.look(wait)?;
+        let status = read.query(wait)?;
         if status > 0 {
             return Ok((status, Vec::new()));
         }

@@ -61,19 +61,19 @@ impl Session {
         katydid_session_core::execute(self, head, payload)
     }
 
-    /// Returns whether [`Session::look_at`] is to poll the current frame's events, though they may take a while.
-    pub(crate) fn may_look(&self) -> bool {
-        self.may_glance() && self.main_loop.busy_poll.is_enabled
+    /// Returns whether [`Session::set_awaited_events`] is to poll the current frame's events, though they may take a while.
+    pub(crate) fn may_poll(&self) -> bool {
+        self.may_query() && self.main_loop.busy_poll.is_enabled
     }
 
-    /// Returns whether [`Session::look_at`] is to learn of the current frame's events if they may have ended already. That costs
-    /// one query.
-    pub(crate) fn may_glance(&self) -> bool {
+    /// Returns whether [`Session::set_awaited_events`] is to learn of the current frame's events if they may have ended already.
+    /// That costs one query.
+    pub(crate) fn may_query(&self) -> bool {
         self.main_loop.busy_poll.is_on && !self.replay.is_on
     }
 
     /// Notes that the current frame waits for these events, and nothing else.
-    pub(crate) fn look_at(&mut self, events: Vec<HeldEvent>) {
+    pub(crate) fn set_awaited_events(&mut self, events: Vec<HeldEvent>) {
         self.main_loop.busy_poll.target = AwaitedEvents::new(events, |events| self.are_on_cpu(events));
     }
 
@@ -114,17 +114,17 @@ mod tests {
 
     /// Returns the name of the thread that made the call.
     fn poll_thread(events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
-        looked_with(true, events, has_pending)
+        poll_thread_with(true, events, has_pending)
     }
 
-    fn looked_with(is_enabled: bool, events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
+    fn poll_thread_with(is_enabled: bool, events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
         let (mut session, _) = session();
         (session.main_loop.busy_poll.is_enabled, session.main_loop.busy_poll.is_on) = (is_enabled, true);
-        assert!(session.may_look() == is_enabled && session.may_glance());
-        session.look_at(events);
-        let (tell, receiver) = mpsc::channel();
+        assert!(session.may_poll() == is_enabled && session.may_query());
+        session.set_awaited_events(events);
+        let (sender, receiver) = mpsc::channel();
         let task: ExecutorTask = ManuallyDrop::new(Box::new(move |_: &Arc<_>| {
-            let _ = tell.send(std::thread::current().name().map(str::to_owned));
+            let _ = sender.send(std::thread::current().name().map(str::to_owned));
         }));
         let (shared, main_loop) = session.parts();
         match main_loop.busy_poll.put_off(7, (), task) {
@@ -144,14 +144,14 @@ mod tests {
         let here = std::thread::current().name().map(str::to_owned);
         let executor = Some("blocking 7".to_owned());
         assert_eq!(poll_thread(vec![event(), event()], true), here);
-        assert_eq!(looked_with(false, vec![event()], false), here, "has ended");
+        assert_eq!(poll_thread_with(false, vec![event()], false), here, "has ended");
         STATE.store(1, Ordering::Relaxed);
         ASKED.store(0, Ordering::Relaxed);
         assert_eq!(poll_thread(vec![event()], true), executor);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
         assert_eq!(poll_thread(vec![event()], false), executor);
         ASKED.store(0, Ordering::Relaxed);
-        assert_eq!(looked_with(false, vec![event()], false), executor);
+        assert_eq!(poll_thread_with(false, vec![event()], false), executor);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1, "with few processors, there is one look");
         STATE.store(-5, Ordering::Relaxed);
         assert_eq!(poll_thread(vec![event()], false), here, "a command that failed has ended");

@@ -93,10 +93,10 @@ impl Command {
     }
 
     /// Notes that the current frame waits for this command's event alone, so that the main loop may poll it.
-    pub(super) fn look(&self, session: &mut Session, event: &HeldEvent) {
-        if session.may_look() {
+    pub(super) fn note_awaited(&self, session: &mut Session, event: &HeldEvent) {
+        if session.may_poll() {
             driver!(self.api(), clFlush(self.queue.handle));
-            session.look_at(vec![event.clone()]);
+            session.set_awaited_events(vec![event.clone()]);
         }
     }
 

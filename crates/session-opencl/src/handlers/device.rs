@@ -131,8 +131,9 @@ pub(crate) fn kdclContext(
         named.into_iter().chain(properties.iter().map(|value| *value as isize)).chain([0]).collect();
     let listener = (message.token != 0).then(|| Listener::new(&session.shared, message.token));
     let data = listener.as_ref().map_or(ptr::null_mut(), Listener::data);
-    let tell = listener.is_some().then_some(notify::context as _);
-    let handle = make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), tell, data))?;
+    let callback = listener.is_some().then_some(notify::context as _);
+    let handle =
+        make!(api, clCreateContext(properties.as_ptr(), devices.len() as u32, pointer(&devices), callback, data))?;
     session.shared.objects.set(message.context, Object { handle, api, size: 0 }, held)?;
     session.listeners.extend(listener.map(|listener| (message.context, listener)));
     Ok(message::kdclContextReply {})

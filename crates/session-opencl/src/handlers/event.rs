@@ -85,9 +85,9 @@ pub(crate) fn kdclWait(
     // The times of an event from before a restore are known already.
     let known = ids.first().and_then(|id| session.event_times.get(id)).map(listed);
     let is_asked = message.wanted != 0 && held.len() == 1;
-    if session.may_glance() {
+    if session.may_query() {
         held.iter().for_each(begin);
-        session.look_at(held.clone());
+        session.set_awaited_events(held.clone());
     }
     Ok(Box::new(move |_| {
         let events: Vec<cl_event> = held.iter().map(HeldEvent::handle).collect();
@@ -136,11 +136,11 @@ pub(crate) fn kdclFinish(
 ) -> Result<ExecutorCall<message::kdclFinishReply>, Fault> {
     let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
     let held = session.shared.objects.hold::<cl_command_queue>(message.queue)?;
-    if session.may_look()
+    if session.may_poll()
         && let Ok(marker) = mark(&queue, &held)
     {
         session.outlast(marker.clone());
-        session.look_at(vec![marker]);
+        session.set_awaited_events(vec![marker]);
     }
     Ok(Box::new(move |_| {
         let code = driver!(queue.api, clFinish(queue.handle));

@@ -150,9 +150,9 @@ impl Build {
     /// it returns.
     fn run(&self, program: &Object<cl_program>, end: Option<&BuildEnd>) -> Code {
         let (count, devices, options) = (self.devices.len() as u32, pointer(&self.devices), self.options.as_ptr());
-        let (tell, data) = build_notify(end);
+        let (callback, data) = build_notify(end);
         if !self.compile {
-            return driver!(program.api, clBuildProgram(program.handle, count, devices, options, tell, data));
+            return driver!(program.api, clBuildProgram(program.handle, count, devices, options, callback, data));
         }
         let names: Vec<*const c_char> = self.names.iter().map(|name| name.as_ptr()).collect();
         driver!(
@@ -165,7 +165,7 @@ impl Build {
                 self.headers.len() as u32,
                 pointer(&self.headers),
                 pointer(&names),
-                tell,
+                callback,
                 data,
             )
         )
@@ -308,7 +308,7 @@ pub(crate) fn kdclLink(
 
 fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> (cl_program, Code) {
     let Some(link) = context.api.clLinkProgram else { return (cl_program::NULL, Code::INVALID_OPERATION) };
-    let (mut code, (tell, data)) = (0, build_notify(end));
+    let (mut code, (callback, data)) = (0, build_notify(end));
     // SAFETY: handles come from the driver, lists have the stated lengths, the code is a local.
     let handle = unsafe {
         link(
@@ -318,7 +318,7 @@ fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> 
             build.options.as_ptr(),
             build.headers.len() as u32,
             pointer(&build.headers),
-            tell,
+            callback,
             data,
             &raw mut code,
         )

@@ -299,7 +299,7 @@ pub(crate) fn kdclReadNow(
     }
     let (target, event) = transfer.enqueue_read(session, &command)?;
     let underway = PendingTransfer::new(target, event);
-    command.look(session, underway.event());
+    command.note_awaited(session, underway.event());
     Ok(Box::new(move |_| {
         let target = underway.wait()?;
         let data = target.copy(0, target.len() as u32).unwrap_or_default();
@@ -328,7 +328,7 @@ pub(crate) fn kdclZeroCopy(
     let event =
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     let underway = PendingTransfer::new(target, event);
-    command.look(session, underway.event());
+    command.note_awaited(session, underway.event());
     Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { position, epoch })))
 }
 
@@ -343,15 +343,15 @@ pub(crate) fn kdclFetch(
     }
     // A transfer without bytes only has to report its end, which the main loop can do at once.
     if message.size == 0
-        && session.may_glance()
+        && session.may_query()
         && let Some(event) = session.shared.pending_reads.event(message.read_number)
     {
-        session.look_at(vec![event]);
+        session.set_awaited_events(vec![event]);
     }
     Ok(Box::new(move |shared| {
         let waits = matches!(message.how, fetch_mode::FETCH_AT_END | fetch_mode::QUERY_AT_END);
         if matches!(message.how, fetch_mode::QUERY | fetch_mode::QUERY_AT_END) {
-            let state = shared.pending_reads.look(message.read_number, waits)?;
+            let state = shared.pending_reads.query(message.read_number, waits)?;
             return Ok(message::kdclFetchReply { state, data: Vec::new() });
         }
         let (state, data) = shared.pending_reads.fetch(message.read_number, message.offset, message.size, waits)?;

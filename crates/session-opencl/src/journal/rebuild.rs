@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// Writes as many bytes of a number as there is room for; it stands for an answer of any size.
-    unsafe fn tell(number: u64, size: usize, out: *mut void, needed: *mut usize) -> i32 {
+    unsafe fn write_answer(number: u64, size: usize, out: *mut void, needed: *mut usize) -> i32 {
         // SAFETY: called as drivers are.
         unsafe {
             if !out.is_null() {
@@ -493,7 +493,7 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: passed on.
-        unsafe { tell(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, out, needed) }
+        unsafe { write_answer(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, out, needed) }
     }
 
     /// A kernel in groups of 64 that uses as many bytes of local memory as its handle says.
@@ -506,7 +506,14 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: passed on.
-        unsafe { tell(if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 }, size, out, needed) }
+        unsafe {
+            write_answer(
+                if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 },
+                size,
+                out,
+                needed,
+            )
+        }
     }
 
     #[test]

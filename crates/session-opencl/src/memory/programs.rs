@@ -67,7 +67,7 @@ mod tests {
     const GPU: usize = 128;
 
     /// Writes an answer as a driver does.
-    fn tell(values: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
+    fn write_answer(values: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
         if !needed.is_null() {
             // SAFETY: room for a length.
             unsafe { needed.write(values.len() * 8) };
@@ -87,8 +87,8 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         match what {
-            PROGRAM_DEVICES => tell(&[PROCESSOR as u64, GPU as u64], size, out, needed),
-            PROGRAM_BINARY_SIZES => tell(&[1 << 40, 300], size, out, needed),
+            PROGRAM_DEVICES => write_answer(&[PROCESSOR as u64, GPU as u64], size, out, needed),
+            PROGRAM_BINARY_SIZES => write_answer(&[1 << 40, 300], size, out, needed),
             _ => -30,
         }
     }
@@ -101,7 +101,7 @@ mod tests {
         out: *mut void,
         needed: *mut usize,
     ) -> i32 {
-        if what == PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE { tell(&[1000], size, out, needed) } else { -30 }
+        if what == PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE { write_answer(&[1000], size, out, needed) } else { -30 }
     }
 
     unsafe extern "C" fn device_info(
@@ -112,7 +112,7 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         let kind = if device.0.addr() == PROCESSOR { DEVICE_TYPE_CPU } else { 4 };
-        tell(&[kind], size, out, needed)
+        write_answer(&[kind], size, out, needed)
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct ImageStore {
     /// Permissions of files: if each worker has its own user, their group uses the folder.
     mode: u32,
     /// Reports why nothing more is stored.
-    tell: fn(fmt::Arguments<'_>),
+    report: fn(fmt::Arguments<'_>),
 }
 
 /// An image in the folder: time of last use, bytes, path.
@@ -48,18 +48,18 @@ impl ImageStore {
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
-        Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, tell: |_| {} }
+        Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, report: |_| {} }
     }
 
     /// Returns the store with a function that reports, once a session, why nothing more is stored.
     #[must_use]
-    pub fn telling(self, tell: fn(fmt::Arguments<'_>)) -> Self {
-        Self { tell, ..self }
+    pub fn reporting_to(self, report: fn(fmt::Arguments<'_>)) -> Self {
+        Self { report, ..self }
     }
 
     /// Reports that the store is no longer used.
     pub(crate) fn fails(&self, error: &io::Error) {
-        (self.tell)(format_args!(
+        (self.report)(format_args!(
             "the module cache cannot be written to, so programs send their code each time: {}: {error}; free some space there, or name \
              another folder with --module-cache",
             self.folder.display()

@@ -135,10 +135,10 @@ impl Reclaim {
             if since.elapsed() >= request.timeout() {
                 break;
             }
-            let (back, look) =
+            let (back, waited) =
                 self.answered.wait_timeout(state, RECLAIM_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             state = back;
-            if look.timed_out() {
+            if waited.timed_out() {
                 drop(state);
                 let free_bytes = free();
                 if free_bytes > most_free {

@@ -33,13 +33,13 @@ impl Drop for StackEnd {
 }
 
 /// Reads the current context, active or not; none without one, and for a thread whose locals are gone.
-fn look<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
+fn with_current<R>(read: impl FnOnce(&Context) -> R) -> Option<R> {
     STACK.try_with(|stack| stack.borrow().current().map(|context| read(context))).ok().flatten()
 }
 
 /// Returns the ids of the current context, active or not.
 pub(crate) fn ids() -> Option<ContextIds> {
-    look(Context::ids)
+    with_current(Context::ids)
 }
 
 /// Returns the ids of the current context, which must be there and active. Unlike [`active`], this takes no reference.
@@ -48,7 +48,8 @@ pub(crate) fn ids() -> Option<ContextIds> {
 ///
 /// As [`active`].
 pub(crate) fn active_ids() -> Result<ContextIds, CUresult> {
-    look(|context| context.check_active().map(|()| context.ids())).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+    with_current(|context| context.check_active().map(|()| context.ids()))
+        .unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
 /// Returns the current context, active or not.
@@ -91,7 +92,7 @@ fn active_wire(context: &Context) -> Result<u32, CUresult> {
 ///
 /// As [`active`].
 pub(crate) fn wire() -> Result<u32, CUresult> {
-    look(active_wire).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
+    with_current(active_wire).unwrap_or(Err(CUresult::ERROR_INVALID_CONTEXT))
 }
 
 /// Returns the wire id of the current context. On a thread without one, returns that of the context of the call's object:
@@ -101,7 +102,7 @@ pub(crate) fn wire() -> Result<u32, CUresult> {
 ///
 /// As [`wire`].
 pub(crate) fn wire_or_of(object: &Context) -> Result<u32, CUresult> {
-    look(active_wire).unwrap_or_else(|| active_wire(object))
+    with_current(active_wire).unwrap_or_else(|| active_wire(object))
 }
 
 /// Makes a context current in place of the top, or removes the top.

@@ -38,7 +38,7 @@ pub(crate) unsafe fn launch_host_function(
     let wire = stream::wire(stream)?;
     let token = register(PendingFunction::Host(function, data.expose_provenance()), stream)?;
     enqueue(&kdHostFunction { stream: wire, token }).inspect_err(|_| unregister(token))?;
-    UPCALL_GATE.tell();
+    UPCALL_GATE.mark_sent();
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub(crate) unsafe fn add_stream_callback(
     let pending = PendingFunction::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
     let token = register(pending, stream)?;
     enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;
-    UPCALL_GATE.tell();
+    UPCALL_GATE.mark_sent();
     Ok(())
 }
 
@@ -74,7 +74,7 @@ fn unregister(token: u64) {
 pub(crate) fn begin() -> Result<(), CUresult> {
     run_thread()?;
     enqueue(&kdUpcallsBegin {})?;
-    UPCALL_GATE.tell();
+    UPCALL_GATE.mark_sent();
     Ok(())
 }
 
@@ -97,7 +97,7 @@ struct UpcallGate(Mutex<bool>, Condvar);
 static UPCALL_GATE: UpcallGate = UpcallGate(Mutex::new(false), Condvar::new());
 
 impl UpcallGate {
-    fn tell(&self) {
+    fn mark_sent(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.1.notify_all();
     }

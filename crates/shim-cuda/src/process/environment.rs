@@ -14,7 +14,7 @@ use katydid_wire::message::kdEnvironment;
 /// # Errors
 ///
 /// The session has ended.
-pub(crate) fn tell(session: &Session<CUresult>) -> Result<(), CUresult> {
+pub(crate) fn report_without_effect(session: &Session<CUresult>) -> Result<(), CUresult> {
     let program = set(value);
     if program.iter().all(|(variable, _)| variable.effect == Effect::Program) {
         return Ok(());

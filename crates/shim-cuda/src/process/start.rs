@@ -115,7 +115,8 @@ fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), Sta
     let forks = fork::hold();
     let opened = connect::open(record::faulted)?;
     let facts = fetch_facts(&opened.session)?;
-    environment::tell(&opened.session).map_err(|code| StartFailure::new(format!("the session has ended: {code}")))?;
+    environment::report_without_effect(&opened.session)
+        .map_err(|code| StartFailure::new(format!("the session has ended: {code}")))?;
     let shim = build(opened.session, facts, opened.arenas, opened.pinned)?;
     Ok((shim, job.map(|job| (job, opened.address, opened.link)), forks))
 }

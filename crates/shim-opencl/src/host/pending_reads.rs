@@ -164,7 +164,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
     }
     let mut numbers = Vec::new();
     for pending in list.iter().rev() {
-        if look(pending.number, fetch_mode::QUERY)? > 0 {
+        if query_state(pending.number, fetch_mode::QUERY)? > 0 {
             numbers.push(pending.number);
         }
     }
@@ -172,7 +172,7 @@ fn under_way(list: &[PendingRead]) -> Result<Vec<u64>, Code> {
 }
 
 /// Returns the state of a read without changing it.
-fn look(number: u64, how: u32) -> Result<i32, Code> {
+fn query_state(number: u64, how: u32) -> Result<i32, Code> {
     Ok(session::call(&kdclFetch { read_number: number, offset: 0, size: 0, how })?.state)
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
     while let Some(number) = PENDING_READS.first(rows) {
         // No lock is held: other threads may fetch the reads that they waited for. This read may be among them; the worker then
         // no longer knows it.
-        let waited = look(number, fetch_mode::QUERY_AT_END);
+        let waited = query_state(number, fetch_mode::QUERY_AT_END);
         deliver()?;
         if PENDING_READS.first(rows) == Some(number) {
             waited?;

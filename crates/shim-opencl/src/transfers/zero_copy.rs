@@ -82,7 +82,7 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     // SAFETY: the rows are as the contract says; the zero-copy area has as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
     let copied = order.alone(|| match direction {
-        Direction::In => staging.look(absences, range, |from| moves(from.expose_provenance())),
+        Direction::In => staging.read_zero_copy(absences, range, |from| moves(from.expose_provenance())),
         Direction::Out => staging.fill((absences, epoch), range, |to| moves(to.expose_provenance())),
     });
     match copied.transpose() {

@@ -74,7 +74,7 @@ impl Library {
     /// Returns its kernels, in the order of the text.
     pub(crate) fn kernels(self: &Arc<Self>) -> Outcome<&[Arc<LibraryKernel>]> {
         let listed = self.kernels.get_or_init(|| {
-            let kernels = self.look()?;
+            let kernels = self.current_kernels()?;
             Ok(kernels.into_iter().map(|kernel| self.list(kernel)).collect())
         });
         // The result of the first use counts in later contexts too.
@@ -96,12 +96,12 @@ impl Library {
     }
 
     /// Returns the kernels of the module in the current context. Without a usable context it decodes the code just for this.
-    fn look(&self) -> Outcome<Vec<Arc<Kernel>>> {
+    fn current_kernels(&self) -> Outcome<Vec<Arc<Kernel>>> {
         if let Ok(context) = stack::usable() {
             return Ok(self.module(&context)?.kernels().to_vec());
         }
-        let looked_at = self.code.load(&mut AddressOnlyMemory::default()).map_err(|refusal| refusal.code)?;
-        Ok(looked_at.kernels().to_vec())
+        let image = self.code.load(&mut AddressOnlyMemory::default()).map_err(|refusal| refusal.code)?;
+        Ok(image.kernels().to_vec())
     }
 
     /// Gives a kernel its handle, which stays until the library is unloaded.

@@ -50,9 +50,9 @@ impl CodeRefusal {
     /// PTX" would mislead its reader.
     fn reported(self) -> Self {
         static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-        let telling = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
+        let is_informative = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
         let mut logs = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        if telling && logs.get_or_insert_default().insert(self.log.clone()) {
+        if is_informative && logs.get_or_insert_default().insert(self.log.clone()) {
             report(&self.log);
         }
         self

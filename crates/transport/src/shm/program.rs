@@ -170,7 +170,7 @@ impl ShmProgram {
     }
 
     /// Makes all threads that wait for admission check again.
-    fn look_again(&self) {
+    fn wake_waiters(&self) {
         // A thread that has just found the gate closed is waiting by now.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.opened.notify_all();
@@ -178,18 +178,18 @@ impl ShmProgram {
 
     /// Passes on the outcome of a thread's use of the link. If that found the link closed, wakes waiting threads, also those that
     /// wait for another worker or the end of a hold. Not for a thread that holds the queue, since woken threads lock it.
-    fn telling<T>(&self, outcome: Result<T, LinkError>) -> Result<T, LinkError> {
+    fn wake_if_closed<T>(&self, outcome: Result<T, LinkError>) -> Result<T, LinkError> {
         // A forked child has no other thread to tell, and locks may be held for ever.
         if outcome.is_err() && matches!(self.socket.get(), Err(LinkError::Closed)) {
-            self.tell_all();
+            self.wake_all();
         }
         outcome
     }
 
     #[cold]
-    fn tell_all(&self) {
+    fn wake_all(&self) {
         self.staging.give_up();
-        self.look_again();
+        self.wake_waiters();
         let reclaim_notices = self.shared.word(RECLAIM_REQUESTS_OFFSET);
         // A thread that is about to sleep on the word then does not.
         reclaim_notices.fetch_add(1, Ordering::Release);
@@ -236,7 +236,7 @@ impl ShmProgram {
     #[inline]
     fn send(&self, opcode: u16, context: u32, parts: &[&[u8]], is_lazy: bool) -> Result<(), LinkError> {
         self.socket.get()?;
-        self.telling(self.thread_ids.send(|thread| {
+        self.wake_if_closed(self.thread_ids.send(|thread| {
             let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
             self.put(head, parts, is_lazy).map(|_| ())
         }))
@@ -328,7 +328,7 @@ impl CallLink for ShmProgram {
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
         let is_over = |thread| reply_slot(thread).is_some_and(|slot| ReplyWords::new(&self.shared, slot).has_arrived());
-        self.telling(self.thread_ids.call(is_over, |thread| {
+        self.wake_if_closed(self.thread_ids.call(is_over, |thread| {
             let slot = self.open_slot(thread)?;
             ReplyWords::new(&self.shared, slot).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
@@ -383,7 +383,7 @@ impl BatchLink for ShmProgram {
         let end = |thread| self.queue.take(thread).gate.end_batch(number);
         // If all thread ids are taken, several threads use 0.
         if self.thread_ids.send(|thread| Ok(end(thread))).unwrap_or_else(|_| end(0)) {
-            self.look_again();
+            self.wake_waiters();
         }
     }
 }
@@ -437,7 +437,7 @@ impl QuiesceGate for ShmProgram {
 
     fn release(&self) {
         self.lock().gate.open();
-        self.look_again();
+        self.wake_waiters();
         // After a restore this process must be registered again. Registering twice does no harm.
         if self.is_fast_path.load(Ordering::Relaxed) {
             self.enable_fast_path();
@@ -511,7 +511,7 @@ impl QuiesceGate for ShmProgram {
     fn give_up(&self) {
         self.socket.give_up();
         self.release();
-        self.tell_all();
+        self.wake_all();
     }
 
     fn key(&self) -> SessionKey {

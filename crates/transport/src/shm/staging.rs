@@ -32,8 +32,8 @@ pub const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// Interval between checks whether the worker is still there.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The zero-copy area in a worker. The worker makes this memory; its program maps it too, and may read it ([`Staging::look`]).
-/// Nothing lies there before the worker reports it.
+/// The zero-copy area in a worker. The worker makes this memory; its program maps it too, and may read it
+/// ([`Staging::read_zero_copy`]). Nothing lies there before the worker reports it.
 #[derive(Debug)]
 pub struct ZeroCopyMemory {
     /// The file that both have mapped.
@@ -161,7 +161,7 @@ impl Staging {
     ///
     /// # Errors
     /// As [`Staging::with`].
-    pub fn look<T>(
+    pub fn read_zero_copy<T>(
         &self,
         absences: u64,
         (offset, length): (u64, usize),
@@ -342,14 +342,14 @@ mod tests {
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
-        assert_eq!((read(copied), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
+        assert_eq!((read(copied), program.read_zero_copy(absences, bytes, read).unwrap()), (7, Some(7)));
         let zero_copy_words = [ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET]
             .map(|word| worker.map.memory().word(ZERO_COPY_OFFSET + word));
         zero_copy_words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
         assert_eq!(zero_copy_words[1].load(Ordering::SeqCst), 0);
         for beyond in [(ZERO_COPY_BYTES as u64, 1), (u64::MAX, 2), (0, 0)] {
-            assert!(program.look(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
+            assert!(program.read_zero_copy(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
         }
     }
 

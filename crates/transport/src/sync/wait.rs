@@ -108,7 +108,7 @@ impl Spin {
         if self.longest() == 0 {
             return None;
         }
-        if let Some(value) = look(self.first, &mut poll) {
+        if let Some(value) = poll_times(self.first, &mut poll) {
             self.learn(Some(Duration::ZERO));
             return Some(value);
         }
@@ -117,7 +117,7 @@ impl Spin {
         }
         let (start, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
         loop {
-            let value = look(POLLS_PER_CLOCK_READ, &mut poll);
+            let value = poll_times(POLLS_PER_CLOCK_READ, &mut poll);
             let waited = start.elapsed();
             if value.is_some() || waited >= budget {
                 self.learn(value.is_some().then_some(waited));
@@ -149,7 +149,7 @@ impl Spin {
     }
 }
 
-fn look<T>(times: u32, poll: &mut impl FnMut() -> Option<T>) -> Option<T> {
+fn poll_times<T>(times: u32, poll: &mut impl FnMut() -> Option<T>) -> Option<T> {
     (0..times).find_map(|_| {
         std::hint::spin_loop();
         poll()

@@ -192,14 +192,14 @@ impl SnapshotWork {
             loop {
                 match answered.recv_timeout(SNAPSHOT_PROGRESS_INTERVAL) {
                     Ok(written) => return written.map_err(|error| error.to_string()),
-                    Err(RecvTimeoutError::Timeout) => self.tell(output),
+                    Err(RecvTimeoutError::Timeout) => self.report_progress(output),
                     Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".to_owned()),
                 }
             }
         })
     }
 
-    fn tell(&self, output: &RemoteOutput) {
+    fn report_progress(&self, output: &RemoteOutput) {
         let (done, total) = (self.progress.bytes_done(), self.progress.total());
         if self.writer.send(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
             // No process will commit the snapshot.

@@ -48,7 +48,7 @@ pub(crate) fn bound(bytes: u64, counts_files: bool) {
 }
 
 /// Ends the process if it holds too much, and tells the server. Otherwise returns for how long it cannot exceed the limit.
-pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
+pub(crate) fn measure(control: BorrowedFd<'_>) -> Duration {
     let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_bytes(limit)?)))
     else {
         return MAX_MEASURE_PAUSE;

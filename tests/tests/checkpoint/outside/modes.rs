@@ -42,22 +42,22 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
 struct FileModes(BTreeMap<PathBuf, u32>);
 
 impl FileModes {
-    fn look(&mut self, folder: &Path) {
-        self.look_below(folder);
+    fn record(&mut self, folder: &Path) {
+        self.record_below(folder);
         OWN_FOLDERS.iter().for_each(|own| {
             self.0.remove(&folder.join(own));
         });
     }
 
     /// Links have no modes of their own.
-    fn look_below(&mut self, folder: &Path) {
+    fn record_below(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(found) = entry.path().symlink_metadata() else { continue };
             if !found.is_symlink() {
                 *self.0.entry(entry.path()).or_default() |= found.mode() & 0o777;
             }
             if found.is_dir() {
-                self.look_below(&entry.path());
+                self.record_below(&entry.path());
             }
         }
     }
@@ -88,10 +88,10 @@ fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<FileModes
         let watcher = scope.spawn(|| {
             let mut seen = FileModes::default();
             while !is_over.load(SeqCst) {
-                seen.look(folder);
+                seen.record(folder);
                 sleep(MODE_POLL_INTERVAL);
             }
-            seen.look(folder);
+            seen.record(folder);
             seen
         });
         let done = work();
@@ -136,7 +136,7 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
     seen.is_the_owners(&["run/katydid.sock", "run/katydid.sock.admin", "cache/", "certs/"])?;
     // The image itself is closed, so it may be moved anywhere.
     let mut left = FileModes::default();
-    left.look(&near[1]);
+    left.record(&near[1]);
     ensure!(left.0.values().all(|mode| mode & 0o077 == 0), "open files of an image: {left:#?}");
     stage.is_clean()
 }
