@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn both_sides_settle_on_the_first_range_that_suits_both() {
-        let _turn = candidates_for_one();
+        let _guard = candidates_for_one();
         let offers = Offers::reserve().unwrap();
         let offered = offers.arenas();
         let first = offered[0].base;
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn pinned_memory_alone_is_settled_on_too() {
-        let _turn = candidates_for_one();
+        let _guard = candidates_for_one();
         let offers = Offers::reserve_pinned();
         let offered = offers.arenas();
         assert!(offered.iter().all(|arena| arena.kind == ArenaKind::PINNED));

@@ -178,7 +178,7 @@ mod tests {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn shell(script: &str) -> u8 {
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         exit_code(run(Command::new("/bin/sh").args(["-c", script]), |_| {}).unwrap())
     }
 

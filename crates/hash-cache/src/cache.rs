@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 use crate::origin::MappedOrigin;
 
 /// Changes with everything that goes into a name, and with the format of entries.
-const CACHE_VERSION: &[u8] = b"katydid memo 1";
+const CACHE_VERSION: &[u8] = b"katydid hash cache 1";
 /// Most entries, besides those that processes have added since their last check.
 const MAX_CACHE_ENTRIES: usize = 4096;
 /// Entries that a process adds between two checks of their number.

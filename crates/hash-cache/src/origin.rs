@@ -42,8 +42,8 @@ impl MappedOrigin {
     /// Returns the origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
-        let places: Option<Vec<FileRange>> = parts.iter().map(|part| file_range(part, &mappings)).collect();
-        let origin = Self(places?);
+        let ranges: Option<Vec<FileRange>> = parts.iter().map(|part| file_range(part, &mappings)).collect();
+        let origin = Self(ranges?);
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
     }

@@ -90,13 +90,13 @@ struct Fixture {
     kernel: *mut c_void,
     words: *mut u32,
     /// Guard that lets only one test run at a time.
-    _turn: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
 impl Fixture {
     fn new() -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        static DRIVER_LOCK: Mutex<()> = Mutex::new(());
+        let guard = DRIVER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let init: unsafe extern "C" fn(u32) -> CUresult = function("cuInit");
         let create: unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult = function("cuCtxCreate_v2");
         let load: unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> CUresult = function("cuModuleLoadData");
@@ -115,7 +115,7 @@ impl Fixture {
             ]
         };
         assert_eq!(codes, [CUresult::SUCCESS; 5]);
-        let fixture = Self { context, kernel, words: words.cast(), _turn: turn };
+        let fixture = Self { context, kernel, words: words.cast(), _guard: guard };
         (0..3).for_each(|index| fixture.set(index, 0));
         fixture
     }

@@ -70,8 +70,8 @@ static bool is_whole() {
 
 static CUarray line() {
     CUarray array;
-    CUDA_ARRAY_DESCRIPTOR wish = {COUNT, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1}, told = {};
-    OK(cuArrayCreate_v2(&array, &wish));
+    CUDA_ARRAY_DESCRIPTOR request = {COUNT, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1}, told = {};
+    OK(cuArrayCreate_v2(&array, &request));
     OK(cuArrayGetDescriptor_v2(&told, array));
     CHECK(told.Width == COUNT && told.Format == CU_AD_FORMAT_UNSIGNED_INT32, "%zu wide", told.Width);
     return array;

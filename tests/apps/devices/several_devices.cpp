@@ -189,16 +189,16 @@ static void events() {
 
 // Maps a block of the second device at an address for both.
 static void blocks() {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, second.device};
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, second.device};
     size_t piece = 0;
-    OK(cuMemGetAllocationGranularity(&piece, &wish, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemGetAllocationGranularity(&piece, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     CUmemGenericAllocationHandle block;
     CUdeviceptr at;
     CUmemAccessDesc grants[2] = {{{CU_MEM_LOCATION_TYPE_DEVICE, second.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
                                  {{CU_MEM_LOCATION_TYPE_DEVICE, first.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
-    OK(cuMemCreate(&block, piece, &wish, 0));
+    OK(cuMemCreate(&block, piece, &request, 0));
     OK(cuMemAddressReserve(&at, piece, 0, 0, 0));
     OK(cuMemMap(at, piece, 0, block, 0));
     OK(cuMemSetAccess(at, piece, grants, are_peers ? 2 : 1));
@@ -217,11 +217,11 @@ static void blocks() {
 
 static void pools() {
     CUmemoryPool pool;
-    CUmemPoolProps wish = {};
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, second.device};
+    CUmemPoolProps request = {};
+    request.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, second.device};
     OK(cuCtxSetCurrent(second.context));
-    OK(cuMemPoolCreate(&pool, &wish));
+    OK(cuMemPoolCreate(&pool, &request));
     CUmemLocation other = {CU_MEM_LOCATION_TYPE_DEVICE, first.device};
     if (are_peers) {
         CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -302,13 +302,13 @@ static bool can_lend() {
 }
 
 static CUmemGenericAllocationHandle block_for_others(size_t *piece) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, first.device};
-    wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemGetAllocationGranularity(piece, &wish, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, first.device};
+    request.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    OK(cuMemGetAllocationGranularity(piece, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     CUmemGenericAllocationHandle block;
-    OK(cuMemCreate(&block, *piece, &wish, 0));
+    OK(cuMemCreate(&block, *piece, &request, 0));
     return block;
 }
 

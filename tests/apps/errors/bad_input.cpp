@@ -171,9 +171,9 @@ static void sizes() {
     Things it;
     CUdeviceptr address;
     CUmemGenericAllocationHandle block;
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     void *pinned;
     size_t pitch;
     int blocks;
@@ -199,9 +199,9 @@ static void sizes() {
     ROW(cuMemAddressReserve(&address, 0, 0, 0, 0));
     ROW(cuMemAddressReserve(&address, 12345, 0, 0, 0));
     ROW(cuMemAddressReserve(&address, HUGE_SIZE & ~size_t(0x1fffff), 0, 0, 0));
-    ROW(cuMemCreate(&block, 0, &wish, 0));
-    ROW(cuMemCreate(&block, 12345, &wish, 0));
-    ROW(cuMemCreate(&block, size_t(1) << 50, &wish, 0));
+    ROW(cuMemCreate(&block, 0, &request, 0));
+    ROW(cuMemCreate(&block, 12345, &request, 0));
+    ROW(cuMemCreate(&block, size_t(1) << 50, &request, 0));
     ROW(cuMemMap(0, 2 << 20, 0, 0, 0));
     ROW(cuMemUnmap(it.memory, 2 << 20));
     ROW(it.launch(it.add, nullptr, 0));

@@ -63,18 +63,18 @@ static void access(CUdeviceptr start, size_t size) {
 }
 
 static void blocks_on(CUmemLocationType kind, const char *name) {
-    CUmemAllocationProp wish = {}, told;
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location.type = kind;
+    CUmemAllocationProp request = {}, told;
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location.type = kind;
     size_t piece = 0;
-    OK(cuMemGetAllocationGranularity(&piece, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    OK(cuMemGetAllocationGranularity(&piece, &request, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     piece = (piece + (2 << 20) - 1) / (2 << 20) * (2 << 20);
     CUdeviceptr start;
     CUmemGenericAllocationHandle block;
     OK(cuMemAddressReserve(&start, 2 * piece, 0, 0, 0));
     CUmemAccessDesc grants[] = {all_access(CU_MEM_LOCATION_TYPE_DEVICE), all_access(CU_MEM_LOCATION_TYPE_HOST)};
     for (int at = 0; at < 2; at++) {
-        OK(cuMemCreate(&block, piece, &wish, 0));
+        OK(cuMemCreate(&block, piece, &request, 0));
         OK(cuMemGetAllocationPropertiesFromHandle(&told, block));
         CHECK(told.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA, "at a location of kind %d", told.location.type);
         OK(cuMemMap(start + at * piece, piece, 0, block, 0));

@@ -13,10 +13,10 @@ static CUstream stream;
 static CUfunction add;
 
 static CUmemPoolProps on(CUmemLocationType kind) {
-    CUmemPoolProps wish = {};
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location.type = kind;
-    return wish;
+    CUmemPoolProps request = {};
+    request.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location.type = kind;
+    return request;
 }
 
 static void grant(CUmemoryPool pool) {
@@ -59,9 +59,9 @@ static void copies(CUdeviceptr memory) {
 }
 
 static void pool_on(CUmemLocationType kind, const char *name) {
-    CUmemPoolProps wish = on(kind);
+    CUmemPoolProps request = on(kind);
     CUmemoryPool pool, of = nullptr;
-    OK(cuMemPoolCreate(&pool, &wish));
+    OK(cuMemPoolCreate(&pool, &request));
     grant(pool);
     CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;

@@ -34,11 +34,11 @@ static void turns(CUdeviceptr memory) {
 }
 
 static void pool_at(CUmemLocationType kind, const char *name) {
-    CUmemPoolProps wish = {};
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    wish.location = at(kind);
+    CUmemPoolProps request = {};
+    request.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    request.location = at(kind);
     CUmemoryPool pool, of = nullptr;
-    OK(cuMemPoolCreate(&pool, &wish));
+    OK(cuMemPoolCreate(&pool, &request));
     CUdeviceptr memory, second;
     OK(cuMemAllocFromPoolAsync(&memory, BYTES, pool, stream));
     OK(cuMemAllocFromPoolAsync(&second, 100, pool, stream));
@@ -72,10 +72,10 @@ static void chosen() {
     OK(cuMemGetDefaultMemPool(&first, &device, CU_MEM_ALLOCATION_TYPE_MANAGED));
     OK(cuMemGetMemPool(&current, &device, CU_MEM_ALLOCATION_TYPE_MANAGED));
     CHECK(first && current == first, "the default pool is not the current one");
-    CUmemPoolProps wish = {};
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    wish.location = device;
-    OK(cuMemPoolCreate(&own, &wish));
+    CUmemPoolProps request = {};
+    request.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    request.location = device;
+    OK(cuMemPoolCreate(&own, &request));
     OK(cuMemSetMemPool(&device, CU_MEM_ALLOCATION_TYPE_MANAGED, own));
     OK(cuMemGetMemPool(&current, &device, CU_MEM_ALLOCATION_TYPE_MANAGED));
     CHECK(current == own, "the chosen pool is not the current one");

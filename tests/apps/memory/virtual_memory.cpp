@@ -7,10 +7,10 @@
 #include "check.h"
 
 static CUmemAllocationProp properties() {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return wish;
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return request;
 }
 
 static CUmemAccessDesc all_access() {
@@ -21,21 +21,21 @@ static CUmemAccessDesc all_access() {
 }
 
 static size_t granule() {
-    CUmemAllocationProp wish = properties();
+    CUmemAllocationProp request = properties();
     size_t least = 0, best = 0;
-    OK(cuMemGetAllocationGranularity(&least, &wish, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    OK(cuMemGetAllocationGranularity(&best, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    OK(cuMemGetAllocationGranularity(&least, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    OK(cuMemGetAllocationGranularity(&best, &request, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     CHECK(least > 0 && best % least == 0, "granularities %zu and %zu", least, best);
     return best;
 }
 
 // Grows a range by one block at a time, as allocators with expandable segments do.
 static void grow(CUdeviceptr start, size_t piece, int pieces) {
-    CUmemAllocationProp wish = properties();
+    CUmemAllocationProp request = properties();
     CUmemAccessDesc grant = all_access();
     for (int index = 0; index < pieces; index++) {
         CUmemGenericAllocationHandle block;
-        OK(cuMemCreate(&block, piece, &wish, 0));
+        OK(cuMemCreate(&block, piece, &request, 0));
         OK(cuMemMap(start + index * piece, piece, 0, block, 0));
         OK(cuMemSetAccess(start + index * piece, piece, &grant, 1));
         OK(cuMemRelease(block));
@@ -77,12 +77,12 @@ static void questions(CUdeviceptr start, size_t piece) {
 
 // One block at two addresses: what is written at one is read at the other.
 static void alias(size_t piece) {
-    CUmemAllocationProp wish = properties();
+    CUmemAllocationProp request = properties();
     CUmemAccessDesc grant = all_access();
     CUdeviceptr start;
     CUmemGenericAllocationHandle block;
     OK(cuMemAddressReserve(&start, 2 * piece, 0, 0, 0));
-    OK(cuMemCreate(&block, piece, &wish, 0));
+    OK(cuMemCreate(&block, piece, &request, 0));
     OK(cuMemMap(start, piece, 0, block, 0));
     OK(cuMemMap(start + piece, piece, 0, block, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemMap(start, piece, 0, block, 0));

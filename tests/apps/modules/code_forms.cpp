@@ -252,8 +252,8 @@ static void primary() {
 // What a texture looks at, as it was told, and what memory a mipmap needs whose memory comes later.
 static void textures() {
     CUarray array;
-    CUDA_ARRAY_DESCRIPTOR wish = {16, 16, CU_AD_FORMAT_UNSIGNED_INT32, 2};
-    OK(cuArrayCreate_v2(&array, &wish));
+    CUDA_ARRAY_DESCRIPTOR request = {16, 16, CU_AD_FORMAT_UNSIGNED_INT32, 2};
+    OK(cuArrayCreate_v2(&array, &request));
     CUDA_RESOURCE_DESC resource = {};
     resource.resType = CU_RESOURCE_TYPE_ARRAY;
     resource.res.array.hArray = array;

@@ -152,13 +152,13 @@ static int takes(const char *kind, size_t bytes) {
         need(cudaMallocArray(&array, &texel, bytes / rows / sizeof(float4), rows));
     } else {
         CUmemGenericAllocationHandle memory;
-        CUmemAllocationProp wish = {};
-        wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        wish.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        CUmemAllocationProp request = {};
+        request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        request.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         void *entry = nullptr;
         need(cudaGetDriverEntryPointByVersion("cuMemCreate", &entry, 12000, cudaEnableDefault, nullptr));
         auto create = reinterpret_cast<decltype(&cuMemCreate)>(entry);
-        need(cudaError_t(create(&memory, bytes >> 21 << 21, &wish, 0)));
+        need(cudaError_t(create(&memory, bytes >> 21 << 21, &request, 0)));
     }
     say("had");
     return 0;

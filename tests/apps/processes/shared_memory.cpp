@@ -129,21 +129,21 @@ static void open_event() {
     OK(cuStreamDestroy(stream));
 }
 
-static CUmemAllocationProp wished(unsigned types) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    wish.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
-    return wish;
+static CUmemAllocationProp properties_for(unsigned types) {
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    request.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+    return request;
 }
 
 constexpr size_t BLOCK = 4 << 20;
 
 static void lend_block() {
     CUmemGenericAllocationHandle block, closed;
-    CUmemAllocationProp wish = wished(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), other = wished(0);
+    CUmemAllocationProp request = properties_for(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), other = properties_for(0);
     int descriptor = -1;
-    OK(cuMemCreate(&block, BLOCK, &wish, 0));
+    OK(cuMemCreate(&block, BLOCK, &request, 0));
     OK(cuMemCreate(&closed, BLOCK, &other, 0));
     CHECK(cuMemExportToShareableHandle(&descriptor, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS, "exported");
     OK(cuMemRelease(closed));
@@ -201,11 +201,11 @@ static bool has_shared_pools() {
 
 static CUmemoryPool pool_for(unsigned types) {
     CUmemoryPool pool;
-    CUmemPoolProps wish = {};
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    wish.handleTypes = static_cast<CUmemAllocationHandleType>(types);
-    OK(cuMemPoolCreate(&pool, &wish));
+    CUmemPoolProps request = {};
+    request.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    request.handleTypes = static_cast<CUmemAllocationHandleType>(types);
+    OK(cuMemPoolCreate(&pool, &request));
     return pool;
 }
 

@@ -12,12 +12,12 @@
 constexpr int THREADS = 3, ROUNDS = 5, STEPS = 24;
 
 static void begin() {
-    CUmemPoolProps wish = {};
+    CUmemPoolProps request = {};
     begin_on_first(&world.device, &world.context);
     OK(cuModuleLoadData(&world.module, RANDOM_PTX));
-    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    OK(cuMemPoolCreate(&world.pool, &wish));
+    request.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    OK(cuMemPoolCreate(&world.pool, &request));
 }
 
 struct Play {

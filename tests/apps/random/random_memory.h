@@ -29,12 +29,12 @@ inline void expect_range(const Buffer &buffer) {
 }
 
 inline void make_mapped(Buffer &buffer) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CUmemAccessDesc grant = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     OK(cuMemAddressReserve(&buffer.device, buffer.size, 0, 0, 0));
-    OK(cuMemCreate(&buffer.block, buffer.size, &wish, 0));
+    OK(cuMemCreate(&buffer.block, buffer.size, &request, 0));
     OK(cuMemMap(buffer.device, buffer.size, 0, buffer.block, 0));
     OK(cuMemSetAccess(buffer.device, buffer.size, &grant, 1));
 }
@@ -42,17 +42,17 @@ inline void make_mapped(Buffer &buffer) {
 inline void make_array(Random &random, Buffer &buffer) {
     const CUarray_format formats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_UNSIGNED_INT32};
     const size_t format = random.below(3), channels = size_t(1) << random.below(3);
-    CUDA_ARRAY3D_DESCRIPTOR wish = {};
-    wish.Width = random.size(4096);
-    wish.Height = random.below(3) ? random.size(100) : 0;
-    wish.Depth = wish.Height && random.one_in(2) ? random.size(9) : 0;
-    wish.Format = formats[format];
-    wish.NumChannels = unsigned(channels);
-    OK(cuArray3DCreate(&buffer.array, &wish));
+    CUDA_ARRAY3D_DESCRIPTOR request = {};
+    request.Width = random.size(4096);
+    request.Height = random.below(3) ? random.size(100) : 0;
+    request.Depth = request.Height && random.one_in(2) ? random.size(9) : 0;
+    request.Format = formats[format];
+    request.NumChannels = unsigned(channels);
+    OK(cuArray3DCreate(&buffer.array, &request));
     buffer.element = channels << format;
-    buffer.pitch = wish.Width * buffer.element;
-    buffer.rows = std::max<size_t>(wish.Height, 1);
-    buffer.depth = std::max<size_t>(wish.Depth, 1);
+    buffer.pitch = request.Width * buffer.element;
+    buffer.rows = std::max<size_t>(request.Height, 1);
+    buffer.depth = std::max<size_t>(request.Depth, 1);
     buffer.size = buffer.pitch * buffer.rows * buffer.depth;
 }
 

@@ -48,17 +48,17 @@ struct Mapping {
     CUdeviceptr start;
     size_t size;
     Mapping() {
-        CUmemAllocationProp wish = {};
-        wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        wish.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+        CUmemAllocationProp request = {};
+        request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        request.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
         CUmemAccessDesc grants[2] = {};
         grants[0].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         grants[1].location.type = CU_MEM_LOCATION_TYPE_HOST;
         for (CUmemAccessDesc &grant : grants) grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         CUmemGenericAllocationHandle block;
-        OK(DRIVER(cuMemGetAllocationGranularity)(&size, &wish, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+        OK(DRIVER(cuMemGetAllocationGranularity)(&size, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
         OK(DRIVER(cuMemAddressReserve)(&start, size, 0, 0, 0));
-        OK(DRIVER(cuMemCreate)(&block, size, &wish, 0));
+        OK(DRIVER(cuMemCreate)(&block, size, &request, 0));
         OK(DRIVER(cuMemMap)(start, size, 0, block, 0));
         OK(DRIVER(cuMemRelease)(block));
         OK(DRIVER(cuMemSetAccess)(start, size, grants, 2));

@@ -210,11 +210,11 @@ static void batches() {
 }
 
 static void arrays() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = {};
-    wish.Width = COUNT, wish.Format = CU_AD_FORMAT_UNSIGNED_INT32, wish.NumChannels = 1;
+    CUDA_ARRAY3D_DESCRIPTOR request = {};
+    request.Width = COUNT, request.Format = CU_AD_FORMAT_UNSIGNED_INT32, request.NumChannels = 1;
     CUarray array, second;
-    OK(cuArray3DCreate_v2(&array, &wish));
-    OK(cuArray3DCreate_v2(&second, &wish));
+    OK(cuArray3DCreate_v2(&array, &request));
+    OK(cuArray3DCreate_v2(&second, &request));
     OK(PTDS(cuMemcpyHtoA_v2)(array, 0, sent, BYTES));
     OK(PTDS(cuMemcpyAtoA_v2)(second, 0, array, 0, BYTES));
     OK(PTDS(cuMemcpyAtoD_v2)(other, second, 0, BYTES));
@@ -234,11 +234,12 @@ static void arrays() {
 
 // A tile of a sparse array.
 static void sparse_arrays() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = {};
-    wish.Width = wish.Height = 1024, wish.Format = CU_AD_FORMAT_FLOAT, wish.NumChannels = 1, wish.Flags = CUDA_ARRAY3D_SPARSE;
+    CUDA_ARRAY3D_DESCRIPTOR request = {};
+    request.Width = request.Height = 1024, request.Format = CU_AD_FORMAT_FLOAT, request.NumChannels = 1;
+    request.Flags = CUDA_ARRAY3D_SPARSE;
     CUarray array;
     CUDA_ARRAY_SPARSE_PROPERTIES has;
-    OK(cuArray3DCreate_v2(&array, &wish));
+    OK(cuArray3DCreate_v2(&array, &request));
     OK(cuArrayGetSparseProperties(&has, array));
     CUmemAllocationProp kind = {};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -370,9 +371,9 @@ static void properties() {
     here = nullptr;
     OK(PTSZ(cuStreamGetCtx_v2)(nullptr, &here, &green));
     CHECK(here == context && !green, "another context");
-    CUstreamAttrValue wish = {}, told = {};
-    wish.syncPolicy = CU_SYNC_POLICY_YIELD;
-    OK(PTSZ(cuStreamSetAttribute)(nullptr, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &wish));
+    CUstreamAttrValue request = {}, told = {};
+    request.syncPolicy = CU_SYNC_POLICY_YIELD;
+    OK(PTSZ(cuStreamSetAttribute)(nullptr, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &request));
     OK(PTSZ(cuStreamGetAttribute)(nullptr, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &told));
     CHECK(told.syncPolicy == CU_SYNC_POLICY_YIELD, "policy %d", int(told.syncPolicy));
     CUstream copy;
@@ -470,9 +471,9 @@ static void captures() {
     fill(4);
     OK(PTSZ(cuStreamEndCapture)(nullptr, &graph));
     CUgraphExec exec;
-    CUDA_GRAPH_INSTANTIATE_PARAMS wish = {};
-    wish.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-    OK(PTSZ(cuGraphInstantiateWithParams)(&exec, graph, &wish));
+    CUDA_GRAPH_INSTANTIATE_PARAMS request = {};
+    request.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    OK(PTSZ(cuGraphInstantiateWithParams)(&exec, graph, &request));
     OK(PTSZ(cuGraphLaunch)(exec, nullptr));
     fetch(other);
     CHECK(got[0] == 4, "%u", got[0]);

@@ -15,12 +15,12 @@ static CUDA_ARRAY3D_DESCRIPTOR description(unsigned flags) {
 }
 
 static CUmemGenericAllocationHandle pool(size_t bytes, unsigned short usage) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    wish.allocFlags.usage = usage;
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    request.allocFlags.usage = usage;
     CUmemGenericAllocationHandle block;
-    OK(cuMemCreate(&block, bytes, &wish, 0));
+    OK(cuMemCreate(&block, bytes, &request, 0));
     return block;
 }
 
@@ -88,9 +88,9 @@ static bool holds(CUarray array, const CUDA_ARRAY_SPARSE_PROPERTIES &has, unsign
 
 // Tiles are filled, kept by the memory under them, and moved to another place of the array.
 static void tiles() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = description(CUDA_ARRAY3D_SPARSE);
+    CUDA_ARRAY3D_DESCRIPTOR request = description(CUDA_ARRAY3D_SPARSE);
     CUarray array;
-    OK(cuArray3DCreate(&array, &wish));
+    OK(cuArray3DCreate(&array, &request));
     CUDA_ARRAY_SPARSE_PROPERTIES has;
     OK(cuArrayGetSparseProperties(&has, array));
     unsigned width = has.tileExtent.width, height = has.tileExtent.height;
@@ -126,9 +126,9 @@ static void tiles() {
 
 // Levels too small for tiles share the tail.
 static void tails() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = description(CUDA_ARRAY3D_SPARSE);
+    CUDA_ARRAY3D_DESCRIPTOR request = description(CUDA_ARRAY3D_SPARSE);
     CUmipmappedArray mipmap;
-    OK(cuMipmappedArrayCreate(&mipmap, &wish, 11));
+    OK(cuMipmappedArrayCreate(&mipmap, &request, 11));
     CUDA_ARRAY_SPARSE_PROPERTIES has;
     OK(cuMipmappedArrayGetSparseProperties(&has, mipmap));
     CHECK(has.miptailSize > 0 && has.miptailSize % TILE == 0, "a tail of %llu bytes", has.miptailSize);
@@ -158,9 +158,9 @@ static void tails() {
 }
 
 static void whole() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = description(CUDA_ARRAY3D_DEFERRED_MAPPING);
+    CUDA_ARRAY3D_DESCRIPTOR request = description(CUDA_ARRAY3D_DEFERRED_MAPPING);
     CUarray array;
-    OK(cuArray3DCreate(&array, &wish));
+    OK(cuArray3DCreate(&array, &request));
     CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
     OK(cuArrayGetMemoryRequirements(&needs, array, 0));
     CHECK(needs.size >= size_t(WIDTH) * HEIGHT * 4 && needs.alignment > 0, "%zu bytes", needs.size);
@@ -180,11 +180,11 @@ static void whole() {
 }
 
 static void refusals() {
-    CUDA_ARRAY3D_DESCRIPTOR wish = description(0);
+    CUDA_ARRAY3D_DESCRIPTOR request = description(0);
     CUarray plain, sparse;
-    OK(cuArray3DCreate(&plain, &wish));
-    wish.Flags = CUDA_ARRAY3D_SPARSE;
-    OK(cuArray3DCreate(&sparse, &wish));
+    OK(cuArray3DCreate(&plain, &request));
+    request.Flags = CUDA_ARRAY3D_SPARSE;
+    OK(cuArray3DCreate(&sparse, &request));
     CUDA_ARRAY_SPARSE_PROPERTIES has;
     CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&has, plain));

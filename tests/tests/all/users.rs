@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const ALICE: u32 = 65533;
 const BOB: u32 = 65534;
 /// Serializes the tests: `ps` of a user also shows the jobs of other tests that run as that user.
-static TURN: Mutex<()> = Mutex::new(());
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 /// More steps than a test waits for, and the milliseconds of each step.
 const LONG_ARGUMENTS: [&str; 2] = ["100000", "10"];
 
@@ -126,7 +126,7 @@ fn is_refused(outcome: &Outcome) -> Result<()> {
 /// A folder without mounts of its own stands in for a machine or container that keeps this user from `/dev/null`.
 #[test]
 fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let paths = Paths::of_this_test()?;
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -159,7 +159,7 @@ fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
 
 #[test]
 fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
     let (mut of_alice, mut of_bob) = (alice.serve()?, bob.serve()?);
     let mut job = alice.start(&alice.socket(), "alice", "long_loop", &LONG_ARGUMENTS)?;
@@ -186,7 +186,7 @@ fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
 
 #[test]
 fn users_of_one_tls_server_see_no_sessions_of_each_other() -> Result<()> {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
     let server = Server::start_tls(&alice.paths, &driver_under_test(), &[])?;
     let (address, certs) = server.tls().and_then(|tls| tls.split_once("?certs=")).context("no TLS")?;

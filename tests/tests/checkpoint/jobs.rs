@@ -473,7 +473,7 @@ fn taken_port(paths: &Paths, way: &str) -> Result<()> {
 /// No process releases the port, and the server takes no session: the error names the latter.
 fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
-    let (image, _taken, _) = listened(&stage)?;
+    let (image, _listener, _) = listened(&stage)?;
     let full = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
     stage.way = way_to(way, &full)?;
     stage.server = full;
@@ -640,9 +640,9 @@ fn half_closed(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    for turn in ["first", "second"] {
+    for time in ["first", "second"] {
         let outcome = stage.restore("halves", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "restored, {turn} time: {}", describe(&outcome));
+        ensure!(outcome.status.success(), "restored, {time} time: {}", describe(&outcome));
     }
     stage.is_clean()
 }

@@ -292,14 +292,14 @@ fn replaced(paths: &Paths, way: &str) -> Result<()> {
 /// All GPUs move to the next one; they stay there; two of them change places; and all go back. The program has memory and
 /// kernels on all of them.
 fn placed(paths: &Paths, way: &str) -> Result<()> {
-    const TURN: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
+    const ROTATION: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
     const SWAP: [(usize, usize); 2] = [(1, 0), (0, 1)];
     const WRONG: [&Pairs; 4] = [&[(7, 7)], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)]];
     let soft = [("KATYDID_SOFT_DEVICES", "3".into())];
     let stage = Stage::of_driver(paths, way, "soft", &soft)?;
     let wrong = [&WRONG[..], &[&[(0, 2), (1, 2), (2, 0)]]].concat();
     let right: [(&[_], &[_]); 4] =
-        [(&TURN, &[1, 2, 0]), (&[], &[1, 2, 0]), (&SWAP, &[0, 2, 1]), (&[(2, 1), (1, 2), (0, 0)], &[])];
+        [(&ROTATION, &[1, 2, 0]), (&[], &[1, 2, 0]), (&SWAP, &[0, 2, 1]), (&[(2, 1), (1, 2), (0, 0)], &[])];
     moved_about(paths, &stage, &Gpus::soft(3), &wrong, &right, &[(0, 2), (2, 0)])?;
     let real = if driver_under_test() == "soft" { Gpus(Vec::new()) } else { Gpus::real()? };
     if real.0.len() != 2 {

@@ -148,7 +148,7 @@ fn contents(kind: Computation, size: usize) -> Vec<Vec<u8>> {
     match kind {
         Computation::Matrix => {
             // Rotates pairs of columns, so that products neither grow nor fade.
-            let turn = |at: usize| {
+            let rotation = |at: usize| {
                 let (row, column) = (at / size, at % size);
                 match (row == column, row / 2 == column / 2, row < column) {
                     (true, ..) => 0.8,
@@ -158,7 +158,7 @@ fn contents(kind: Computation, size: usize) -> Vec<Vec<u8>> {
                 }
             };
             let square = size * size;
-            vec![bytes(square, &number), bytes(square, &turn), bytes(square, &|_| 0.0)]
+            vec![bytes(square, &number), bytes(square, &rotation), bytes(square, &|_| 0.0)]
         }
         Computation::Bodies => {
             let zeros = bytes(4 * size, &|_| 0.0);

@@ -16,7 +16,7 @@ const SET_CAPTURE_DEPENDENCIES: u32 = 1;
 
 thread_local! {
     /// The arrays in this thread's last answer, which programs may read until the next.
-    static LENT: std::cell::RefCell<(Vec<CUgraphNode>, Vec<CUgraphEdgeData>)> =
+    static CAPTURE_LISTS: std::cell::RefCell<(Vec<CUgraphNode>, Vec<CUgraphEdgeData>)> =
         const { std::cell::RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -214,11 +214,11 @@ unsafe fn read_number(pointer: *const u32) -> Outcome<u32> {
 /// The answers are null or writable.
 unsafe fn write_arrays(answers: &CaptureOutputs, nodes: Vec<CUgraphNode>, data: Vec<CUgraphEdgeData>) {
     let empty = nodes.is_empty();
-    let _ = LENT.try_with(|lent| {
-        let mut lent = lent.borrow_mut();
-        *lent = (nodes, data);
-        let nodes = if empty { std::ptr::null() } else { lent.0.as_ptr() };
-        let data = if empty { std::ptr::null() } else { lent.1.as_ptr() };
+    let _ = CAPTURE_LISTS.try_with(|lists| {
+        let mut lists = lists.borrow_mut();
+        *lists = (nodes, data);
+        let nodes = if empty { std::ptr::null() } else { lists.0.as_ptr() };
+        let data = if empty { std::ptr::null() } else { lists.1.as_ptr() };
         // SAFETY: handed on.
         unsafe {
             write(answers.nodes, nodes);

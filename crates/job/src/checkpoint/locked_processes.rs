@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_in_no_way() {
         let folder = tempfile::tempdir().unwrap();
-        let (events, _heard) = mpsc::channel();
+        let (events, _receiver) = mpsc::channel();
         let members = Members::listen(&folder.path().join("shims"), events).unwrap();
         let locked_processes = LockedProcesses::default();
         let process = |saved| LockedProcess { program: "app".to_owned(), pid: 5, saved };

@@ -657,7 +657,7 @@ impl StartedProcesses {
         shared
             .and_then(|list| private::write(&namespaces.shared, list))
             .map_err(system("tell of the job's shared memory"))?;
-        let _lent = criu.install_kernel_data();
+        let _kernel_data = criu.install_kernel_data();
         let command = namespace::keeper(surroundings.katydid, &namespaces, &restore);
         let started = Self::in_own_namespaces(opened, criu, surroundings, (&command, &names));
         // No keeper is left if it has failed.

@@ -282,7 +282,7 @@ mod tests {
 
         use crate::process::tcp;
 
-        let _turn = tcp::TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = tcp::TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let run = format!("{:08x}-test", std::process::id());
         let inventory =

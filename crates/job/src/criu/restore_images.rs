@@ -360,10 +360,10 @@ fn rewritten_files(
 fn ordered<'a>(bytes: &'a [u8], makers: &[u64]) -> Vec<&'a [u8]> {
     let mut files: Vec<&[u8]> = messages(bytes, FILES_MAGIC).collect();
     let pairs = files.iter().enumerate().filter_map(|(at, file)| Some((at, unix_pair(file)?)));
-    let places: BTreeMap<u64, (usize, u64)> = pairs.map(|(at, (inode, peer))| (inode, (at, peer))).collect();
+    let sockets: BTreeMap<u64, (usize, u64)> = pairs.map(|(at, (inode, peer))| (inode, (at, peer))).collect();
     for maker in makers {
-        let Some((at, peer)) = places.get(maker) else { continue };
-        if let Some((other, _)) = places.get(peer).filter(|(other, _)| other > at) {
+        let Some((at, peer)) = sockets.get(maker) else { continue };
+        if let Some((other, _)) = sockets.get(peer).filter(|(other, _)| other > at) {
             files.swap(*at, *other);
         }
     }

@@ -235,7 +235,7 @@ impl Criu {
         let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
         let (version, tool_path, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
         let mut criu = Self { command, version, path: tool_path, unprivileged, network_lock, kernel_data };
-        let _lent = criu.install_kernel_data();
+        let _kernel_data = criu.install_kernel_data();
         let version = criu.answer(&["--version"])?;
         criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
         match criu.answer(&["check"]) {
@@ -359,7 +359,7 @@ impl Criu {
         personality: Option<u32>,
     ) -> Result<(Guard, u32), CriuError> {
         let command = self.restore_command(folder, work, inherit);
-        let _lent = self.install_kernel_data();
+        let _kernel_data = self.install_kernel_data();
         let start = |source| self.start(source);
         Self::make_statistics(work).map_err(start)?;
         let mut output = tempfile::tempfile().map_err(start)?;
@@ -704,7 +704,7 @@ fn is_full(folder: &Path) -> bool {
 }
 
 /// What a finding depends on: the kernel and its boot, the user's rights, and the files with their times.
-fn circumstances(places: [Option<&Path>; 3]) -> String {
+fn circumstances(paths: [Option<&Path>; 3]) -> String {
     let rights = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let rights = rights
         .lines()
@@ -719,14 +719,14 @@ fn circumstances(places: [Option<&Path>; 3]) -> String {
         let changes = (change(path), change(&path.with_file_name(LAUNCHER_PROGRAM)));
         format!("{} {:?} {changes:?}", path.display(), stat.and_then(|stat| stat.modified().ok()))
     };
-    let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
+    let changes: Vec<String> = paths.into_iter().flatten().map(changed).collect();
     let (uname, boot) = (uname(), fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
     format!(
         "{} {} {} {rights} {}",
         uname.release().to_string_lossy(),
         uname.version().to_string_lossy(),
         boot.trim(),
-        places.join(" ")
+        changes.join(" ")
     )
 }
 

@@ -137,7 +137,7 @@ fn split(
     };
     fs::write(&namespaces.shared, "[]").map_err(&failed)?;
     fs::write(&namespaces.made, "").map_err(&failed)?;
-    let _lent = criu.install_kernel_data();
+    let _kernel_data = criu.install_kernel_data();
     let keeper = namespace::keeper(katydid, &namespaces, &restore);
     let guard = Guard::spawn(katydid, &keeper, &[], |command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_found() {
-        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(is_connected(&us()));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_connection_to_ourselves_is_none_to_others() {
-        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let process = |pid| Process { pid, parent: 0, state: 'R' };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let script =
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn bytes_that_the_other_end_has_no_room_for_are_found() {
-        let _turn = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();

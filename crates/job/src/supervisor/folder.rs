@@ -535,14 +535,14 @@ pub(crate) fn clear_away_after_exit(supervisor: u32, deadline: Instant) {
     clear_away();
 }
 
-/// Clears away the folders of jobs below `places`, right after the end of `supervisor`.
-fn clear_after_exit(supervisor: u32, places: &[PathBuf], deadline: Instant) {
+/// Clears away the folders of jobs below `jobs_folders`, right after the end of `supervisor`.
+fn clear_after_exit(supervisor: u32, jobs_folders: &[PathBuf], deadline: Instant) {
     let is_left = |jobs: &PathBuf| {
         let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();
         folders.any(|folder| owner_of(&folder.path().join(JOB_LOCK_FILE)) == Some(supervisor))
     };
-    while places.iter().any(is_left) && Instant::now() < deadline {
-        places.iter().for_each(|jobs| clear_below(jobs));
+    while jobs_folders.iter().any(is_left) && Instant::now() < deadline {
+        jobs_folders.iter().for_each(|jobs| clear_below(jobs));
         thread::sleep(FOLDER_RETRY_INTERVAL);
     }
 }

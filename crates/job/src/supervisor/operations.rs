@@ -24,7 +24,7 @@ impl JobState {
             Err(TryLockError::WouldBlock) => None,
         };
         only.ok_or(CheckpointError::Busy).and_then(|_only| {
-            let _turn = lock(&self.exclusive);
+            let _guard = lock(&self.exclusive);
             work()
         })
     }

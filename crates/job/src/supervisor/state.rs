@@ -129,7 +129,7 @@ impl JobState {
     /// releases it, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
         if env::var_os(FAULT_STEP_VARIABLE).is_none() {
-            let _turn = lock(&self.exclusive);
+            let _guard = lock(&self.exclusive);
             self.release_reached(|member| member.id == id);
         }
     }

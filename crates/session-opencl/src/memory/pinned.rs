@@ -22,7 +22,7 @@ pub(crate) enum StagingState {
     /// Never pinned: the driver refused, or the context has only processors.
     Plain,
     /// Pinned as a whole, until this is dropped.
-    PinnedBuffer { _kept: PinnedBuffer },
+    PinnedBuffer { _buffer: PinnedBuffer },
 }
 
 /// A buffer that stays mapped until this is dropped.

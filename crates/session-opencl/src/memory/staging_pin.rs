@@ -35,7 +35,7 @@ impl Session {
         let state = match state {
             StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => self
                 .pin_staging(context)
-                .map_or(StagingState::Plain, |buffer| StagingState::PinnedBuffer { _kept: buffer }),
+                .map_or(StagingState::Plain, |buffer| StagingState::PinnedBuffer { _buffer: buffer }),
             StagingState::Counting(passed) => StagingState::Counting(passed + bytes),
             state => state,
         };

@@ -275,8 +275,8 @@ mod tests {
         // Every order in which a program can release four objects.
         for order in 0..256 {
             let mut objects = part().map(Some);
-            for turn in 0..4 {
-                objects[order >> (2 * turn) & 3] = None;
+            for step in 0..4 {
+                objects[order >> (2 * step) & 3] = None;
             }
             drop(objects);
             let mut order = given_back();

@@ -186,7 +186,7 @@ mod tests {
     /// Memory that a context has left behind may be another process's, at the same addresses.
     #[test]
     fn stages_go_with_their_context_and_are_freed_by_no_other_thread() {
-        let (driver, _turn) = soft::driver();
+        let (driver, _guard) = soft::driver();
         let blocks = StagingBlocks::default();
         let held = blocks.make(&driver, 1, 7, SIZE).unwrap();
         blocks.make(&driver, 1, 8, SIZE).unwrap();
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn staging_blocks_of_a_graph_are_reused_within_its_context() {
-        let (driver, _turn) = soft::driver();
+        let (driver, _guard) = soft::driver();
         let blocks = StagingBlocks::default();
         let first = blocks.make(&driver, 1, 1, SIZE).unwrap().address();
         blocks.forget(1);

@@ -69,7 +69,7 @@ pub(super) struct CapturedContents {
     changed: u64,
     known_contents: KnownContents,
     /// The end of a context waits for it.
-    _behind: PendingWrite,
+    _pending_write: PendingWrite,
 }
 
 impl Drop for CapturedContents {
@@ -144,7 +144,7 @@ impl Session {
         let records =
             records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
         let regions = areas.all.into_iter().map(|area| area.region).collect();
-        let behind = self.snapshots.begin(spare.values().map(Scratch::size).sum());
+        let pending_write = self.snapshots.begin(spare.values().map(Scratch::size).sum());
         let known_contents = self.snapshots.known_contents.clone();
         Ok(CapturedContents {
             driver,
@@ -157,7 +157,7 @@ impl Session {
             precopy,
             changed,
             known_contents,
-            _behind: behind,
+            _pending_write: pending_write,
         })
     }
 }
@@ -509,19 +509,20 @@ impl CapturedContents {
             Area { region, context: copy_context.context, location: AreaLocation::Linear(start) }
         };
         let areas: Vec<Area> = self.copy_contexts.iter().map(area).collect();
-        let behind: Vec<usize> = (0..self.chunks.len()).filter(|index| self.chunks[*index].spare.is_some()).collect();
+        let pending_write: Vec<usize> =
+            (0..self.chunks.len()).filter(|index| self.chunks[*index].spare.is_some()).collect();
         let load = |index: &usize| {
             let chunk = &self.chunks[*index];
             let area = &areas[chunk.copy_context];
             let start = area.address(0).unwrap_or(0);
             ChunkLoad { area, offset: chunk.spare.unwrap_or(0) - start, length: chunk.length }
         };
-        let loads: Vec<ChunkLoad<'_>> = behind.iter().map(load).collect();
+        let loads: Vec<ChunkLoad<'_>> = pending_write.iter().map(load).collect();
         let streams: Vec<CopyStreams> = self.copy_contexts.iter().map(|copy_context| copy_context.streams).collect();
         let (driver, copy_contexts, streams) = (&self.driver, &self.copy_contexts[..], &streams[..]);
         let names = Transfer { driver, copy_contexts, streams, progress: &self.progress, precopy: Some(&self.precopy) }
             .out(&loads, sink)?;
-        for (index, name) in behind.into_iter().zip(names) {
+        for (index, name) in pending_write.into_iter().zip(names) {
             self.chunks[index].name = Some(name);
         }
         Ok(())

@@ -83,7 +83,8 @@ impl HashKernel {
     ) -> Result<(), CUresult> {
         let blocks = u32::try_from(count.min(MAX_BLOCKS)).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let arguments = [list, out, self.seed];
-        let mut places: [*mut c_void; 3] = std::array::from_fn(|at| (&raw const arguments[at]).cast_mut().cast());
+        let mut argument_pointers: [*mut c_void; 3] =
+            std::array::from_fn(|at| (&raw const arguments[at]).cast_mut().cast());
         let (function, none) = (self.function, std::ptr::null_mut());
         // SAFETY: the three parameters are 64-bit words that outlive the call; `list` and `out` have `count` records by the
         // caller's promise, and the kernel only reads memory in the list.
@@ -98,7 +99,7 @@ impl HashKernel {
                 1,
                 0,
                 stream,
-                places.as_mut_ptr(),
+                argument_pointers.as_mut_ptr(),
                 none,
             )
         }
@@ -244,13 +245,15 @@ mod tests {
 
     #[test]
     fn the_kernel_and_the_host_agree_on_chunks_of_every_kind() {
-        let (driver, _turn) = soft::driver();
+        let (driver, _guard) = soft::driver();
         let bytes = noise(40_000);
         let at = device(&driver, &bytes);
-        let places = [(0, 16), (16, 4080), (0, 4096), (4096, 4112), (32, 20_000), (8192, 0), (0, 40_000)];
-        let chunks: Vec<_> = places.iter().map(|(from, size)| (at + from, *size)).collect();
-        let expected: Vec<_> =
-            places.iter().map(|(from, size)| hash_on_host(&bytes[*from as usize..][..*size as usize], SEED)).collect();
+        let argument_pointers = [(0, 16), (16, 4080), (0, 4096), (4096, 4112), (32, 20_000), (8192, 0), (0, 40_000)];
+        let chunks: Vec<_> = argument_pointers.iter().map(|(from, size)| (at + from, *size)).collect();
+        let expected: Vec<_> = argument_pointers
+            .iter()
+            .map(|(from, size)| hash_on_host(&bytes[*from as usize..][..*size as usize], SEED))
+            .collect();
         assert_eq!(hashed(&driver, &chunks), expected);
     }
 

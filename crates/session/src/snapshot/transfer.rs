@@ -258,9 +258,9 @@ mod tests {
 
     #[test]
     fn memory_that_stays_is_bounded_whatever_was_wanted() {
-        let (driver, _turn) = soft::driver();
+        let (driver, _guard) = soft::driver();
         let (precopy, progress) = (PrecopyState::default(), Progress::default());
-        let lift = Transfer {
+        let transfer = Transfer {
             driver: &driver,
             copy_contexts: &[],
             streams: &[],
@@ -269,7 +269,7 @@ mod tests {
         };
         let most = CHUNKS_PER_THREAD * MAX_TRANSFER_THREADS;
         for count in 1..=most {
-            precopy.keep_buffers(lift.buffers(count).unwrap());
+            precopy.keep_buffers(transfer.buffers(count).unwrap());
         }
         let buffer_count: usize = std::iter::from_fn(|| precopy.take_buffers(1)).map(|buffers| buffers.count()).sum();
         assert!(buffer_count < 2 * most, "{buffer_count}");
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn registered_memory_stays_for_the_next_until_all_is_given_back() {
-        let (driver, _turn) = soft::driver();
+        let (driver, _guard) = soft::driver();
         let precopy = PrecopyState::default();
         let keep = |count| precopy.keep_buffers(Buffers::make(&driver, count).unwrap());
         keep(2);

@@ -63,15 +63,15 @@ const LENGTH: u64 = 1 << 40;
 /// The driver that sessions run on.
 struct TestDriver {
     driver: Arc<Driver>,
-    _turn: soft::DriverLock,
+    _guard: soft::DriverLock,
 }
 
 impl TestDriver {
     fn new() -> Self {
         static RESERVED: OnceLock<()> = OnceLock::new();
-        let (driver, turn) = soft::driver();
+        let (driver, guard) = soft::driver();
         RESERVED.get_or_init(|| assert!(device_memory::reserve(&driver, &map(), 1)));
-        Self { driver, _turn: turn }
+        Self { driver, _guard: guard }
     }
 
     /// A new session; `seed` gives it a hash kernel.

@@ -20,7 +20,7 @@ static DRIVER_LOCK: Mutex<()> = Mutex::new(());
 /// Exclusive use of the driver. Dropping it resets the context: the next user finds all addresses as the first one did.
 pub(crate) struct DriverLock {
     driver: Arc<Driver>,
-    _turn: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
 impl Drop for DriverLock {
@@ -33,13 +33,13 @@ impl Drop for DriverLock {
 /// Locks the driver, with the primary context of its first device current on this thread.
 pub(crate) fn driver() -> (Arc<Driver>, DriverLock) {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
-    let turn = DRIVER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = DRIVER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Arc::clone(DRIVER.get_or_init(|| Arc::new(Driver::new(open(&choice(), None).unwrap()))));
     // The reset ends whatever an earlier test has left.
     // SAFETY: takes a number; the code that used the context has released the lock.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
     retain(&driver);
-    (Arc::clone(&driver), DriverLock { driver, _turn: turn })
+    (Arc::clone(&driver), DriverLock { driver, _guard: guard })
 }
 
 /// Retains the primary context of the first device, and makes it current on this thread.

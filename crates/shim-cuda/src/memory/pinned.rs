@@ -86,7 +86,7 @@ enum PageState {
 
 /// The worker's pages, as far as the shim knows them.
 struct PageCopy {
-    standing: PageState,
+    state: PageState,
     /// Wire id of the context in which they were made, and with which they end.
     context: u32,
     /// Contents of the worker's pages when last seen, of the same length.
@@ -104,12 +104,12 @@ struct PageCopy {
 impl PageCopy {
     /// Makes pages that no launch has named.
     fn new(context: u32, contents: Vec<u8>) -> Self {
-        Self { standing: PageState::There, context, contents, used_at: 0, is_used: false, user: None, pending: 0 }
+        Self { state: PageState::There, context, contents, used_at: 0, is_used: false, user: None, pending: 0 }
     }
 
     /// Returns whether the GPU may be using the pages.
     fn is_at_work(&self) -> bool {
-        self.is_used && self.standing == PageState::There
+        self.is_used && self.state == PageState::There
     }
 
     /// Notes that a launch in a stream is about to be sent that names them.
@@ -192,7 +192,7 @@ impl PinnedArena {
         let is_moving = |copies: &mut PageCopies| {
             overlapping(copies, pages)
                 .iter()
-                .any(|start| copies.get(start).is_some_and(|it| it.standing == PageState::Moving))
+                .any(|start| copies.get(start).is_some_and(|it| it.state == PageState::Moving))
         };
         self.moved.wait_while(self.copies(), is_moving).unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,7 +235,7 @@ impl PinnedArena {
                 copies.remove(&start);
                 continue;
             }
-            copy.standing = PageState::Moving;
+            copy.state = PageState::Moving;
             leaving.push((start, size));
         }
         drop(copies);
@@ -417,12 +417,12 @@ fn with_worker_pages<'a>(
         let Some(gap) = gaps(&copies, &pages).pop().filter(|_| is_there()) else { return Ok(copies) };
         let (address, size) = (gap.start, gap.end - gap.start);
         // The worker's pages are new: zeros.
-        let coming = PageCopy { standing: PageState::Moving, ..PageCopy::new(context, vec![0; size as usize]) };
+        let coming = PageCopy { state: PageState::Moving, ..PageCopy::new(context, vec![0; size as usize]) };
         copies.insert(address, coming);
         drop(copies);
         let answer = shim.session.call(context, &kdHostRegister { address, size, flags: 0 });
         pinned.tell_moved(|copies| match copies.get_mut(&address) {
-            Some(copy) if answer.is_ok() => copy.standing = PageState::There,
+            Some(copy) if answer.is_ok() => copy.state = PageState::There,
             _ => drop(copies.remove(&address)),
         });
         answer.map_err(|code| if region.is_registered() { registration::address_error(code) } else { code })?;

@@ -67,7 +67,7 @@ pub(crate) struct Stream {
     priority: i32,
     id: u64,
     /// Counts a stream that does not wait for the default stream.
-    _apart: Option<UnorderedWork>,
+    _unordered: Option<UnorderedWork>,
 }
 
 /// Streams that the program created, of all contexts.
@@ -301,8 +301,8 @@ pub(crate) fn new_record(context: Arc<Context>, flags: u32, priority: i32) -> Re
     let priority = context.with_facts(|it| rules::priority(priority, it.least_priority, it.greatest_priority))?;
     let (id, wire) = (next_stream_id(), context.wire());
     let make = |slot| {
-        let _apart = (flags & stream_flags::NON_BLOCKING != 0).then(UnorderedWork::begin);
-        Stream { slot, context, flags, priority, id, _apart }
+        let _unordered = (flags & stream_flags::NON_BLOCKING != 0).then(UnorderedWork::begin);
+        Stream { slot, context, flags, priority, id, _unordered }
     };
     let stream = STREAMS.get()?.insert_with(wire, make).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     Ok((stream, priority))

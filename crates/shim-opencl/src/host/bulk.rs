@@ -33,13 +33,13 @@ pub(crate) struct InitialData<'a> {
     /// The bytes inside the message.
     pub(crate) inline: Cow<'a, [u8]>,
     /// The block that holds the data until the reply.
-    _lent: Option<LentBlock>,
+    _block: Option<LentBlock>,
 }
 
 impl<'a> InitialData<'a> {
     /// Returns the value for an object without initial contents.
     pub(crate) fn none() -> Self {
-        Self { staged: 0, inline: Cow::Borrowed(&[]), _lent: None }
+        Self { staged: 0, inline: Cow::Borrowed(&[]), _block: None }
     }
 
     /// Copies the bytes of the rows to shared memory where it exists, or sends them.
@@ -49,15 +49,15 @@ impl<'a> InitialData<'a> {
     /// The rows are readable while the value lives.
     pub(crate) unsafe fn of(rows: &Rows) -> Result<Self, Code> {
         // SAFETY: by the contract.
-        if let Some(lent) = unsafe { LentBlock::of(rows) } {
+        if let Some(block) = unsafe { LentBlock::of(rows) } {
             let mut inline = Vec::new();
-            [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut inline));
-            return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(inline), _lent: Some(lent) });
+            [block.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut inline));
+            return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(inline), _block: Some(block) });
         }
         // SAFETY: by the contract.
         let bytes = unsafe { rows.gather() };
         let staged = send(&bytes)?.staged;
-        Ok(Self { staged, inline: if staged == 0 { bytes } else { Cow::Borrowed(&[]) }, _lent: None })
+        Ok(Self { staged, inline: if staged == 0 { bytes } else { Cow::Borrowed(&[]) }, _block: None })
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Memory {
     /// Address of its first byte in memory shared with the worker, where it is mapped; 0: none.
     pub(crate) shared: usize,
     /// That memory if this is an image, until it ends.
-    lent: Mutex<Option<LentBlock>>,
+    lent_block: Mutex<Option<LentBlock>>,
     /// 1: it is an image that a worker's driver uses in place.
     in_place: PerWorker,
     /// Whether a callback will report its end.
@@ -130,7 +130,7 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
-            lent: Mutex::new(None),
+            lent_block: Mutex::new(None),
             in_place: PerWorker::default(),
             is_awaited: AtomicBool::new(false),
             is_zero_copy: AtomicBool::new(false),
@@ -186,17 +186,17 @@ impl Memory {
 
     /// Attaches the block that an image lies in. `free` receives it once no command uses the image any more.
     pub(crate) fn keep(&self, block: Block, free: fn(Block)) {
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(LentBlock { block, free });
+        *self.lent_block.lock().unwrap_or_else(PoisonError::into_inner) = Some(LentBlock { block, free });
     }
 
     fn take_lent(&self) -> Option<LentBlock> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lent_block.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns how many bytes of the driver's memory it has. Objects in the program's memory or in another object have none. For
     /// pipes it is unknown.
     fn driver_bytes(&self) -> usize {
-        let is_lent = || self.lent.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_lent = || self.lent_block.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if self.shared != 0 || self.parent.is_some() || is_lent() {
             return 0;
         }

@@ -4,14 +4,14 @@
 //! real driver, stored, and returned by queries. The memory belongs to the host and is limited by it, so a program can have more
 //! of it than a device has.
 
-mod advice;
+mod mem_advise;
 
 use std::sync::LazyLock;
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::memory::{self as rules, check_managed};
 
-pub(crate) use advice::{Advice, AdviceTarget, advise, attribute, check, forget, prefetch};
+pub(crate) use mem_advise::{Advice, AdviceTarget, advise, attribute, check, forget, prefetch};
 
 use crate::context::state::Context;
 use crate::ffi::Outcome;

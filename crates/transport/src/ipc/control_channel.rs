@@ -221,13 +221,13 @@ mod tests {
     #[test]
     fn a_message_that_breaks_off_or_is_too_long_is_refused() {
         let (local, peer) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
+        let channel = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
         (&local).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
         drop(local);
-        assert!(matches!(talk.listen(), Err(ControlError::Closed)));
+        assert!(matches!(channel.listen(), Err(ControlError::Closed)));
         let (local, peer) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
+        let channel = ControlChannel::new(peer.into(), MAX_JOB_MESSAGE_BYTES).unwrap();
         (&local).write_all(&[0xff; 8]).unwrap();
-        assert!(matches!(talk.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
+        assert!(matches!(channel.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
     }
 }

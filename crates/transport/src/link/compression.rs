@@ -349,11 +349,11 @@ mod tests {
     const FAST: Pace = Pace(1000);
 
     /// A policy whose compressor has a given pace over very many bytes: no test depends on the machine's speed.
-    fn judge(packer: Pace) -> CompressionPolicy {
-        let judge = CompressionPolicy::new();
-        judge.measured().packer =
+    fn policy_with(packer: Pace) -> CompressionPolicy {
+        let policy = CompressionPolicy::new();
+        policy.measured().packer =
             RunningRate { bytes: 1 << 30, time: Duration::from_nanos((u64::from(packer.0) << 30) / 1000) };
-        judge
+        policy
     }
 
     fn repeating() -> Vec<u8> {
@@ -379,10 +379,10 @@ mod tests {
 
     #[test]
     fn compressed_bytes_decompress_regardless_of_earlier_payloads() {
-        let judge = CompressionPolicy::new();
+        let policy = CompressionPolicy::new();
         for length in [MIN_COMPRESSED_BYTES, PIECE_BYTES, MIN_COMPRESSED_BYTES + 1, 3 * PIECE_BYTES] {
             let bytes: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
-            let packed = judge.pack(CompressionMode::Always, &bytes).unwrap();
+            let packed = policy.pack(CompressionMode::Always, &bytes).unwrap();
             assert!(packed.len() < length && unpacked(&packed, length).unwrap() == bytes, "{length}");
         }
     }
@@ -417,10 +417,10 @@ mod tests {
     #[test]
     fn bulk_is_packed_where_the_link_is_slower_than_the_compressor() {
         let bytes = repeating();
-        let packed = judge(FAST).pack_over(SLOW, &bytes).unwrap();
+        let packed = policy_with(FAST).pack_over(SLOW, &bytes).unwrap();
         assert!(packed.len() < PIECE_BYTES / 4 && unpacked(&packed, PIECE_BYTES).unwrap() == bytes);
-        assert_eq!(judge(FAST).pack_over(FAST, &bytes), None);
-        assert_eq!(judge(SLOW).pack_over(FAST, &bytes), None);
+        assert_eq!(policy_with(FAST).pack_over(FAST, &bytes), None);
+        assert_eq!(policy_with(SLOW).pack_over(FAST, &bytes), None);
     }
 
     #[test]
@@ -428,89 +428,89 @@ mod tests {
         let bytes = repeating();
         assert_eq!(CompressionPolicy::new().pack(CompressionMode::Auto, &bytes), None);
         let slow = || {
-            let judge = judge(FAST);
-            judge.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
-            judge
+            let policy = policy_with(FAST);
+            policy.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
+            policy
         };
         assert!(slow().pack(CompressionMode::Auto, &bytes).is_some());
         assert_eq!(slow().pack(CompressionMode::Off, &bytes), None);
         assert_eq!(slow().pack(CompressionMode::Always, &bytes[..MIN_COMPRESSED_BYTES - 1]), None);
-        let unsure = judge(FAST);
+        let unsure = policy_with(FAST);
         unsure.measured().link.note(MIN_MEASURED_BYTES as usize - 1, Duration::from_secs(60));
         assert_eq!(unsure.pack(CompressionMode::Auto, &bytes), None);
     }
 
     #[test]
     fn a_link_that_no_compressor_makes_up_for_is_not_slow() {
-        let judge = CompressionPolicy::new();
-        assert_eq!(judge.requested_pace(CompressionMode::Auto), Some(Pace::UNKNOWN));
-        judge.measured().link.note(1 << 30, Duration::from_secs(1));
-        let link = judge.slow_link();
+        let policy = CompressionPolicy::new();
+        assert_eq!(policy.requested_pace(CompressionMode::Auto), Some(Pace::UNKNOWN));
+        policy.measured().link.note(1 << 30, Duration::from_secs(1));
+        let link = policy.slow_link();
         assert!(link.is_some(), "the compressor is not measured yet");
-        judge.packs(FAST);
-        assert_eq!((judge.packer(), judge.slow_link()), (Some(FAST), None));
+        policy.packs(FAST);
+        assert_eq!((policy.packer(), policy.slow_link()), (Some(FAST), None));
         let measured = (0..2 * PIECES_BETWEEN_MEASUREMENTS)
-            .filter_map(|_| judge.requested_pace(CompressionMode::Auto))
+            .filter_map(|_| policy.requested_pace(CompressionMode::Auto))
             .collect::<Vec<_>>();
         assert_eq!(measured, [Pace::UNKNOWN; 2]);
-        judge.packs(Pace(10));
+        policy.packs(Pace(10));
         assert_eq!(
-            (judge.requested_pace(CompressionMode::Auto), judge.requested_pace(CompressionMode::Off)),
+            (policy.requested_pace(CompressionMode::Auto), policy.requested_pace(CompressionMode::Off)),
             (link, None)
         );
-        assert_eq!(judge.requested_pace(CompressionMode::Always), Some(Pace::ENDLESS));
-        assert_eq!(judge.pack_over(Pace::UNKNOWN, &repeating()), None);
+        assert_eq!(policy.requested_pace(CompressionMode::Always), Some(Pace::ENDLESS));
+        assert_eq!(policy.pack_over(Pace::UNKNOWN, &repeating()), None);
     }
 
     #[test]
     fn incompressible_payloads_are_sent_plain_and_sampled_ever_more_rarely() {
-        let (noise, judge) = (noise(PIECE_BYTES), judge(FAST));
+        let (noise, policy) = (noise(PIECE_BYTES), policy_with(FAST));
         let mut samples = Vec::new();
         for piece in 0..40 {
-            let skipped = judge.measured().to_skip;
-            assert_eq!(judge.pack_over(SLOW, &noise), None);
+            let skipped = policy.measured().to_skip;
+            assert_eq!(policy.pack_over(SLOW, &noise), None);
             if skipped == 0 {
                 samples.push(piece);
             }
         }
         assert_eq!(samples, [0, 2, 6, 14, 30]);
         // Contents that become shorter again are found.
-        judge.measured().to_skip = 1;
+        policy.measured().to_skip = 1;
         let bytes = repeating();
-        let sent: Vec<bool> = (0..3).map(|_| judge.pack_over(SLOW, &bytes).is_some()).collect();
+        let sent: Vec<bool> = (0..3).map(|_| policy.pack_over(SLOW, &bytes).is_some()).collect();
         assert_eq!(sent, [false, true, true]);
-        assert_eq!(judge.pack(CompressionMode::Always, &noise), None);
+        assert_eq!(policy.pack(CompressionMode::Always, &noise), None);
     }
 
     #[test]
     fn a_link_has_the_time_in_which_any_thread_moved_something() {
-        let judge = CompressionPolicy::new();
+        let policy = CompressionPolicy::new();
         let start = Instant::now();
-        (0..4).for_each(|_| judge.begin());
-        (0..4).for_each(|_| judge.end(PIECE_BYTES, PIECE_BYTES, Duration::ZERO));
+        (0..4).for_each(|_| policy.begin());
+        (0..4).for_each(|_| policy.end(PIECE_BYTES, PIECE_BYTES, Duration::ZERO));
         let elapsed = start.elapsed();
-        let link = judge.measured().link;
+        let link = policy.measured().link;
         assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= elapsed, "{link:?}");
         // The other side waited longer than everything can have taken; then one piece went compressed, and one not at all.
         for (sent, waited) in [(PIECE_BYTES, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
-            judge.begin();
-            judge.end(PIECE_BYTES, sent, waited);
+            policy.begin();
+            policy.end(PIECE_BYTES, sent, waited);
         }
-        let later = judge.measured().link;
+        let later = policy.measured().link;
         assert_eq!((later.bytes, later.time), (5 * PIECE_BYTES as u64, link.time));
-        assert!(judge.measured().since.is_none() && judge.measured().packed == PIECE_BYTES as u64);
+        assert!(policy.measured().since.is_none() && policy.measured().packed == PIECE_BYTES as u64);
     }
 
     #[test]
     fn a_link_is_measured_anew_after_much_that_went_packed() {
-        let judge = judge(FAST);
-        judge.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
+        let policy = policy_with(FAST);
+        policy.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
         for went in 0..REMEASURE_AFTER_BYTES / PIECE_BYTES as u64 {
-            assert!(judge.slow_link().is_some(), "{went}");
-            judge.begin();
-            judge.end(PIECE_BYTES, PIECE_BYTES / 9, Duration::ZERO);
+            assert!(policy.slow_link().is_some(), "{went}");
+            policy.begin();
+            policy.end(PIECE_BYTES, PIECE_BYTES / 9, Duration::ZERO);
         }
-        assert_eq!((judge.slow_link(), judge.requested_pace(CompressionMode::Auto)), (None, Some(Pace::UNKNOWN)));
+        assert_eq!((policy.slow_link(), policy.requested_pace(CompressionMode::Auto)), (None, Some(Pace::UNKNOWN)));
     }
 
     #[test]

@@ -193,9 +193,9 @@ fn control_channel(
 ) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(role, key);
     let AcceptedConnection { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
+    let channel = ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;
-    Ok((talk, ready))
+    Ok((channel, ready))
 }

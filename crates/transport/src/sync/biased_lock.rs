@@ -220,15 +220,15 @@ mod loom_tests {
         builder.check(|| {
             let shared = Arc::new((RawBiasedLock::new(3), UnsafeCell::new(0)));
             shared.0.bias_owner.store(1, Ordering::Relaxed);
-            let turn = |(raw, count): &(RawBiasedLock, UnsafeCell<u32>), number: u32| {
+            let increment = |(raw, count): &(RawBiasedLock, UnsafeCell<u32>), number: u32| {
                 let entry = raw.enter(number);
                 // SAFETY: loom fails the test if another thread uses the cell meanwhile.
                 count.with_mut(|count| unsafe { *count += 1 });
                 raw.leave(number, entry);
             };
             let other = Arc::clone(&shared);
-            let other = thread::spawn(move || turn(&other, 2));
-            turn(&shared, 1);
+            let other = thread::spawn(move || increment(&other, 2));
+            increment(&shared, 1);
             other.join().unwrap();
             // SAFETY: as above.
             shared.1.with(|count| assert_eq!(unsafe { *count }, 2));
@@ -242,36 +242,36 @@ mod tests {
 
     /// A lock with bias, if the system supports it.
     fn favouring() -> BiasedLock<u64> {
-        let turn = BiasedLock::new(0);
+        let lock = BiasedLock::new(0);
         if barrier::register() {
-            turn.enable_bias();
+            lock.enable_bias();
         }
-        turn
+        lock
     }
 
     #[test]
     fn a_frequent_owner_gets_the_bias_until_another_thread_comes() {
-        let turn = favouring();
-        (0..=ACQUISITIONS_BEFORE_BIAS + 1).for_each(|_| *turn.take(7) += 1);
+        let lock = favouring();
+        (0..=ACQUISITIONS_BEFORE_BIAS + 1).for_each(|_| *lock.take(7) += 1);
         let expected = if barrier::register() { LockEntry::Biased } else { LockEntry::Locked };
-        assert_eq!(turn.take(7).entry, expected);
-        assert_eq!(turn.take(8).entry, LockEntry::Locked);
-        let guard = turn.take(7);
+        assert_eq!(lock.take(7).entry, expected);
+        assert_eq!(lock.take(8).entry, LockEntry::Locked);
+        let guard = lock.take(7);
         assert_eq!((guard.entry, *guard), (LockEntry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
         drop(guard);
-        (0..2 * ACQUISITIONS_BEFORE_BIAS).for_each(|_| *turn.take(0) += 1);
-        assert_eq!(turn.take(0).entry, LockEntry::Locked);
+        (0..2 * ACQUISITIONS_BEFORE_BIAS).for_each(|_| *lock.take(0) += 1);
+        assert_eq!(lock.take(0).entry, LockEntry::Locked);
     }
 
     #[test]
     fn nothing_is_lost_among_many_threads() {
-        let turn = favouring();
+        let lock = favouring();
         std::thread::scope(|scope| {
             for thread in 1..=4 {
-                let turn = &turn;
+                let lock = &lock;
                 scope.spawn(move || {
                     for round in 0..20_000_u64 {
-                        *turn.take(thread) += 1;
+                        *lock.take(thread) += 1;
                         // Long runs of one thread now and then create a bias owner.
                         if (round / 500 + u64::from(thread)).is_multiple_of(4) {
                             std::thread::yield_now();
@@ -280,6 +280,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*turn.take(0), 80_000);
+        assert_eq!(*lock.take(0), 80_000);
     }
 }

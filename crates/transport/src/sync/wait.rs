@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn calm_waits_are_short_whatever_is_learnt() {
+    fn waits_without_spin_are_short_whatever_is_learnt() {
         let (spin, none) = (Spin::of(MAX_WORK_SPIN_NS, false), Spin::of(0, true));
         spin.disable_spin();
         none.disable_spin();

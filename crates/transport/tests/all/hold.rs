@@ -234,8 +234,8 @@ fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
             let gate = connection.link.quiesce_gate().unwrap();
             gate.set_stop_at(5).unwrap();
             let program = scope.spawn(|| (0..9).for_each(|_| connection.link.enqueue(ADD, 0, &[&[1]]).unwrap()));
-            let bell = gate.notify_fd().unwrap();
-            poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], None).unwrap();
+            let notify_fd = gate.notify_fd().unwrap();
+            poll(&mut [PollFd::from_borrowed_fd(notify_fd, PollFlags::IN)], None).unwrap();
             assert_eq!((gate.reached(), gate.reached(), gate.hold()), (Some(5), None, 5));
             assert!(!program.is_finished());
             gate.release();

@@ -108,18 +108,18 @@ mod tests {
         )
     }
 
-    fn receive(talk: &ControlChannel) -> FromWorker {
-        FromWorker::decode(&talk.receive(hang_limit()).unwrap().bytes).unwrap()
+    fn receive(channel: &ControlChannel) -> FromWorker {
+        FromWorker::decode(&channel.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     #[test]
     fn answers_reach_a_preparation_that_asks() {
-        let (preparation, asker, talk) = start();
+        let (preparation, asker, channel) = start();
         let hashes = ChunkId::of(b"chunk").as_bytes().to_vec();
-        assert_eq!(receive(&talk), FromWorker::Has { hashes });
+        assert_eq!(receive(&channel), FromWorker::Has { hashes });
         assert!(!preparation.is_done());
-        talk.send(&ToWorker::HeldChunks { held: vec![1] }.encode().unwrap(), &[]).unwrap();
-        assert_eq!(receive(&talk), FromWorker::Prepared {});
+        channel.send(&ToWorker::HeldChunks { held: vec![1] }.encode().unwrap(), &[]).unwrap();
+        assert_eq!(receive(&channel), FromWorker::Prepared {});
         assert!(preparation.is_done());
         assert!(preparation.end().is_some());
         drop(asker);
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn a_preparation_ends_with_the_connection() {
-        let (preparation, asker, talk) = start();
-        assert!(matches!(receive(&talk), FromWorker::Has { .. }));
+        let (preparation, asker, channel) = start();
+        assert!(matches!(receive(&channel), FromWorker::Has { .. }));
         asker.end();
         assert!(preparation.end().is_none());
-        assert!(matches!(receive(&talk), FromWorker::Failed { .. }));
+        assert!(matches!(receive(&channel), FromWorker::Failed { .. }));
     }
 }

@@ -23,7 +23,7 @@ impl CompanionWriter {
     /// Sends one message to the supervisor.
     pub(crate) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
         let bytes = word.encode()?;
-        let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
         self.channel.send(&bytes, &[])
     }
 

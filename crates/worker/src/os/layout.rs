@@ -56,15 +56,15 @@ fn drivers_size() -> usize {
 /// Makes glibc keep stacks of these sizes.
 fn stock(sizes: &[usize]) {
     // The threads end only after the last one has started, so that each has a stack of its own.
-    let turn = Mutex::new(());
-    let hold = turn.lock();
+    let lock = Mutex::new(());
+    let guard = lock.lock();
     thread::scope(|scope| {
         for size in sizes {
             let waiting = thread::Builder::new().name("stack".into()).stack_size(*size);
             // A system that refuses more threads has given as many stacks as it can.
-            let _ = waiting.spawn_scoped(scope, || drop(turn.lock()));
+            let _ = waiting.spawn_scoped(scope, || drop(lock.lock()));
         }
-        drop(hold);
+        drop(guard);
     });
 }
 

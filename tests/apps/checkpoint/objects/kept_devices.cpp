@@ -53,15 +53,15 @@ static Place places[PLACES];
 
 // Returns a block in the memory of one device, which every device that reaches it may use.
 static CUdeviceptr shared_block(const Place &owner, int devices) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, owner.device};
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, owner.device};
     size_t size = 0;
     CUdeviceptr start;
     CUmemGenericAllocationHandle block;
-    OK(cuMemGetAllocationGranularity(&size, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    OK(cuMemGetAllocationGranularity(&size, &request, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     OK(cuMemAddressReserve(&start, size, 0, 0, 0));
-    OK(cuMemCreate(&block, size, &wish, 0));
+    OK(cuMemCreate(&block, size, &request, 0));
     OK(cuMemMap(start, size, 0, block, 0));
     std::vector<CUmemAccessDesc> grants;
     for (int device = 0; device < devices; device++) {

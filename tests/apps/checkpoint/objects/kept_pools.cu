@@ -11,11 +11,11 @@ __global__ void mix(unsigned *data, unsigned salt) {
 }
 
 static cudaMemPool_t own_pool() {
-    cudaMemPoolProps wish = {};
-    wish.allocType = cudaMemAllocationTypePinned;
-    wish.location = {cudaMemLocationTypeDevice, 0};
+    cudaMemPoolProps request = {};
+    request.allocType = cudaMemAllocationTypePinned;
+    request.location = {cudaMemLocationTypeDevice, 0};
     cudaMemPool_t pool;
-    OK(cudaMemPoolCreate(&pool, &wish));
+    OK(cudaMemPoolCreate(&pool, &request));
     uint64_t threshold = 8 << 20;
     OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
     return pool;

@@ -8,10 +8,10 @@
 #include "steps.h"
 
 static CUmemAllocationProp properties() {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return wish;
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return request;
 }
 
 struct Range {
@@ -28,9 +28,9 @@ struct Range {
         OK(cuMemSetAccess(at(slot), piece, &grant, 1));
     }
     void grow() {
-        CUmemAllocationProp wish = properties();
+        CUmemAllocationProp request = properties();
         CUmemGenericAllocationHandle block;
-        OK(cuMemCreate(&block, piece, &wish, 0));
+        OK(cuMemCreate(&block, piece, &request, 0));
         map(blocks.size(), block);
         OK(cuMemsetD32(at(blocks.size()), unsigned(blocks.size() + 1), piece / 4));
         blocks.push_back(block);
@@ -57,8 +57,8 @@ int main(int argc, char **argv) {
     CUcontext context;
     begin_on_first(&device, &context);
     Range range;
-    CUmemAllocationProp wish = properties();
-    OK(cuMemGetAllocationGranularity(&range.piece, &wish, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    CUmemAllocationProp request = properties();
+    OK(cuMemGetAllocationGranularity(&range.piece, &request, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     OK(cuMemAddressReserve(&range.start, 128 * range.piece, 0, 0, 0));
     range.grow();
     // The first block is also mapped at a second address.

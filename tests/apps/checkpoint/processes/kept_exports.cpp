@@ -49,13 +49,13 @@ static bool has_handles(CUdeviceptr memory) {
 
 // Makes large objects, which share nothing with each other on any driver.
 static void make(Exported &exported, Handles &handles) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    request.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     OK(cuMemAlloc(&exported.memory, BLOCK));
     OK(cuMemAlloc(&exported.freed, BLOCK));
-    OK(cuMemCreate(&exported.block, BLOCK, &wish, 0));
+    OK(cuMemCreate(&exported.block, BLOCK, &request, 0));
     exported.block_at = mapped(exported.block, BLOCK, device);
     OK(cuMemExportToShareableHandle(&exported.of_block, exported.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuEventCreate(&exported.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
@@ -69,7 +69,7 @@ static void make(Exported &exported, Handles &handles) {
     if (!handles.has_pools) return;
     CUmemPoolProps kind = {};
     kind.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = wish.location;
+    kind.location = request.location;
     kind.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     OK(cuMemPoolCreate(&exported.pool, &kind));
     OK(cuMemAllocFromPoolAsync(&exported.pooled, BYTES, exported.pool, nullptr));

@@ -69,11 +69,11 @@ static void make_pool(Exported &exported, const CUmemLocation &place) {
 
 // Where a kind is not supported, as on softcuda without Katydid, parts of the block take its place.
 static void make(Exported &exported) {
-    CUmemAllocationProp wish = {};
-    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    wish.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(cuMemCreate(&exported.block, BLOCK, &wish, 0));
+    CUmemAllocationProp request = {};
+    request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    request.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    OK(cuMemCreate(&exported.block, BLOCK, &request, 0));
     exported.own.block = mapped(exported.block, BLOCK, device);
     OK(cuMemExportToShareableHandle(&exported.of_block, exported.block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(cuMemAlloc(&exported.own.memory, BLOCK));
@@ -82,7 +82,7 @@ static void make(Exported &exported) {
     exported.handles.has_handles = capable;
     if (capable) OK(cuIpcGetMemHandle(&exported.handles.memory, exported.own.memory));
     else exported.own.memory = exported.own.block + BLOCK / 4;
-    make_pool(exported, wish.location);
+    make_pool(exported, request.location);
     if (!exported.handles.has_pools) exported.own.pooled = exported.own.block + BLOCK / 2;
     OK(cuEventCreate(&exported.own.event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     OK(cuIpcGetEventHandle(&exported.handles.event, exported.own.event));

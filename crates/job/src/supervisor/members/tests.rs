@@ -149,7 +149,7 @@ fn a_member_that_left_comes_back_to_the_same_entry() {
 #[test]
 fn an_answer_is_heard_though_its_member_has_ended_since() {
     let (folder, members, _events) = socket();
-    let _theirs = shim(&folder, 5, 0);
+    let _other_shim = shim(&folder, 5, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.lock().answers.insert(id, None);
     members.handle_message(id, id, FromProgram::Released {});

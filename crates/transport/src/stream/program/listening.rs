@@ -92,6 +92,6 @@ impl StreamProgram {
 }
 
 /// Resets a notification. One that was not signalled does no harm.
-fn drain_notifications(bell: BorrowedFd<'_>) {
-    let _ = rustix::io::read(bell, &mut [0; 8]);
+fn drain_notifications(notify_fd: BorrowedFd<'_>) {
+    let _ = rustix::io::read(notify_fd, &mut [0; 8]);
 }

@@ -134,7 +134,7 @@ pub(crate) struct Program {
     pub(crate) context: u32,
     _folder: TempDir,
     /// Dropped last: the next program may take the addresses.
-    _turn: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
 impl Program {
@@ -145,7 +145,7 @@ impl Program {
 
     /// Connects like [`Self::start`], with the server's note to the worker.
     pub(crate) fn start_with(way: Way, note: &'static [u8]) -> Self {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (worker, control) = spawn_worker(&driver());
         let folder = tempfile::tempdir().unwrap();
         let address: Address = if way == Way::Tcp {
@@ -179,8 +179,16 @@ impl Program {
             arena.map_shared(0, range.end - range.start, shared, 0).unwrap();
         }
         let printed = RefCell::default();
-        let mut program =
-            Self { link: connection.link, address, arenas, worker, printed, context: 0, _folder: folder, _turn: turn };
+        let mut program = Self {
+            link: connection.link,
+            address,
+            arenas,
+            worker,
+            printed,
+            context: 0,
+            _folder: folder,
+            _guard: guard,
+        };
         program.call(&kdContextRetain { context: 1, device: 0, flags: 0 }).unwrap();
         program.context = 1;
         program
