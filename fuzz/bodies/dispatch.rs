@@ -46,9 +46,9 @@ extern "C" fn nothing() -> CUresult {
 
 /// Writes a handle that no other object has.
 extern "C" fn make(out: *mut *mut c_void) -> CUresult {
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+    static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(0x1000);
     // SAFETY: sessions pass room for a handle.
-    unsafe { out.write(without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))) };
+    unsafe { out.write(without_provenance_mut(NEXT_HANDLE.fetch_add(0x10, Ordering::Relaxed))) };
     CUresult::SUCCESS
 }
 
@@ -87,7 +87,7 @@ const MAKING: [&str; 24] = [
 ];
 
 /// Prefixes of the names of functions that write nothing.
-const SILENT: [&str; 22] = [
+const SILENT_PREFIXES: [&str; 22] = [
     "cuCtxSetCurrent",
     "cuCtxSetLimit",
     "cuDevicePrimaryCtxGetState",
@@ -115,7 +115,7 @@ const SILENT: [&str; 22] = [
 fn driver() -> Driver {
     let find = |name: &CStr| -> *mut c_void {
         let name = name.to_str().unwrap_or_default();
-        let is_silent = SILENT.iter().any(|start| name.starts_with(start))
+        let is_silent = SILENT_PREFIXES.iter().any(|start| name.starts_with(start))
             || ["Destroy", "Unload", "Synchronize", "Query"].iter().any(|part| name.contains(part));
         match name {
             "cuMemAddressReserve" => reserve as *mut c_void,

@@ -13,7 +13,7 @@ use katydid_ptx_exec::{
 };
 
 /// Bytes of the device's memory: variables, then one buffer for kernels, then their heap.
-const SIZE: usize = 1 << 16;
+const MEMORY_BYTES: usize = 1 << 16;
 /// Warp instructions of a kernel between two pauses, and the number of pauses.
 const BUDGET: u64 = 1500;
 const PAUSES: usize = 3;
@@ -26,7 +26,7 @@ struct Device {
 
 impl Device {
     fn new() -> Self {
-        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(SIZE).collect();
+        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(MEMORY_BYTES).collect();
         Self { bytes, used: Mutex::new(0) }
     }
 
@@ -38,7 +38,7 @@ impl Device {
         let mut used = self.used.lock().ok()?;
         let start = (self.base() + *used).checked_next_multiple_of(align.max(1))?;
         let end = start.checked_add(size)?.checked_sub(self.base())?;
-        if end > SIZE as u64 {
+        if end > MEMORY_BYTES as u64 {
             return None;
         }
         *used = end;
@@ -48,7 +48,7 @@ impl Device {
 
 impl Host for Device {
     fn range_of(&self, address: u64) -> Option<AddressRange> {
-        let (start, end) = (self.base(), self.base() + SIZE as u64);
+        let (start, end) = (self.base(), self.base() + MEMORY_BYTES as u64);
         (start..end).contains(&address).then_some(AddressRange { start, end, writable: true })
     }
 

@@ -106,11 +106,11 @@ const UNASSIGNED_PORTS: std::ops::Range<u32> = 20_000..32_000;
 #[must_use]
 pub fn lasting_port() -> u32 {
     // Each process starts at another port.
-    static NEXT: LazyLock<AtomicU32> =
+    static NEXT_PORT_OFFSET: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
     loop {
         let port = UNASSIGNED_PORTS.start
-            + NEXT.fetch_add(1, Ordering::Relaxed) % (UNASSIGNED_PORTS.end - UNASSIGNED_PORTS.start);
+            + NEXT_PORT_OFFSET.fetch_add(1, Ordering::Relaxed) % (UNASSIGNED_PORTS.end - UNASSIGNED_PORTS.start);
         let is_taken = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
         if !u16::try_from(port).is_ok_and(is_taken) {
             return port;

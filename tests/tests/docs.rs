@@ -24,9 +24,9 @@ use katydid_tests::watch::{WAIT_TIMEOUT, why_no_checkpoint};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// Marks the start of a command's output in the terminal; the command's number follows.
-const BEGUN: char = '\u{1}';
+const COMMAND_BEGIN_MARK: char = '\u{1}';
 /// Marks the end of a command's output; its number and exit status follow.
-const ENDED: char = '\u{2}';
+const COMMAND_END_MARK: char = '\u{2}';
 /// Ports that pages name.
 const PORTS: [&str; 2] = [":9923", ":9924"];
 /// The escape sequence that clears a line, as progress bars send it.
@@ -170,8 +170,9 @@ fn script(steps: &[Step], ports: &BTreeMap<&str, String>) -> String {
     let mut text = PREPARED.to_owned();
     for (number, step) in steps.iter().enumerate() {
         let command = replaced(&step.command, ports);
-        text += &format!("printf '\\n{BEGUN}%d\\n' {number}\n{command}\n");
-        text += &format!("status=$?; printf '\\n{ENDED}%d %d\\n' {number} $status; [ $status = 0 ] || exit\n");
+        text += &format!("printf '\\n{COMMAND_BEGIN_MARK}%d\\n' {number}\n{command}\n");
+        text +=
+            &format!("status=$?; printf '\\n{COMMAND_END_MARK}%d %d\\n' {number} $status; [ $status = 0 ] || exit\n");
     }
     text
 }
@@ -184,10 +185,10 @@ fn replaced(text: &str, ports: &BTreeMap<&str, String>) -> String {
 fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, shown_output: &str) -> Result<()> {
     let Step { line, command, .. } = step;
     let (_, behind) = shown_output
-        .split_once(&format!("{BEGUN}{number}\r\n"))
+        .split_once(&format!("{COMMAND_BEGIN_MARK}{number}\r\n"))
         .with_context(|| format!("line {line}: never came to `{command}`:\n{shown_output}"))?;
     let (output, behind) = behind
-        .split_once(&format!("{ENDED}{number} "))
+        .split_once(&format!("{COMMAND_END_MARK}{number} "))
         .with_context(|| format!("line {line}: `{command}` did not end:\n{behind}"))?;
     let status = behind.lines().next().unwrap_or_default();
     ensure!(status == "0", "line {line}: `{command}` ended with {status}:\n{output}");

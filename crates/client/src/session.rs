@@ -81,7 +81,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`] when the worker is gone.
+    /// [`ApiCode::WORKER_LOST`] when the worker is gone.
     #[inline]
     pub fn enqueue<M: Message>(&self, context: u32, message: &M) -> Result<(), C> {
         self.enqueue_by(message, |parts| self.link.enqueue(M::OPCODE, context, parts))
@@ -115,7 +115,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// The driver's error; an enqueued call's failure when the driver returned none; [`ApiCode::LOST`].
+    /// The driver's error; an enqueued call's failure when the driver returned none; [`ApiCode::WORKER_LOST`].
     pub fn call<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.call_any(context, message)?)
     }
@@ -125,7 +125,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// The driver's error; [`ApiCode::LOST`].
+    /// The driver's error; [`ApiCode::WORKER_LOST`].
     pub fn ask<M: Message>(&self, context: u32, message: &M) -> Result<M::Reply, C> {
         self.good::<M>(self.send(context, message, false)?)
     }
@@ -163,7 +163,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`], and an enqueued call's failure when this one succeeded.
+    /// [`ApiCode::WORKER_LOST`], and an enqueued call's failure when this one succeeded.
     pub fn call_any<M: Message>(&self, context: u32, message: &M) -> Result<CallAnswer<C, M>, C> {
         self.send(context, message, reports_earlier::<C, M>())
     }
@@ -298,7 +298,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`] when the worker is gone.
+    /// [`ApiCode::WORKER_LOST`] when the worker is gone.
     pub fn batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<Batch<'_, C>, C> {
         let number = self.link.begin_batch(stream_key, rules).map_err(|error| self.fail("a copy", &error))?;
         Ok(Batch { session: self, number })
@@ -308,7 +308,7 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`] when the worker is gone.
+    /// [`ApiCode::WORKER_LOST`] when the worker is gone.
     pub fn wait_until_open(&self) -> Result<(), C> {
         self.check()?;
         self.link.wait_until_open().map_err(|error| self.fail("a pause", &error))
@@ -346,10 +346,10 @@ impl<C: ApiCode> Session<C> {
     ///
     /// # Errors
     ///
-    /// [`ApiCode::LOST`]; the program's own calls report the loss.
+    /// [`ApiCode::WORKER_LOST`]; the program's own calls report the loss.
     pub fn next_reclaim_request(&self) -> Result<u32, C> {
         self.check()?;
-        self.link.next_reclaim_request().map_err(|_| C::LOST)
+        self.link.next_reclaim_request().map_err(|_| C::WORKER_LOST)
     }
 
     /// Prepares the cheap way to queue frames: see [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
@@ -368,7 +368,7 @@ impl<C: ApiCode> Session<C> {
     }
 
     fn check(&self) -> Result<(), C> {
-        if self.is_lost() { Err(C::LOST) } else { Ok(()) }
+        if self.is_lost() { Err(C::WORKER_LOST) } else { Ok(()) }
     }
 
     /// Ends the session after a reply that does not fit its message: the two sides disagree.
@@ -385,8 +385,8 @@ impl<C: ApiCode> Session<C> {
                 output::report(format_args!("{what}: {error}"));
                 C::OUT_OF_MEMORY
             }
-            LinkError::Forked => C::FORKED,
-            LinkError::Held => C::HELD,
+            LinkError::Forked => C::FORKED_CHILD,
+            LinkError::Held => C::LOCK_HELD,
             _ => self.lose(&format!("the session ended during {what}: {error}")),
         }
     }
@@ -396,9 +396,9 @@ impl<C: ApiCode> Session<C> {
         self.lost.store(true, Ordering::Relaxed);
         session_mark::remove();
         if life::lose() {
-            output::report(format_args!("{why}; every further {} call returns {}", C::API, C::LOST));
+            output::report(format_args!("{why}; every further {} call returns {}", C::API, C::WORKER_LOST));
         }
-        C::LOST
+        C::WORKER_LOST
     }
 }
 
@@ -638,16 +638,16 @@ mod tests {
     #[test]
     fn a_lost_worker_is_not_asked_again() {
         let session = session::<CUresult>([Err(LinkError::Closed)]);
-        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::LOST));
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::WORKER_LOST));
         assert!(session.is_lost());
-        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::LOST));
-        assert_eq!(session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: b"" }), Err(CUresult::LOST));
+        assert_eq!(session.call(0, &cuCtxSynchronize {}).map(drop), Err(CUresult::WORKER_LOST));
+        assert_eq!(session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: b"" }), Err(CUresult::WORKER_LOST));
     }
 
     #[test]
     fn a_reply_that_makes_no_sense_ends_the_session() {
         let session = session::<CUresult>([answer(FINE, FINE, &[1, 2, 3])]);
-        assert_eq!(session.call(0, &kdContextLimit { limit: 0 }).map(drop), Err(CUresult::LOST));
+        assert_eq!(session.call(0, &kdContextLimit { limit: 0 }).map(drop), Err(CUresult::WORKER_LOST));
         assert!(session.is_lost());
     }
 

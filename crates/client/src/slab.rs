@@ -92,7 +92,7 @@ unsafe impl<T: Send + Sync> Send for Slab<T> {}
 unsafe impl<T: Send + Sync> Sync for Slab<T> {}
 
 impl<T> Slab<T> {
-    const STRIDE: usize = size_of::<SlabRecord<T>>();
+    const RECORD_BYTES: usize = size_of::<SlabRecord<T>>();
 
     /// Reserves room for `capacity` records. This takes only addresses: a page costs memory when first used.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
@@ -101,7 +101,7 @@ impl<T> Slab<T> {
 
     /// Reserves room for `capacity` records that begin with the word `head`.
     pub fn reserve_with(capacity: u32, head: usize) -> io::Result<Self> {
-        let length = capacity as usize * Self::STRIDE;
+        let length = capacity as usize * Self::RECORD_BYTES;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
             mmap_anonymous(
@@ -201,7 +201,7 @@ impl<T> Slab<T> {
 
     /// Returns whether the value points into this slab's range, alive or not. That shows the kind of a wrong handle.
     pub fn covers(&self, handle: usize) -> bool {
-        handle.wrapping_sub(self.base) < self.capacity as usize * Self::STRIDE
+        handle.wrapping_sub(self.base) < self.capacity as usize * Self::RECORD_BYTES
     }
 
     /// Takes a free slot, and the generation of its next object.
@@ -230,9 +230,9 @@ impl<T> Slab<T> {
 
     /// Makes the pages of `records` records accessible, and some more. `free` must be locked.
     fn open_for(&self, records: usize) -> io::Result<()> {
-        let (open, needed_bytes) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
+        let (open, needed_bytes) = (self.open.load(Ordering::Relaxed), records * Self::RECORD_BYTES);
         if needed_bytes > open {
-            let next = needed_bytes.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
+            let next = needed_bytes.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::RECORD_BYTES);
             let start = ptr::with_exposed_provenance_mut(self.base + open);
             // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there are unused.
             unsafe { mprotect(start, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
@@ -243,12 +243,12 @@ impl<T> Slab<T> {
 
     fn index_of(&self, handle: usize) -> Option<u32> {
         let offset = handle.wrapping_sub(self.base);
-        let index = u32::try_from(offset / Self::STRIDE).ok()?;
-        (offset.is_multiple_of(Self::STRIDE) && index < self.capacity).then_some(index)
+        let index = u32::try_from(offset / Self::RECORD_BYTES).ok()?;
+        (offset.is_multiple_of(Self::RECORD_BYTES) && index < self.capacity).then_some(index)
     }
 
     fn address(&self, index: u32) -> *mut SlabRecord<T> {
-        ptr::with_exposed_provenance_mut(self.base + index as usize * Self::STRIDE)
+        ptr::with_exposed_provenance_mut(self.base + index as usize * Self::RECORD_BYTES)
     }
 
     fn record(&self, index: u32) -> Option<&SlabRecord<T>> {

@@ -112,12 +112,12 @@ pub unsafe fn boxes(
 mod tests {
     use super::*;
 
-    const PLACES: [u64; 3] = [0x1000, 0x2000, 0x3000];
+    const ADDRESSES: [u64; 3] = [0x1000, 0x2000, 0x3000];
 
     fn read(count: usize, orders: [u32; 2], firsts: [usize; 2], kinds: usize) -> Outcome<Vec<BatchCopy>> {
         let attributes =
             orders.map(|order| CUmemcpyAttributes { srcAccessOrder: order, ..CUmemcpyAttributes::default() });
-        let (targets, sources, sizes) = (PLACES.as_ptr(), PLACES.as_ptr(), [1_usize, 0, 3]);
+        let (targets, sources, sizes) = (ADDRESSES.as_ptr(), ADDRESSES.as_ptr(), [1_usize, 0, 3]);
         let (sizes, attributes, firsts) = (sizes.as_ptr(), attributes.as_ptr(), firsts.as_ptr());
         // SAFETY: three entries and two attributes, of which no test names more.
         unsafe { Arrays { targets, sources, sizes, count, attributes, firsts, kinds }.read() }

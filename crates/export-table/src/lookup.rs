@@ -70,12 +70,12 @@ static LOG_IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LO
 
 /// Returns the report about a refused id: once, and for a known one only in a log.
 fn refusal(id: &Id, is_logged: bool) -> Option<String> {
-    static SEEN: Mutex<Option<HashSet<Id>>> = Mutex::new(None);
+    static REPORTED_TABLES: Mutex<Option<HashSet<Id>>> = Mutex::new(None);
     let is_known = KNOWN_TABLES.iter().any(|entry| entry.id.to_be_bytes() == *id);
     if is_known && !is_logged {
         return None;
     }
-    let mut reported = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reported = REPORTED_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     let is_first = reported.get_or_insert_default().insert(*id);
     is_first.then(|| format!("cuGetExportTable: no table {} ({})", name_of(id), spelled(id)))
 }

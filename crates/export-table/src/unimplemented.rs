@@ -29,8 +29,8 @@ extern "C" fn unimplemented<const TABLE: usize, const SLOT: usize>() -> Status {
 
 /// Returns the report of a slot's first call.
 fn first_call(table: usize, slot: usize) -> Option<String> {
-    static SEEN: Mutex<Option<HashSet<(usize, usize)>>> = Mutex::new(None);
-    let mut reported = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    static REPORTED_CALLS: Mutex<Option<HashSet<(usize, usize)>>> = Mutex::new(None);
+    let mut reported = REPORTED_CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_first = reported.get_or_insert_default().insert((table, slot));
     is_first.then(|| format!("slot {slot} of {} is not supported yet", catalogue::named(table)))
 }

@@ -69,13 +69,13 @@ pub(crate) struct Captures {
 
 /// Returns a number for the calling thread.
 pub(crate) fn this_thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT_THREAD_NUMBER: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static NUMBER: Cell<u64> = const { Cell::new(0) };
     }
     let number = NUMBER.try_with(|number| {
         if number.get() == 0 {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            number.set(NEXT_THREAD_NUMBER.fetch_add(1, Ordering::Relaxed));
         }
         number.get()
     });

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     const LENGTH: usize = 5 * 4096 + 100;
-    const FOUND: ImageHash = ImageHash { length: 7, hash: [9; 32] };
+    const CACHED_HASH: ImageHash = ImageHash { length: 7, hash: [9; 32] };
 
     /// A private mapping of a file.
     struct MappedFile(*mut u8);
@@ -275,7 +275,7 @@ mod tests {
         /// Stores a hash, as one process does.
         fn find(&self, shown: &MappedFile) {
             let later = SystemTime::now() + Duration::from_secs(10);
-            self.cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+            self.cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(CACHED_HASH, later);
         }
 
         fn entries(&self) -> Vec<PathBuf> {
@@ -293,7 +293,7 @@ mod tests {
         bench.find(&first);
         let second = MappedFile::new(&bench.file);
         second.hide();
-        assert_eq!((bench.lookup(&first), bench.lookup(&second)), (Some(FOUND), Some(FOUND)));
+        assert_eq!((bench.lookup(&first), bench.lookup(&second)), (Some(CACHED_HASH), Some(CACHED_HASH)));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         bench.find(&shown);
         let Range { start, end } = shown.range();
         let cached = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().hash();
-        assert_eq!(cached(&[range(start, end)], 1), Some(FOUND));
+        assert_eq!(cached(&[range(start, end)], 1), Some(CACHED_HASH));
         assert_eq!(cached(&[range(start, end)], 2), None);
         for parts in [&[range(start + 1, end)][..], &[range(start, end - 1)], &[start..start + 8, start + 8..end], &[]]
         {
@@ -333,10 +333,10 @@ mod tests {
     fn a_file_that_was_changed_lately_is_not_kept() {
         let bench = TestFolder::new();
         let shown = MappedFile::new(&bench.file);
-        bench.cache.ask(vec![shown.range()], vec![1]).unwrap().keep(FOUND);
+        bench.cache.ask(vec![shown.range()], vec![1]).unwrap().keep(CACHED_HASH);
         assert_eq!(bench.lookup(&shown), None);
         bench.find(&shown);
-        assert_eq!(bench.lookup(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(CACHED_HASH));
     }
 
     #[test]
@@ -345,7 +345,7 @@ mod tests {
         let (shown, later) = (MappedFile::new(&bench.file), SystemTime::now() + Duration::from_secs(10));
         let lookup = bench.cache.ask(vec![shown.range()], vec![1]).unwrap();
         shown.write(LENGTH - 1);
-        lookup.keep_at(FOUND, later);
+        lookup.keep_at(CACHED_HASH, later);
         assert!(!bench.cache.folder.exists());
     }
 
@@ -390,7 +390,7 @@ mod tests {
             assert_eq!(bench.lookup(&shown), None);
         }
         bench.find(&shown);
-        assert_eq!((bench.lookup(&shown), bench.entries()), (Some(FOUND), vec![entry.clone()]));
+        assert_eq!((bench.lookup(&shown), bench.entries()), (Some(CACHED_HASH), vec![entry.clone()]));
         // Another file's entry under this name does not count.
         let other = MappedFile::new(&bench.file);
         bench.cache.ask(vec![other.range()], vec![2]).unwrap();
@@ -417,7 +417,7 @@ mod tests {
             assert_eq!(bench.entries().len(), 1);
         }
         fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(bench.lookup(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(CACHED_HASH));
         let entry = bench.entries().pop().unwrap();
         // Only a privileged process may give files away.
         if chown(&entry, Some(65_534), None).is_ok() {
@@ -439,7 +439,7 @@ mod tests {
         let shown = MappedFile::new(&bench.file);
         let cache = HashCache::new(bench.file.join("below a file"));
         let later = SystemTime::now() + Duration::from_secs(10);
-        cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
+        cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(CACHED_HASH, later);
         assert_eq!(cache.ask(vec![shown.range()], vec![1]).unwrap().hash(), None);
     }
 
@@ -454,12 +454,13 @@ mod tests {
                 scope.spawn(move || {
                     let cache = HashCache { folder, added: AtomicU64::new(1000 * u64::from(thread) + 1) };
                     for about in 0..20 {
-                        cache.ask(vec![range.clone()], vec![about]).unwrap().keep_at(FOUND, later);
+                        cache.ask(vec![range.clone()], vec![about]).unwrap().keep_at(CACHED_HASH, later);
                     }
                 });
             }
         });
-        let is_known = |about: u8| bench.cache.ask(vec![range.clone()], vec![about]).unwrap().hash() == Some(FOUND);
+        let is_known =
+            |about: u8| bench.cache.ask(vec![range.clone()], vec![about]).unwrap().hash() == Some(CACHED_HASH);
         assert!((0..20).all(is_known));
         assert_eq!(bench.entries().len(), 20);
     }
@@ -481,7 +482,7 @@ mod tests {
         }
         let (oldest, left, goes_on) = (aged(&name(b"oldest"), 1 << 20), aged("new-1-2", 4000), aged("new-3-4", 100));
         bench.find(&shown);
-        assert_eq!(bench.lookup(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(CACHED_HASH));
         assert!(!oldest.exists() && !left.exists() && goes_on.exists());
         assert_eq!(bench.entries().len(), MAX_CACHE_ENTRIES + 1);
     }
@@ -493,7 +494,7 @@ mod tests {
         bench.find(&shown);
         let entry = File::options().write(true).open(bench.entries().pop().unwrap()).unwrap();
         entry.set_modified(SystemTime::now() - 2 * MARK_INTERVAL).unwrap();
-        assert_eq!(bench.lookup(&shown), Some(FOUND));
+        assert_eq!(bench.lookup(&shown), Some(CACHED_HASH));
         assert!(entry.metadata().unwrap().modified().unwrap().elapsed().unwrap() < MARK_INTERVAL);
     }
 }

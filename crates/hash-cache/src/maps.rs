@@ -33,8 +33,8 @@ pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
 
 /// Returns whether the kernel answers for single addresses.
 pub(crate) fn are_answered() -> bool {
-    static ANSWERED: OnceLock<bool> = OnceLock::new();
-    *ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
+    static IS_ANSWERED: OnceLock<bool> = OnceLock::new();
+    *IS_ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
 }
 
 fn query_all(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, QueryUnsupported> {

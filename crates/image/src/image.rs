@@ -233,8 +233,9 @@ pub fn check_location(location: &Path) -> Result<()> {
 
 /// Checks that a folder has nothing but the leftovers of a process that was making an image.
 fn check_free(store: &dyn Store) -> Result<()> {
-    const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
-    let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
+    const ALLOWED_NAMES: [&str; 6] =
+        [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
+    let is_free = store.list(".")?.iter().all(|name| ALLOWED_NAMES.contains(&name.as_str()));
     if is_free { Ok(()) } else { Err(ImageError::Occupied { location: store.location("") }) }
 }
 

@@ -36,8 +36,8 @@ impl Buffer<'_, '_> {
 
     /// Reads the next argument, which lies at a multiple of its size.
     fn next<T: Word>(&mut self) -> T {
-        let address = self.at.wrapping_add(T::SIZE - 1) & !(T::SIZE - 1);
-        self.at = address.wrapping_add(T::SIZE);
+        let address = self.at.wrapping_add(T::BYTES - 1) & !(T::BYTES - 1);
+        self.at = address.wrapping_add(T::BYTES);
         self.consumed += 1;
         self.read(address)
     }

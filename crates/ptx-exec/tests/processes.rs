@@ -18,7 +18,7 @@ use std::process::Command;
 
 /// Address of device memory in every process, and its size in bytes.
 const BASE: u64 = 0x2000_0000_0000;
-const SIZE: usize = 1 << 16;
+const MEMORY_BYTES: usize = 1 << 16;
 
 /// Offsets in device memory: of the results, of a counter, and of the program's variables.
 const OUTPUT: u64 = 0x1000;
@@ -40,13 +40,14 @@ impl Memory {
     fn map(folder: &Path, fresh: bool) -> Self {
         let path = folder.join("memory");
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-        file.set_len(SIZE as u64).unwrap();
+        file.set_len(MEMORY_BYTES as u64).unwrap();
         let address = std::ptr::with_exposed_provenance_mut(BASE as usize);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
         #[expect(unsafe_code, reason = "maps memory at a fixed address")]
         // SAFETY: the kernel places nothing there unless the range is free; the descriptor is open.
-        let mapped =
-            unsafe { libc::mmap(address, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
+        let mapped = unsafe {
+            libc::mmap(address, MEMORY_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0)
+        };
         assert_eq!(mapped, address, "the address range of device memory is free");
         Self { end: BASE + VARIABLES, fresh }
     }
@@ -73,7 +74,7 @@ impl GlobalMemory for Memory {
 
 impl Host for Memory {
     fn range_of(&self, address: u64) -> Option<AddressRange> {
-        let range = AddressRange { start: BASE, end: BASE + SIZE as u64, writable: true };
+        let range = AddressRange { start: BASE, end: BASE + MEMORY_BYTES as u64, writable: true };
         (range.start..range.end).contains(&address).then_some(range)
     }
 

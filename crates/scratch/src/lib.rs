@@ -118,8 +118,8 @@ struct CreatedFolders {
 }
 
 fn created_folders() -> MutexGuard<'static, CreatedFolders> {
-    static MADE: Mutex<CreatedFolders> = Mutex::new(CreatedFolders { paths: Vec::new(), is_over: false });
-    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+    static CREATED_FOLDERS: Mutex<CreatedFolders> = Mutex::new(CreatedFolders { paths: Vec::new(), is_over: false });
+    CREATED_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes all folders of this process, which makes no more: for a process that a signal is about to end.

@@ -294,11 +294,11 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
 }
 
 /// What the driver of [`with_svm`] got back.
-static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static FREED_ADDRESSES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn free_svm(_: cl_context, pointer: *mut void) {
-    FREED.lock().unwrap().push(pointer.addr());
+    FREED_ADDRESSES.lock().unwrap().push(pointer.addr());
 }
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -329,7 +329,7 @@ fn with_svm() -> (Session, Arc<Notes>, u64) {
 #[test]
 fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     let (mut session, notes, address) = with_svm();
-    let has_freed = || FREED.lock().unwrap().len();
+    let has_freed = || FREED_ADDRESSES.lock().unwrap().len();
     let buffer = |session: &mut Session, memory, sequence| {
         let (context, properties) = (id(kind::CONTEXT, 1), 0);
         let message = message::kdclBuffer {
@@ -360,11 +360,11 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
 }
 
 /// Callbacks of the driver of [`with_memory`] for when nothing of a memory object is left.
-static KEPT: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
+static MEMORY_CALLBACKS: Mutex<Vec<(unsafe extern "C" fn(cl_mem, *mut void), usize)>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn keep(_: cl_mem, notify: Option<unsafe extern "C" fn(cl_mem, *mut void)>, data: *mut void) -> i32 {
-    KEPT.lock().unwrap().push((notify.unwrap(), data.expose_provenance()));
+    MEMORY_CALLBACKS.lock().unwrap().push((notify.unwrap(), data.expose_provenance()));
     0
 }
 
@@ -407,7 +407,7 @@ fn buffer(memory: u32, host_address: u64) -> message::kdclBuffer<'static> {
 
 /// Makes the driver report the end of this many memory objects.
 fn tell_ends(count: usize) {
-    let callbacks: Vec<_> = KEPT.lock().unwrap().drain(..).collect();
+    let callbacks: Vec<_> = MEMORY_CALLBACKS.lock().unwrap().drain(..).collect();
     assert_eq!(callbacks.len(), count);
     for (notify, data) in callbacks {
         // SAFETY: as a driver does, once for each.
@@ -464,11 +464,11 @@ fn shared_virtual_memory_counts_once_with_all_that_is_taken_of_the_driver() {
 }
 
 /// The sizes of arguments, and the texts, that a driver receives.
-static TOLD: Mutex<Vec<(usize, Option<u8>)>> = Mutex::new(Vec::new());
+static RECEIVED_ARGUMENTS: Mutex<Vec<(usize, Option<u8>)>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
 unsafe extern "C" fn note_argument(_: cl_kernel, _: u32, size: usize, _: *const void) -> i32 {
-    TOLD.lock().unwrap().push((size, None));
+    RECEIVED_ARGUMENTS.lock().unwrap().push((size, None));
     0
 }
 
@@ -482,7 +482,7 @@ unsafe extern "C" fn note_text(
 ) -> cl_program {
     // SAFETY: one text and its length; a text of length 0 ends with a zero byte, by the standard.
     unsafe {
-        TOLD.lock().unwrap().push((lengths.read(), Some(texts.read().cast::<u8>().read())));
+        RECEIVED_ARGUMENTS.lock().unwrap().push((lengths.read(), Some(texts.read().cast::<u8>().read())));
         code.write(0);
     }
     cl_program(std::ptr::without_provenance_mut(640))
@@ -511,7 +511,7 @@ fn drivers_get_sizes_within_the_payload() {
         4,
         &message::kdclProgram { program: id(kind::PROGRAM, 1), context, form: 0, staged: 0, arguments: &[] },
     );
-    assert_eq!(TOLD.lock().unwrap()[..], [(8, None), (0, Some(0))]);
+    assert_eq!(RECEIVED_ARGUMENTS.lock().unwrap()[..], [(8, None), (0, Some(0))]);
 }
 
 /// Such a property would name an object of another API, or an address, in the worker.

@@ -21,8 +21,8 @@ macro_rules! refused {
         /// Returns `NVML_ERROR_NOT_SUPPORTED`, whatever its arguments.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> u32 {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            refuse(&SAID, stringify!($name))
+            static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+            refuse(&IS_REPORTED, stringify!($name))
         }
     )*};
 }

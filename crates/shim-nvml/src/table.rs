@@ -125,7 +125,7 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
 ///
 /// The words are those that `nvidia-smi` passes there.
 unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usize) -> u32 {
-    static SAID: [AtomicBool; TABLE_WORDS] = [const { AtomicBool::new(false) }; TABLE_WORDS];
+    static IS_REPORTED: [AtomicBool; TABLE_WORDS] = [const { AtomicBool::new(false) }; TABLE_WORDS];
     if AT == HANDLE_BY_INDEX_SLOT {
         // SAFETY: a number and an output for a handle, as this function takes.
         return unsafe { ask("nvmlDeviceGetHandleByIndex_v2", [a, b, 0, 0, 0, 0]) };
@@ -137,7 +137,7 @@ unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usi
         return unsafe { processes(list, a, std::ptr::with_exposed_provenance_mut(b), c) };
     }
     // `nvidia-smi` goes on without most of them.
-    if is_logging() && !SAID[AT].swap(true, Ordering::Relaxed) {
+    if is_logging() && !IS_REPORTED[AT].swap(true, Ordering::Relaxed) {
         report(format_args!("slot {AT} of NVML's private table is not supported"));
     }
     code::NOT_SUPPORTED

@@ -42,8 +42,8 @@ pub(crate) fn report(text: &str) {
 
 /// Refuses a function that is not implemented: reports its name once on stderr, and returns `NOT_SUPPORTED`.
 pub(crate) fn refused(function: sys::Function) -> CUresult {
-    static SAID: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
-    let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    static REPORTED_FUNCTIONS: Mutex<Option<HashSet<sys::Function>>> = Mutex::new(None);
+    let mut reported = REPORTED_FUNCTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     if reported.get_or_insert_default().insert(function) {
         report(&format!("{} is not supported by the software device", function.name()));
     }
@@ -52,8 +52,8 @@ pub(crate) fn refused(function: sys::Function) -> CUresult {
 
 /// Reports once for each `what` that a call asked for something that the software device lacks.
 pub(crate) fn unsupported(what: &str) -> CUresult {
-    static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-    let mut reported = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    static REPORTED_FEATURES: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let mut reported = REPORTED_FEATURES.lock().unwrap_or_else(PoisonError::into_inner);
     if reported.get_or_insert_default().insert(what.to_owned()) {
         report(&format!("{what} is not supported by the software device"));
     }

@@ -104,7 +104,7 @@ pub mod value {
     /// The id of an object, 0 for none.
     pub const OBJECT: u32 = 1;
     /// Only a size: local memory.
-    pub const SIZE: u32 = 2;
+    pub const LOCAL_SIZE: u32 = 2;
     /// An address of shared virtual memory.
     pub const SVM: u32 = 3;
 }

@@ -18,10 +18,10 @@ use katydid_tests::way::Way;
 use serde_json::{Value, json};
 
 /// The variables that CuPy needs for softcuda, as a shell prints them.
-const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
+const PRINT_VARIABLES: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
 
 /// A word that appears only if the program runs.
-const RAN: &str = "the program ran";
+const RAN_LINE: &str = "the program ran";
 
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
     let paths = Paths::of_this_test()?;
@@ -44,12 +44,12 @@ fn is_refused(outcome: &Outcome, status: i32, texts: &[&str]) -> Result<()> {
     for word in texts {
         ensure!(errors.contains(word), "no {word} in: {errors}");
     }
-    ensure!(!outcome.text().contains(RAN), "the program ran: {errors}");
+    ensure!(!outcome.text().contains(RAN_LINE), "the program ran: {errors}");
     Ok(())
 }
 
 fn running(server: &str, arguments: &[&str]) -> Result<Outcome> {
-    run(&[&["run", "--server", server], arguments, &["--", "echo", RAN]].concat(), &[])
+    run(&[&["run", "--server", server], arguments, &["--", "echo", RAN_LINE]].concat(), &[])
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
     first.close_input();
     first.finish(WAIT_TIMEOUT)?;
     server.workers_of(0)?;
-    ensure!(running(&server.unix(), &[])?.text().contains(RAN), "the server has room again");
+    ensure!(running(&server.unix(), &[])?.text().contains(RAN_LINE), "the server has room again");
     Ok(())
 }
 
@@ -88,7 +88,7 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         ensure!(view["servers"][0]["reserved"] == 1 && view["servers"][0]["sessions"] == 0, "{view}");
         ensure!(run(&["ps"], &[])?.text().contains("reserved"), "the table has no such row");
         for command in ["run", "trace"] {
-            let refused = run(&[command, "--server", &server.unix(), "--", "echo", RAN], &[])?;
+            let refused = run(&[command, "--server", &server.unix(), "--", "echo", RAN_LINE], &[])?;
             is_refused(&refused, 3, &["1 sessions", "--max-sessions"])?;
         }
         fs::write(&go, "")?;
@@ -101,10 +101,10 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         server.workers_of(0)?;
     }
     // A program without a session gives its slot back, and the command below it uses that slot.
-    let inner = format!("'{}' run --server '{}' -- echo '{RAN}'", paths.katydid().display(), server.unix());
+    let inner = format!("'{}' run --server '{}' -- echo '{RAN_LINE}'", paths.katydid().display(), server.unix());
     for _ in 0..3 {
         let outcome = run(&["run", "--server", &server.unix(), "--", "sh", "-c", &inner], &[])?;
-        ensure!(outcome.text().contains(RAN), "{}: {}", outcome.ending(), outcome.errors());
+        ensure!(outcome.text().contains(RAN_LINE), "{}: {}", outcome.ending(), outcome.errors());
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
     is_refused(&running(bare_address, &["--certs", "/nonexistent/certs"])?, 2, &["/nonexistent/certs"])?;
     let certs = wrong.split_once("?certs=").context("no certificates")?.1;
     is_refused(&running(bare_address, &["--certs", certs])?, 3, &["certificate"])?;
-    ensure!(running(&there, &[])?.text().contains(RAN), "with its certificates it is let in");
+    ensure!(running(&there, &[])?.text().contains(RAN_LINE), "with its certificates it is let in");
     is_refused(&run(&["serve", "--listen", "tls://127.0.0.1:0", "--driver", "soft"], &[])?, 2, &["certificates"])
 }
 
@@ -134,7 +134,7 @@ fn libraries_get_softcuda_variables_on_every_server() -> Result<()> {
     let server = Server::start(&paths, "soft", &[])?;
     let (unix, tcp) = (server.unix(), server.tcp().to_owned());
     for options in [&["--driver", "soft"][..], &["--server", &unix], &["--server", &tcp]] {
-        let line = [&["run"], options, &["--", "sh", "-c", TOLD]].concat();
+        let line = [&["run"], options, &["--", "sh", "-c", PRINT_VARIABLES]].concat();
         let outcome = run(&line, &[])?;
         ensure!(outcome.text() == "1|", "{options:?}: {} {}", outcome.text(), outcome.errors());
         let user_outcome = run(&line, &[("CUPY_ACCELERATORS", "cub"), ("CUPY_COMPILE_WITH_PTX", "0")])?;
@@ -154,7 +154,7 @@ fn invalid_driver_exits_2_or_3_before_anything_runs() -> Result<()> {
     fs::write(&text, "no library")?;
     let text = text.to_string_lossy();
     for command in ["run", "trace"] {
-        let driver = |driver: &str| run(&[command, "--driver", driver, "--", "echo", RAN], &[]);
+        let driver = |driver: &str| run(&[command, "--driver", driver, "--", "echo", RAN_LINE], &[]);
         is_refused(&driver("/nonexistent/libcuda.so.1")?, 2, &["/nonexistent/libcuda.so.1"])?;
         is_refused(&driver(&text)?, 3, &[&text])?;
     }
@@ -182,18 +182,22 @@ fn a_variable_that_holds_what_it_cannot_is_2_and_named() -> Result<()> {
     ];
     for (name, value) in wrong {
         for command in ["run", "trace"] {
-            let outcome = run(&[command, "--driver", "soft", "--", "echo", RAN], &[(name, value)])?;
+            let outcome = run(&[command, "--driver", "soft", "--", "echo", RAN_LINE], &[(name, value)])?;
             is_refused(&outcome, 2, &[name, value])?;
         }
     }
-    is_refused(&run(&["run", "--", "echo", RAN], &[("KATYDID_SERVER", "carrier-pigeon:coop")])?, 2, &["KATYDID_SERVER"])
+    is_refused(
+        &run(&["run", "--", "echo", RAN_LINE], &[("KATYDID_SERVER", "carrier-pigeon:coop")])?,
+        2,
+        &["KATYDID_SERVER"],
+    )
 }
 
 #[test]
 fn durations_need_a_unit_everywhere() -> Result<()> {
     let flags: [&[&str]; 7] = [
-        &["run", "--link-timeout", "60", "--", "echo", RAN],
-        &["run", "--image", "/nonexistent/i", "--every", "60", "--", "echo", RAN],
+        &["run", "--link-timeout", "60", "--", "echo", RAN_LINE],
+        &["run", "--image", "/nonexistent/i", "--every", "60", "--", "echo", RAN_LINE],
         &["checkpoint", "job", "-o", "/nonexistent/i", "--every", "60"],
         &["checkpoint", "job", "-o", "/nonexistent/i", "--quiesce-timeout", "60"],
         &["restore", "/nonexistent/i", "--every", "60"],
@@ -205,7 +209,7 @@ fn durations_need_a_unit_everywhere() -> Result<()> {
         ensure!(outcome.status.code() == Some(2) && outcome.errors().contains("60s"), "{line:?}: {outcome:?}");
     }
     let set = [("KATYDID_LINK_TIMEOUT", "60")];
-    is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
+    is_refused(&run(&["run", "--driver", "soft", "--", "echo", RAN_LINE], &set)?, 2, &["KATYDID_LINK_TIMEOUT", "60s"])?;
     let outcome = run(&["run", "--driver", "soft", "--link-timeout", "1m", "--", &fixture()?, "count", "1"], &[])?;
     ensure!(outcome.status.success(), "{outcome:?}");
     // A program started without the command reads the variable in the same way.
@@ -258,7 +262,7 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
         (&["--json", "images", "ls"], "--json"),
         (&["--json"], "--json"),
         (&["trace", "--json"], "--json"),
-        (&["trace", "--json", "/nonexistent/j", "--", "echo", RAN], "/nonexistent/j"),
+        (&["trace", "--json", "/nonexistent/j", "--", "echo", RAN_LINE], "/nonexistent/j"),
     ];
     for (line, word) in mistakes {
         let outcome = run(line, &[])?;
@@ -301,7 +305,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
     let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
     ensure!(found["calls"] == 0, "{found}");
     for (line, status) in [
-        (&["trace", "--json", named.as_str(), "--driver", "/nonexistent/l.so", "--", "echo", RAN][..], 2),
+        (&["trace", "--json", named.as_str(), "--driver", "/nonexistent/l.so", "--", "echo", RAN_LINE][..], 2),
         (&["restore", "--json", &named, "/nonexistent/image"], 1),
         (&["restore", "--json", &named, "--no-such-flag"], 2),
     ] {
@@ -313,12 +317,12 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
         ensure!(outcome.text().is_empty(), "{line:?}: {outcome:?}");
     }
     ensure!(
-        run(&["trace", "--json", "fd:77", "--", "echo", RAN], &[])?.status.code() == Some(2),
+        run(&["trace", "--json", "fd:77", "--", "echo", RAN_LINE], &[])?.status.code() == Some(2),
         "a descriptor that is not open"
     );
-    let line = katydid(&paths, &["trace", "--driver", "soft", "--json", "fd:5", "--", "echo", RAN]);
+    let line = katydid(&paths, &["trace", "--driver", "soft", "--json", "fd:5", "--", "echo", RAN_LINE]);
     let outcome = in_shell("exec 5</dev/null; exec \"$@\"", &line)?;
-    ensure!(outcome.status.code() == Some(2) && !outcome.text().contains(RAN), "it can be read only: {outcome:?}");
+    ensure!(outcome.status.code() == Some(2) && !outcome.text().contains(RAN_LINE), "it can be read only: {outcome:?}");
     Ok(())
 }
 
@@ -559,17 +563,21 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
 #[test]
 fn mistakes_are_found_before_anything_runs() -> Result<()> {
     for command in ["run", "trace"] {
-        is_refused(&run(&[command, "--driver", "soft", "--servr", "x", "--", "echo", RAN], &[])?, 2, &["'--servr'"])?;
+        is_refused(
+            &run(&[command, "--driver", "soft", "--servr", "x", "--", "echo", RAN_LINE], &[])?,
+            2,
+            &["'--servr'"],
+        )?;
         let outcome = run(&[command, "--driver", "soft", "--", "-no-such-program"], &[])?;
         is_refused(&outcome, 127, &["-no-such-program"])?;
     }
     for flag in ["-o", "--text", "--json"] {
-        let line = ["trace", "--driver", "soft", flag, "/nonexistent/x", "--", "echo", RAN];
+        let line = ["trace", "--driver", "soft", flag, "/nonexistent/x", "--", "echo", RAN_LINE];
         is_refused(&run(&line, &[])?, 2, &[flag, "/nonexistent/x"])?;
     }
     let folder = tempfile::tempdir()?;
     let both = folder.path().join("both").display().to_string();
-    let line = ["trace", "--driver", "soft", "-o", &both, "--json", &both, "--", "echo", RAN];
+    let line = ["trace", "--driver", "soft", "-o", &both, "--json", &both, "--", "echo", RAN_LINE];
     is_refused(&run(&line, &[])?, 2, &["-o and --json", &both])?;
     for (flag, value) in [("--max-sessions", "0"), ("--session-memory", "1"), ("--worker-folder", "/nonexistent/w")] {
         let folder = tempfile::tempdir()?;
@@ -641,7 +649,7 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
     let launched = slices("cuda").into_iter().filter(|event| event["name"] == "cuLaunchKernel").collect();
     let (launched, began) = (starts(launched), starts(on_gpu));
     ensure!(began + 1000.0 > launched, "a kernel began at {began}, and the first launch at {launched}");
-    let refused = run(&["trace", "-e", "cuLaunchKernal", "--", "echo", RAN], &[])?;
+    let refused = run(&["trace", "-e", "cuLaunchKernal", "--", "echo", RAN_LINE], &[])?;
     ensure!(refused.status.code() == Some(2) && refused.errors().contains("cuLaunchKernal"), "{refused:?}");
     Ok(())
 }

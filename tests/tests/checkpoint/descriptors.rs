@@ -17,7 +17,7 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 const PROGRAM: (&str, Variant) = ("open_descriptors", Variant::Static);
 /// A frame in the middle of the program's steps.
 const MIDDLE: u64 = 40;
-const KEPT: [&str; 5] = ["leases", "inherited", "senders", "watches", "peers"];
+const KINDS_KEPT: [&str; 5] = ["leases", "inherited", "senders", "watches", "peers"];
 /// Refused kinds, words of the refusal, and whether they need root. Two of them go on between tries, so by the last one they
 /// may have read everything and ended.
 const REFUSED: [(&str, &str, bool); 8] = [
@@ -61,7 +61,7 @@ fn undisturbed(stage: &Stage) -> Result<String> {
 fn kept_descriptors(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let text = undisturbed(&stage)?;
-    for kind in KEPT {
+    for kind in KINDS_KEPT {
         let job = started(&stage, kind)?;
         stage.checkpoint(&job, kind, &[])?;
         let written = job.output_so_far()?.len();
@@ -77,7 +77,7 @@ fn kept_descriptors(paths: &Paths, way: &str) -> Result<()> {
 fn left_running(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let text = undisturbed(&stage)?;
-    for kind in KEPT {
+    for kind in KINDS_KEPT {
         let job = started(&stage, kind)?;
         stage.checkpoint(&job, kind, &["--leave-running"])?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;

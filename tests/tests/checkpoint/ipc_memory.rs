@@ -29,7 +29,7 @@ const POINT: u64 = 90;
 /// what they have exported.
 const CLOSING: (&str, Variant) = ("kept_ranks", Variant::Plain);
 const STEPS: &str = "1";
-const LAST: u64 = 30;
+const LAST_FRAME: u64 = 30;
 
 const ON_SOME_WAYS: [(&str, Scenario, &str); 7] = [
     ("exports_are_opened_by_programs_restored_with_their_exporter", family, "shm"),
@@ -98,7 +98,7 @@ fn several(paths: &Paths, way: &str) -> Result<()> {
 /// No process goes on before all have opened what they had open, since an exporter destroys some of it with its next calls.
 fn ended(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST])?;
+    let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST_FRAME])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     drop(job);

@@ -123,7 +123,7 @@ fn is_alone(name: &str) -> bool {
 
 /// With the value 1, these tests fail, and are not ignored, on a machine that can take no checkpoint. `cargo xtask test`
 /// sets it unless it is set.
-const WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
+const WANTED_VARIABLE: &str = "KATYDID_CHECKPOINTS_WANTED";
 
 /// Whether everything runs.
 fn is_sweep() -> bool {
@@ -165,9 +165,9 @@ fn main() -> ExitCode {
     if let Some(why) = why_no_checkpoint(&paths) {
         println!("no checkpoint is tested: {why}");
         trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
-        if env::var(WANTED).is_ok_and(|value| value == "1") {
+        if env::var(WANTED_VARIABLE).is_ok_and(|value| value == "1") {
             let remedy = format!(
-                "no checkpoint can be taken here: {why}. Run the tests as root with CAP_SYS_ADMIN (a container takes --privileged), or set {WANTED}=0 to do without them"
+                "no checkpoint can be taken here: {why}. Run the tests as root with CAP_SYS_ADMIN (a container takes --privileged), or set {WANTED_VARIABLE}=0 to do without them"
             );
             trials.push(Trial::test("checkpoints_can_be_tested_here", move || Err(remedy.into())));
         }

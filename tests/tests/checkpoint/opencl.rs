@@ -28,7 +28,7 @@ use crate::signals::IGNORE;
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, opencl_server, way_to};
 
 /// The program of the scenarios.
-const KEPT: &str = "kept_objects";
+const KEPT_OBJECTS_PROGRAM: &str = "kept_objects";
 /// The program with images.
 const IMAGES: &str = "kept_images";
 /// Two kinds of PoCL's CPU devices.
@@ -242,8 +242,9 @@ fn cuda_moves(paths: &Paths, way: &str) -> Result<()> {
 
 fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (other, expected) = (opencl_server(paths, &[])?, stage.expected_of_opencl(KEPT)?);
-    let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
+    let (other, expected) = (opencl_server(paths, &[])?, stage.expected_of_opencl(KEPT_OBJECTS_PROGRAM)?);
+    let job =
+        stage.start_opencl("mover", KEPT_OBJECTS_PROGRAM, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &expected, way, [1, 1])
 }
 
@@ -376,8 +377,9 @@ fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
 /// Migrations and a restore choose devices by names and numbers.
 fn devices(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
-    let (expected, home) = (expected_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
-    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
+    let (expected, home) = (expected_of(&stage.paths, KEPT_OBJECTS_PROGRAM)?, address(&stage.server, way)?);
+    let mut job =
+        stage.start_opencl("mover", KEPT_OBJECTS_PROGRAM, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
     ensure!(
@@ -412,9 +414,11 @@ fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
 /// The program launched a kernel in groups of 64, and the other server's device has at most 32.
 fn too_small(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (expected, small) =
-        (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
-    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
+    let (expected, small) = (
+        expected_of(&stage.paths, KEPT_OBJECTS_PROGRAM)?,
+        opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?,
+    );
+    let mut job = stage.start_opencl("mover", KEPT_OBJECTS_PROGRAM, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&small, way)?, &["the kernel turn was launched with groups of 64"])?;
     ended_well(job, &expected)?;
@@ -425,9 +429,11 @@ fn too_small(paths: &Paths, way: &str) -> Result<()> {
 /// The other server's compiler gets options that break the program. The caller reads its log.
 fn not_built(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (expected, other) =
-        (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
-    let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
+    let (expected, other) = (
+        expected_of(&stage.paths, KEPT_OBJECTS_PROGRAM)?,
+        opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?,
+    );
+    let mut job = stage.start_opencl("mover", KEPT_OBJECTS_PROGRAM, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
     ended_well(job, &expected)?;
@@ -482,7 +488,8 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
 /// The signals go to the worker too, and to the guard and the supervisor.
 fn signalled(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (expected, path) = (stage.expected_of_opencl(KEPT)?, program(paths, KEPT).display().to_string());
+    let (expected, path) =
+        (stage.expected_of_opencl(KEPT_OBJECTS_PROGRAM)?, program(paths, KEPT_OBJECTS_PROGRAM).display().to_string());
     let text = format!("{IGNORE}; exec \"$0\"");
     let plan = Plan { arguments: &["-c", &text, &path], points: &[70], ..Plan::default() };
     let mut job = stage.start_opencl_at("signalled", Path::new("/bin/sh"), &plan)?;

@@ -40,7 +40,7 @@ const ON_ONE_WAY: [(&str, Scenario); 5] = [
 /// Scenarios over TCP alone: a server's socket in `/tmp` would be hidden from these programs too.
 const BY_TCP: [(&str, Scenario); 1] = [("a_process_that_cannot_reach_the_job_is_named", unreachable)];
 /// Kinds that CRIU does not dump, or dumps and does not restore, and words of the refusal. The first two refusals are CRIU's own.
-const LOST: [(&str, &str); 11] = [
+const LOST_KINDS: [(&str, &str); 11] = [
     ("pidfd", "PIDFD_THREAD"),
     ("corked", "corked"),
     ("traced", "is traced by another process (ptrace)"),
@@ -261,7 +261,7 @@ fn segment(paths: &Paths, way: &str) -> Result<()> {
 /// Each of them would be lost by a checkpoint that ends the job.
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    for (kind, texts) in LOST {
+    for (kind, texts) in LOST_KINDS {
         if kind == "pidfd" && !has_thread_pidfds() {
             continue;
         }

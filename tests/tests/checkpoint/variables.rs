@@ -46,7 +46,7 @@ pub(crate) fn trials() -> impl Iterator<Item = (&'static str, Scenario, &'static
 
 /// Displacement in bytes of the first worker's variables from softcuda's own choice. It gives an address whose lower half is
 /// zero, which two small numbers side by side produce in any memory.
-const PLACE: u64 = 1111 * 4096;
+const FIRST_DISPLACEMENT: u64 = 1111 * 4096;
 
 /// A server whose workers displace variables by the bytes in a file.
 struct DisplacingServer {
@@ -66,7 +66,7 @@ impl DisplacingServer {
 
     /// Sets the displacements of the next workers, in bytes from the first one's place; the last holds for all that follow.
     fn displace(&self, bytes: &[u64]) -> Result<()> {
-        let lines: String = bytes.iter().map(|bytes| format!("{}\n", PLACE + bytes)).collect();
+        let lines: String = bytes.iter().map(|bytes| format!("{}\n", FIRST_DISPLACEMENT + bytes)).collect();
         Ok(fs::write(self.folder.path().join("bytes"), lines)?)
     }
 

@@ -68,12 +68,12 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
 }
 
 fn pack_pocl(root: &Path, folder: &Path) -> Result<()> {
-    const PLACE: [&str; 2] = ["--transform", "s,^,opencl/,S"];
-    archive::make(&folder.join("pocl.tar.xz"), root, PLACE.iter().chain(&COMPILER_FILES))?;
+    const TRANSFORM_OPTION: [&str; 2] = ["--transform", "s,^,opencl/,S"];
+    archive::make(&folder.join("pocl.tar.xz"), root, TRANSFORM_OPTION.iter().chain(&COMPILER_FILES))?;
     let kinds = KINDS_LEFT_OUT.map(|kind| format!("usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc"));
     let others = SUPERFLUOUS_FILES.into_iter().chain(COMPILER_FILES).map(str::to_owned);
     let left_out = others.chain(kinds).map(|pattern| format!("--exclude={pattern}"));
-    let chosen = left_out.chain(PLACE.into_iter().chain(["usr", "lib"]).map(str::to_owned));
+    let chosen = left_out.chain(TRANSFORM_OPTION.into_iter().chain(["usr", "lib"]).map(str::to_owned));
     archive::make(&folder.join("pocl-beside.tar.xz"), root, chosen)
 }
 

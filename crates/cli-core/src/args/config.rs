@@ -73,12 +73,12 @@ pub enum ConfigError {
 ///
 /// See [`ConfigError`].
 pub fn own() -> Result<Option<ConfigFile>, ConfigError> {
-    static OWN: OnceLock<Option<ConfigFile>> = OnceLock::new();
-    if let Some(file) = OWN.get() {
+    static CONFIG_FILE: OnceLock<Option<ConfigFile>> = OnceLock::new();
+    if let Some(file) = CONFIG_FILE.get() {
         return Ok(file.clone());
     }
     let file = of(|name| env::var_os(name))?;
-    Ok(OWN.get_or_init(|| file).clone())
+    Ok(CONFIG_FILE.get_or_init(|| file).clone())
 }
 
 /// Reads the config file for an environment; `None` without a home.

@@ -12,7 +12,7 @@ use rustix::fs::inotify;
 use crate::common::{Home, stand_in};
 
 /// A text that only a running program prints.
-const RAN: &str = "the program ran";
+const RAN_LINE: &str = "the program ran";
 
 /// Checks that the command is refused with this status and one line with these words, and that the program has not run.
 fn is_refused(command: &mut Command, status: i32, words: &[&str]) {
@@ -21,7 +21,7 @@ fn is_refused(command: &mut Command, status: i32, words: &[&str]) {
     assert_eq!(output.status.code(), Some(status), "{command:?}: {errors}");
     assert_eq!(errors.lines().count(), 1, "{command:?}: {errors}");
     words.iter().for_each(|word| assert!(errors.contains(word), "no {word} in {errors}"));
-    assert!(errors.len() < 600 && !String::from_utf8_lossy(&output.stdout).contains(RAN), "{command:?}: {errors}");
+    assert!(errors.len() < 600 && !String::from_utf8_lossy(&output.stdout).contains(RAN_LINE), "{command:?}: {errors}");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
         ("KATYDID_LINK_TIMEOUT", "278h"),
     ] {
         for command in ["run", "trace"] {
-            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN]);
+            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN_LINE]);
             is_refused(line.env(name, value), 2, &[name, "correct it, or unset it"]);
         }
         is_refused(home.katydid(&["serve", "--driver", "soft"]).env(name, value), 2, &[name]);
@@ -64,7 +64,7 @@ fn non_utf8_variable_is_refused() {
     let value = OsStr::from_bytes(b"na\xffme");
     for name in ["KATYDID_NAME", "KATYDID_SERVER", "KATYDID_LINK"] {
         for command in ["run", "trace"] {
-            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN]);
+            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN_LINE]);
             is_refused(line.env(name, value), 2, &[name, "UTF-8"]);
         }
     }
@@ -81,7 +81,7 @@ fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
     ] {
         fs::write(home.path(".config/katydid/config.toml"), text).unwrap();
         for flags in [["--driver", "soft"], ["--server", "unix:/nonexistent/k"]] {
-            let line = [&["run"], &flags[..], &["--", "echo", RAN]].concat();
+            let line = [&["run"], &flags[..], &["--", "echo", RAN_LINE]].concat();
             is_refused(&mut home.katydid(&line), 2, &[word, "config.toml"]);
         }
     }
@@ -97,8 +97,8 @@ fn the_config_file_is_read_once() {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
     // Two opens in a row would be reported as one; with the close between them they are not.
     inotify::add_watch(&watch, &file, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
-    let output = home.output(&["run", "--", "echo", RAN]);
-    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");
+    let output = home.output(&["run", "--", "echo", RAN_LINE]);
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN_LINE), "{output:?}");
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&watch, &mut buffer);
     let mut opened = 0;
@@ -114,7 +114,7 @@ fn required_gpu_is_never_softcuda() {
     let server = stand_in(&home, "softcuda");
     for command in ["run", "trace"] {
         let with = |flags: &[&str]| {
-            let mut line = home.katydid(&[&[command], flags, &["--", "echo", RAN]].concat());
+            let mut line = home.katydid(&[&[command], flags, &["--", "echo", RAN_LINE]].concat());
             line.env("KATYDID_REQUIRE_GPU", "1");
             line
         };
@@ -125,7 +125,7 @@ fn required_gpu_is_never_softcuda() {
         is_refused(home.katydid(&restore).arg("--require-gpu"), 3, &["--require-gpu", "softcuda"]);
         is_refused(&mut home.katydid(&restore), 1, &["/nonexistent/i"]);
         let unset = with(&["--server", &server]).env("KATYDID_REQUIRE_GPU", "0").output().unwrap();
-        assert!(String::from_utf8_lossy(&unset.stdout).contains(RAN), "{unset:?}");
+        assert!(String::from_utf8_lossy(&unset.stdout).contains(RAN_LINE), "{unset:?}");
     }
 }
 
@@ -134,7 +134,7 @@ fn name_that_no_server_accepts_is_refused() {
     let home = Home::new();
     let long = "x".repeat(4097);
     for command in ["run", "trace"] {
-        is_refused(&mut home.katydid(&[command, "--name", &long, "--", "echo", RAN]), 2, &["--name", "4096"]);
+        is_refused(&mut home.katydid(&[command, "--name", &long, "--", "echo", RAN_LINE]), 2, &["--name", "4096"]);
     }
 }
 
@@ -189,7 +189,7 @@ fn malformed_s3_addresses_are_not_taken_for_folders() {
             &["images", "verify", address],
             &["images", "gc", address],
             &["restore", address, "--driver", "soft"],
-            &["run", "--driver", "soft", "--image", address, "--every", "60s", "--", "echo", RAN],
+            &["run", "--driver", "soft", "--image", address, "--every", "60s", "--", "echo", RAN_LINE],
         ] {
             is_refused(&mut home.katydid(line), 2, &[address, "s3://BUCKET/PREFIX"]);
         }

@@ -21,12 +21,12 @@ pub trait ApiCode: Copy + Eq + Display + Send + Sync + 'static {
     /// Result of calls that have not failed.
     const SUCCESS: Self;
     /// Result of calls once the worker is gone.
-    const LOST: Self;
+    const WORKER_LOST: Self;
     /// For a message of a thread that holds a lock ([`katydid_transport::with_lock_held`]): it would have had to wait, and was
     /// not sent. No worker returns this for messages that such threads send.
-    const HELD: Self;
+    const LOCK_HELD: Self;
     /// For a call in a child of the process that made the session.
-    const FORKED: Self;
+    const FORKED_CHILD: Self;
     /// Result when the worker has no memory for the call.
     const OUT_OF_MEMORY: Self;
     /// Result when there is no answer yet: work is still under way, or memory will soon be free. None where the API has no such
@@ -70,9 +70,9 @@ impl ApiCode for CUresult {
     const SUCCESS: Self = Self::SUCCESS;
     /// CUDA has no "connection lost". Of the errors that programs treat as "this GPU cannot be used any more", this is the one
     /// that does not blame a kernel.
-    const LOST: Self = Self::ERROR_DEVICE_UNAVAILABLE;
-    const HELD: Self = Self::ERROR_NOT_READY;
-    const FORKED: Self = Self::ERROR_NOT_INITIALIZED;
+    const WORKER_LOST: Self = Self::ERROR_DEVICE_UNAVAILABLE;
+    const LOCK_HELD: Self = Self::ERROR_NOT_READY;
+    const FORKED_CHILD: Self = Self::ERROR_NOT_INITIALIZED;
     const OUT_OF_MEMORY: Self = Self::ERROR_OUT_OF_MEMORY;
     const NOT_READY: Option<Self> = Some(Self::ERROR_NOT_READY);
     const TOO_LONG: Option<Self> = None;
@@ -112,9 +112,9 @@ impl ApiCode for Code {
 
     const SUCCESS: Self = Self::SUCCESS;
     /// Of OpenCL's codes, the one for a lost connection that blames neither the program nor a kernel.
-    const LOST: Self = Self::DEVICE_NOT_AVAILABLE;
-    const HELD: Self = Self::OUT_OF_RESOURCES;
-    const FORKED: Self = Self::LOST;
+    const WORKER_LOST: Self = Self::DEVICE_NOT_AVAILABLE;
+    const LOCK_HELD: Self = Self::OUT_OF_RESOURCES;
+    const FORKED_CHILD: Self = Self::WORKER_LOST;
     const OUT_OF_MEMORY: Self = Self::OUT_OF_HOST_MEMORY;
     const NOT_READY: Option<Self> = None;
     /// For instance for a list or a name of the program's that is longer than any driver accepts.

@@ -229,7 +229,7 @@ fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
         thread::sleep(Duration::from_millis(1200));
         assert!(!waiting.is_finished());
         stage.lock = None;
-        assert_eq!(waiting.join().unwrap(), Err(CUresult::LOST), "{kind:?}");
+        assert_eq!(waiting.join().unwrap(), Err(CUresult::WORKER_LOST), "{kind:?}");
         assert!(stage.session.is_lost());
     }
 }
@@ -248,7 +248,7 @@ fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
             move || session.call(0, &cuCtxSynchronize {})
         });
         supervisor.send(&ToProgram::GiveUp { text: "there is no image".into() });
-        assert_eq!(waiting.join().unwrap().map(drop), Err(CUresult::LOST), "{kind:?}");
+        assert_eq!(waiting.join().unwrap().map(drop), Err(CUresult::WORKER_LOST), "{kind:?}");
     }
 }
 

@@ -66,8 +66,8 @@ mod tests {
     use super::*;
     use crate::supervisor::members::MemberState;
 
-    const MINE: [u8; EXPORTER_ID_BYTES] = [1; EXPORTER_ID_BYTES];
-    const THEIRS: [u8; EXPORTER_ID_BYTES] = [2; EXPORTER_ID_BYTES];
+    const OWN_EXPORTER_ID: [u8; EXPORTER_ID_BYTES] = [1; EXPORTER_ID_BYTES];
+    const OTHER_EXPORTER_ID: [u8; EXPORTER_ID_BYTES] = [2; EXPORTER_ID_BYTES];
 
     fn member(pid: u32) -> Member {
         Member {
@@ -100,18 +100,25 @@ mod tests {
     /// Two sessions that import from each other, one of them twice.
     fn family() -> [Sharing; 2] {
         let one = Sharing {
-            exporter_id: Some(MINE),
+            exporter_id: Some(OWN_EXPORTER_ID),
             held: vec![holding(7, 1)],
-            imported: vec![of(THEIRS, 8), of(THEIRS, 8)],
+            imported: vec![of(OTHER_EXPORTER_ID, 8), of(OTHER_EXPORTER_ID, 8)],
         };
-        let other = Sharing { exporter_id: Some(THEIRS), held: vec![holding(8, 2)], imported: vec![of(MINE, 7)] };
+        let other = Sharing {
+            exporter_id: Some(OTHER_EXPORTER_ID),
+            held: vec![holding(8, 2)],
+            imported: vec![of(OWN_EXPORTER_ID, 7)],
+        };
         [one, other]
     }
 
     #[test]
     fn closed_set_of_sharing_processes_is_accepted() {
         assert_eq!(outcome(&family()), Ok(()));
-        assert_eq!(outcome(&[Sharing::default(), Sharing { exporter_id: Some(MINE), ..Sharing::default() }]), Ok(()));
+        assert_eq!(
+            outcome(&[Sharing::default(), Sharing { exporter_id: Some(OWN_EXPORTER_ID), ..Sharing::default() }]),
+            Ok(())
+        );
     }
 
     #[test]

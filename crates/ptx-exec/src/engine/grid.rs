@@ -299,8 +299,8 @@ fn resident_blocks(launch: &Launch, host: &dyn Host, multiprocessors: usize) -> 
 
 /// Returns an id that no grid had before.
 fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    static NEXT_GRID_ID: AtomicU64 = AtomicU64::new(1);
+    NEXT_GRID_ID.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns the number of blocks of a grid (or threads of a block), unless it overflows.
@@ -311,7 +311,7 @@ fn count_of(grid: [u32; 3]) -> Option<u64> {
 
 thread_local! {
     /// The last block of this thread, whose memory the next launch reuses.
-    static LAST: Cell<Option<Block>> = const { Cell::new(None) };
+    static LAST_BLOCK: Cell<Option<Block>> = const { Cell::new(None) };
 }
 
 /// Returns the fault of a launch as a whole.
@@ -337,11 +337,11 @@ impl Run<'_> {
     fn one_thread(&self, limit: u64, blocks: u64) {
         let mut budget = limit;
         let mut machine = Machine::new(self.env);
-        machine.block = LAST.take().unwrap_or_default();
+        machine.block = LAST_BLOCK.take().unwrap_or_default();
         self.blocks(&mut machine, &mut budget, blocks);
         self.executed.fetch_add(limit - budget, Ordering::Relaxed);
         if machine.block.memory() <= MAX_SPARE_BLOCK_BYTES {
-            LAST.set(Some(machine.block));
+            LAST_BLOCK.set(Some(machine.block));
         }
     }
 
@@ -453,7 +453,8 @@ impl Run<'_> {
 
     /// Runs a block to its end, or until others are due.
     fn run_block(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) -> Result<BlockProgress, FaultKind> {
-        let longest_run = if self.cooperative { Switch::LATENCY } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
+        let longest_run =
+            if self.cooperative { Switch::MAX_UNCHECKED_INSTRUCTIONS } else { MAX_BUSY_BLOCK_INSTRUCTIONS };
         let mut ran = 0;
         machine.waited = false;
         loop {

@@ -13,13 +13,13 @@ pub enum Request {
     Cancel,
 }
 
-/// Every interpreter thread checks it after at most [`Switch::LATENCY`] warp instructions.
+/// Every interpreter thread checks it after at most [`Switch::MAX_UNCHECKED_INSTRUCTIONS`] warp instructions.
 #[derive(Debug, Default)]
 pub struct Switch(AtomicU8);
 
 impl Switch {
     /// Most warp instructions of a thread between two checks, except for the rest of a chunk of 512.
-    pub const LATENCY: u64 = 1 << 14;
+    pub const MAX_UNCHECKED_INSTRUCTIONS: u64 = 1 << 14;
 
     /// Returns a switch that lets grids run.
     pub const fn new() -> Self {

@@ -15,7 +15,7 @@ use crate::types::Space;
 /// `Inst::x` of `cp.async`: its size in bytes, the flag `NARROW_POINTER` next to it, and the meaning of `c`.
 pub(crate) mod how {
     /// Mask of the size in bytes, 4 to 16.
-    pub(crate) const SIZE: u32 = 31 << 8;
+    pub(crate) const SIZE_MASK: u32 = 31 << 8;
     /// Lowest bit of the size.
     pub(crate) const SIZE_SHIFT: u32 = 8;
     /// `c` is a predicate that tells whether to ignore the source.
@@ -24,7 +24,7 @@ pub(crate) mod how {
 
 /// Runs `cp.async [a + low imm], [b + high imm], size, c`, and fills bytes that the source does not supply with zeroes.
 pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let size = u64::from((inst.x & how::SIZE) >> how::SIZE_SHIFT);
+    let size = u64::from((inst.x & how::SIZE_MASK) >> how::SIZE_SHIFT);
     let ignored = if inst.x & how::IGNORE != 0 { machine.registers.bits(inst.c) } else { 0 };
     for lane in lanes_of(machine.mask) {
         let registers = &machine.registers;
@@ -163,7 +163,7 @@ fn each_bulk(
 /// Runs `cp.reduce.async.bulk.OP` element by element, each one atomically.
 fn reduce_bulk<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     each_bulk(machine, inst, |machine, bulk, (from, to)| {
-        for at in (0..bulk.size).step_by(O::Word::SIZE as usize) {
+        for at in (0..bulk.size).step_by(O::Word::BYTES as usize) {
             let value = machine.read::<O::Word>(from, 0, bulk.from.wrapping_add(at))?;
             let to_address = bulk.to.wrapping_add(at);
             machine.update::<O::Word>(to, 0, to_address, |old| O::apply(old, value, O::Word::cut(0)))?;

@@ -86,11 +86,11 @@ impl Machine<'_> {
     /// Reads one value for `lane`.
     #[expect(unsafe_code, reason = "the one slow path to memory")]
     pub(crate) fn read<T: Word>(&mut self, space: Space, lane: usize, address: u64) -> Result<T, FaultKind> {
-        Ok(match self.resolve(space, address, T::SIZE, false)? {
+        Ok(match self.resolve(space, address, T::BYTES, false)? {
             // SAFETY: `resolve` checked range and alignment.
             LaneAddress::Host(address) => unsafe { raw::load(address) },
             LaneAddress::Local(offset) => local::read(&self.warp.local, lane, offset),
-            LaneAddress::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
+            LaneAddress::Param(offset) => T::cut(param::read(self.env.params, offset, T::BYTES)),
         })
     }
 
@@ -103,7 +103,7 @@ impl Machine<'_> {
         address: u64,
         value: T,
     ) -> Result<(), FaultKind> {
-        match self.resolve(space, address, T::SIZE, true)? {
+        match self.resolve(space, address, T::BYTES, true)? {
             // SAFETY: `resolve` checked range, writability and alignment.
             LaneAddress::Host(address) => unsafe { raw::store(address, value) },
             LaneAddress::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
@@ -122,8 +122,8 @@ impl Machine<'_> {
         mut change: impl FnMut(T) -> T,
     ) -> Result<T, FaultKind> {
         if space == Space::Shared
-            && address.is_multiple_of(T::SIZE)
-            && let Some(host) = self.block.shared.span(address, T::SIZE)
+            && address.is_multiple_of(T::BYTES)
+            && let Some(host) = self.block.shared.span(address, T::BYTES)
         {
             // SAFETY: `span` found the value; one thread runs the block, so no thread changes it in between.
             return Ok(unsafe {
@@ -132,7 +132,7 @@ impl Machine<'_> {
                 old
             });
         }
-        match self.resolve(space, address, T::SIZE, true)? {
+        match self.resolve(space, address, T::BYTES, true)? {
             // SAFETY: `resolve` checked range, writability and alignment.
             LaneAddress::Host(address) => Ok(unsafe { T::update(address, change) }),
             // A lane's local memory is invisible to other lanes.

@@ -120,18 +120,18 @@ pub(crate) fn same_width<A: Access>() -> bool {
 #[inline(always)]
 fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
-    let (strided, uniform) = A::Pointer::pattern(row, A::Word::SIZE);
+    let (strided, uniform) = A::Pointer::pattern(row, A::Word::BYTES);
     let first = row[0].plus(inst.imm);
-    if machine.mask != FULL_LANE_MASK || !first.is_multiple_of(A::Word::SIZE) {
+    if machine.mask != FULL_LANE_MASK || !first.is_multiple_of(A::Word::BYTES) {
         return rest::<A>(machine, inst);
     }
-    if strided && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::SIZE, false) {
-        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
+    if strided && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::BYTES, false) {
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::BYTES);
         // SAFETY: `span` found all 32 values in one range; the row is the instruction's own.
         unsafe { row_from::<A, LEVEL>(machine, inst, host, FULL_LANE_MASK) };
         return Flow::Next;
     }
-    if uniform && let Some(host) = span::<A>(machine, first, A::Word::SIZE, false) {
+    if uniform && let Some(host) = span::<A>(machine, first, A::Word::BYTES, false) {
         // SAFETY: `span` found the value in a range; the address is aligned.
         let value: A::Word = unsafe { raw::load(host) };
         machine.registers.set(inst.d, FULL_LANE_MASK, &[A::Lane::narrow(value.extended()); WARP_LANES]);
@@ -176,9 +176,9 @@ unsafe fn row_from<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: 
 #[inline(always)]
 fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst, first: usize) -> Option<u64> {
     let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
-    let start = address.checked_sub(first as u64 * A::Word::SIZE)?;
-    let aligned = start.is_multiple_of(A::Word::SIZE);
-    if aligned { span::<A>(machine, start, WARP_LANES as u64 * A::Word::SIZE, false) } else { None }
+    let start = address.checked_sub(first as u64 * A::Word::BYTES)?;
+    let aligned = start.is_multiple_of(A::Word::BYTES);
+    if aligned { span::<A>(machine, start, WARP_LANES as u64 * A::Word::BYTES, false) } else { None }
 }
 
 /// Loads one value for each lane, for any addresses.
@@ -191,28 +191,28 @@ fn rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let first = (machine.mask.trailing_zeros() & 31) as usize;
     let row = machine.registers.row::<A::Pointer>(inst.a);
-    let (strided, uniform) = A::Pointer::pattern_of(row, A::Word::SIZE, machine.mask, first);
+    let (strided, uniform) = A::Pointer::pattern_of(row, A::Word::BYTES, machine.mask, first);
     if strided
         && !uniform
         && let Some(host) = row_of_some::<A>(machine, inst, first)
     {
         let mask = machine.mask;
-        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::BYTES);
         // SAFETY: `row_of_some` found all 32 values in one range.
         unsafe { row_from::<A, LEVEL>(machine, inst, host, mask) };
         return Flow::Next;
     }
     let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
     if uniform
-        && address.is_multiple_of(A::Word::SIZE)
-        && let Some(host) = span::<A>(machine, address, A::Word::SIZE, false)
+        && address.is_multiple_of(A::Word::BYTES)
+        && let Some(host) = span::<A>(machine, address, A::Word::BYTES, false)
     {
         // SAFETY: `span` found the value in a range; the address is aligned.
         let value: A::Word = unsafe { raw::load(host) };
         machine.registers.set(inst.d, machine.mask, &[A::Lane::narrow(value.extended()); WARP_LANES]);
         return Flow::Next;
     }
-    match spread::<A>(machine, inst, A::Word::SIZE, false) {
+    match spread::<A>(machine, inst, A::Word::BYTES, false) {
         Some(spread) => scattered::<A>(machine, &spread, inst.d),
         None => return lane_by_lane::<A>(machine, inst),
     }
@@ -252,8 +252,8 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let slot = if inst.c == NO_SLOT { inst.d } else { machine.env.code.list(inst.x + index) };
         for lane in lanes_of(machine.mask) {
             let address = row[lane].plus(inst.imm);
-            let checked = machine.resolve(space, address, A::Word::SIZE * u64::from(count), false);
-            let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
+            let checked = machine.resolve(space, address, A::Word::BYTES * u64::from(count), false);
+            let element = address.wrapping_add(u64::from(index) * A::Word::BYTES);
             match checked.and_then(|_| machine.read::<A::Word>(space, lane, element)) {
                 Ok(value) if slot != NO_SLOT => {
                     machine.registers.set_lane(slot, lane, A::Lane::narrow(value.extended()))
@@ -269,7 +269,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// Loads several values for each lane, which must be aligned to their total size.
 #[inline(always)]
 fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let size = A::Word::SIZE * u64::from(inst.c);
+    let size = A::Word::BYTES * u64::from(inst.c);
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, uniform) = A::Pointer::pattern(row, size);
     let first = row[0].plus(inst.imm);
@@ -306,7 +306,7 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
 #[inline(always)]
 unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64) {
     // SAFETY: the caller's promise.
-    let group = unsafe { Group::load(host, A::Word::SIZE * u64::from(inst.c)) };
+    let group = unsafe { Group::load(host, A::Word::BYTES * u64::from(inst.c)) };
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
         let value: A::Word = group.get(index as usize);
@@ -348,7 +348,7 @@ fn vector_rest<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 #[inline(always)]
 fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let size = A::Word::SIZE * u64::from(inst.c);
+    let size = A::Word::BYTES * u64::from(inst.c);
     let Some(spread) = spread::<A>(machine, inst, size, false) else {
         return lane_by_lane::<A>(machine, inst);
     };

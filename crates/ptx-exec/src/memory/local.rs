@@ -23,13 +23,13 @@ pub(crate) fn write<T: Word>(rows: &mut Rows, lane: usize, offset: u64, value: T
 /// Returns `word` with the bytes at `offset % 8` replaced.
 #[inline(always)]
 fn merged<T: Word>(word: u64, offset: u64, value: T) -> u64 {
-    let (shift, mask) = (8 * (offset % 8), u64::MAX >> (64 - 8 * T::SIZE));
+    let (shift, mask) = (8 * (offset % 8), u64::MAX >> (64 - 8 * T::BYTES));
     (word & !(mask << shift)) | ((value.extended() & mask) << shift)
 }
 
 /// Runs `ld.local` of one value.
 pub(crate) fn load<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    load_element::<T, L, P>(machine, inst, inst.imm, inst.d, T::SIZE)
+    load_element::<T, L, P>(machine, inst, inst.imm, inst.d, T::BYTES)
 }
 
 /// Runs `ld.local` of several values.
@@ -37,8 +37,8 @@ pub(crate) fn load_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>
     // The first element may overwrite the address, so it is copied.
     let row = *machine.registers.row::<P>(inst.a);
     for index in 0..inst.c {
-        let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
-        let total = if index == 0 { T::SIZE * u64::from(inst.c) } else { T::SIZE };
+        let imm = inst.imm.wrapping_add(u64::from(index) * T::BYTES);
+        let total = if index == 0 { T::BYTES * u64::from(inst.c) } else { T::BYTES };
         let slot = machine.env.code.list(inst.x + index);
         let flow = load_row::<T, L, P>(machine, &row, imm, slot, total);
         if flow != Flow::Next {
@@ -70,8 +70,8 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
 ) -> Flow {
     let mut out = [L::ZERO; WARP_LANES];
     let first = row[0].plus(imm);
-    let usable = first.is_multiple_of(alignment) && contains(&machine.warp.local, first, T::SIZE);
-    if P::pattern(row, T::SIZE).1 && usable {
+    let usable = first.is_multiple_of(alignment) && contains(&machine.warp.local, first, T::BYTES);
+    if P::pattern(row, T::BYTES).1 && usable {
         let shift = 8 * (first % 8);
         if let Some(words) = machine.warp.local.get((first / 8) as usize) {
             for lane in 0..WARP_LANES {
@@ -81,7 +81,7 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
     } else {
         for lane in lanes_of(machine.mask) {
             let address = row[lane].plus(imm);
-            if let Err(kind) = check(machine, address, T::SIZE, alignment) {
+            if let Err(kind) = check(machine, address, T::BYTES, alignment) {
                 return machine.fail(kind, lane);
             }
             out[lane] = L::narrow(read::<T>(&machine.warp.local, lane, address).extended());
@@ -103,14 +103,14 @@ fn check(machine: &Machine<'_>, address: u64, size: u64, alignment: u64) -> Resu
 
 /// Runs `st.local` of one value.
 pub(crate) fn store<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    store_row::<T, L, P>(machine, inst, inst.imm, inst.b, T::SIZE)
+    store_row::<T, L, P>(machine, inst, inst.imm, inst.b, T::BYTES)
 }
 
 /// Runs `st.local` of several values.
 pub(crate) fn store_vector<T: Word, L: Raw, P: Pointer>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for index in 0..inst.c {
-        let imm = inst.imm.wrapping_add(u64::from(index) * T::SIZE);
-        let total = if index == 0 { T::SIZE * u64::from(inst.c) } else { T::SIZE };
+        let imm = inst.imm.wrapping_add(u64::from(index) * T::BYTES);
+        let total = if index == 0 { T::BYTES * u64::from(inst.c) } else { T::BYTES };
         let slot = machine.env.code.list(inst.x + index);
         let flow = store_row::<T, L, P>(machine, inst, imm, slot, total);
         if flow != Flow::Next {
@@ -130,7 +130,7 @@ fn store_row<T: Word, L: Raw, P: Pointer>(
 ) -> Flow {
     for lane in lanes_of(machine.mask) {
         let address = machine.registers.row::<P>(inst.a)[lane].plus(imm);
-        if let Err(kind) = check(machine, address, T::SIZE, alignment) {
+        if let Err(kind) = check(machine, address, T::BYTES, alignment) {
             return machine.fail(kind, lane);
         }
         let value = T::cut(machine.registers.row::<L>(slot)[lane].wide());

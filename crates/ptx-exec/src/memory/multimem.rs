@@ -88,10 +88,10 @@ fn load<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 }
 
 fn load_lane<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), FaultKind> {
-    let replicas = replicas_of(machine, inst, lane, R::Word::SIZE * u64::from(inst.c))?;
+    let replicas = replicas_of(machine, inst, lane, R::Word::BYTES * u64::from(inst.c))?;
     let mut values = Vec::with_capacity(replicas.len());
     for index in 0..inst.c {
-        let at = u64::from(index) * R::Word::SIZE;
+        let at = u64::from(index) * R::Word::BYTES;
         values.clear();
         for replica in &replicas {
             values.push(machine.read::<R::Word>(Space::Global, lane, replica.wrapping_add(at))?);
@@ -110,7 +110,7 @@ fn each<O: Operation>(
 ) -> Flow {
     machine.spinning = true;
     for lane in lanes_of(machine.mask) {
-        let replicas = match replicas_of(machine, inst, lane, O::Word::SIZE * u64::from(inst.c)) {
+        let replicas = match replicas_of(machine, inst, lane, O::Word::BYTES * u64::from(inst.c)) {
             Ok(replicas) => replicas,
             Err(kind) => return machine.fail(kind, lane),
         };
@@ -118,7 +118,7 @@ fn each<O: Operation>(
             let slot = machine.env.code.list(inst.x + index);
             let value = O::Word::cut(machine.registers.row::<O::Lane>(slot)[lane].wide());
             for replica in &replicas {
-                let at = replica.wrapping_add(u64::from(index) * O::Word::SIZE);
+                let at = replica.wrapping_add(u64::from(index) * O::Word::BYTES);
                 if let Err(kind) = work(machine, lane, at, value) {
                     return machine.fail(kind, lane);
                 }

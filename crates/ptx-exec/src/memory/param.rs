@@ -19,7 +19,7 @@ pub(crate) fn read(params: &[u8], offset: u64, size: u64) -> u64 {
 
 /// Runs `ld.param` of a kernel at a constant offset: one read for 32 lanes.
 pub(crate) fn load<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let value = T::cut(read(machine.env.params, inst.imm, T::SIZE));
+    let value = T::cut(read(machine.env.params, inst.imm, T::BYTES));
     machine.registers.set(inst.d, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);
     Flow::Next
 }
@@ -27,7 +27,7 @@ pub(crate) fn load<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> F
 /// Runs `ld.param` of a vector at a constant offset: one read of each element for 32 lanes.
 pub(crate) fn load_vector<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for index in 0..inst.c {
-        let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::SIZE, T::SIZE));
+        let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::BYTES, T::BYTES));
         let slot = machine.env.code.list(inst.x + index);
         if slot != NO_SLOT {
             machine.registers.set(slot, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);

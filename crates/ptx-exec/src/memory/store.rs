@@ -27,14 +27,14 @@ fn cut_row<A: Access>(out: &mut [A::Word; WARP_LANES], values: &[A::Lane; WARP_L
 #[inline(always)]
 fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let row = machine.registers.row::<A::Pointer>(inst.a);
-    let (strided, _) = A::Pointer::pattern(row, A::Word::SIZE);
+    let (strided, _) = A::Pointer::pattern(row, A::Word::BYTES);
     let first = row[0].plus(inst.imm);
     if strided
         && machine.mask == FULL_LANE_MASK
-        && first.is_multiple_of(A::Word::SIZE)
-        && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::SIZE, true)
+        && first.is_multiple_of(A::Word::BYTES)
+        && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::BYTES, true)
     {
-        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::BYTES);
         if same_width::<A>() {
             let to = std::ptr::with_exposed_provenance_mut(host as usize);
             // SAFETY: `span` found all 32 values in one writable range; the row has their size.
@@ -57,13 +57,13 @@ fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Option<u64>
     let mask = machine.mask;
     let (first, last) = ((mask.trailing_zeros() & 31) as usize, 31 - (mask.leading_zeros() & 31) as usize);
     let row = machine.registers.row::<A::Pointer>(inst.a);
-    let (strided, _) = A::Pointer::pattern_of(row, A::Word::SIZE, mask, first);
+    let (strided, _) = A::Pointer::pattern_of(row, A::Word::BYTES, mask, first);
     let address = row[first].plus(inst.imm);
-    if !strided || !address.is_multiple_of(A::Word::SIZE) {
+    if !strided || !address.is_multiple_of(A::Word::BYTES) {
         return None;
     }
-    let host = span::<A>(machine, address, (last - first + 1) as u64 * A::Word::SIZE, true)?;
-    Some(host.wrapping_sub(first as u64 * A::Word::SIZE))
+    let host = span::<A>(machine, address, (last - first + 1) as u64 * A::Word::BYTES, true)?;
+    Some(host.wrapping_sub(first as u64 * A::Word::BYTES))
 }
 
 /// Stores one value for each lane, for any addresses.
@@ -74,11 +74,11 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         for lane in lanes_of(machine.mask) {
             let value = A::Word::cut(values[lane].wide());
             // SAFETY: `row_of_some` found the values from the first to the last lane that runs in one writable range.
-            unsafe { raw::store(host.wrapping_add(lane as u64 * A::Word::SIZE), value) };
+            unsafe { raw::store(host.wrapping_add(lane as u64 * A::Word::BYTES), value) };
         }
         return Flow::Next;
     }
-    match spread::<A>(machine, inst, A::Word::SIZE, true) {
+    match spread::<A>(machine, inst, A::Word::BYTES, true) {
         Some(spread) => scattered::<A>(machine, &spread, inst.b),
         None => return lane_by_lane::<A>(machine, inst),
     }
@@ -112,8 +112,8 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         for lane in lanes_of(machine.mask) {
             let value = A::Word::cut(machine.registers.row::<A::Lane>(slot)[lane].wide());
             let address = row[lane].plus(inst.imm);
-            let checked = machine.resolve(space, address, A::Word::SIZE * u64::from(count), true);
-            let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
+            let checked = machine.resolve(space, address, A::Word::BYTES * u64::from(count), true);
+            let element = address.wrapping_add(u64::from(index) * A::Word::BYTES);
             if let Err(kind) = checked.and_then(|_| machine.write(space, lane, element, value)) {
                 return machine.fail(kind, lane);
             }
@@ -125,7 +125,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// Stores several values for each lane, which must be aligned to their total size.
 #[inline(always)]
 fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let size = A::Word::SIZE * u64::from(inst.c);
+    let size = A::Word::BYTES * u64::from(inst.c);
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, _) = A::Pointer::pattern(row, size);
     let first = row[0].plus(inst.imm);
@@ -169,7 +169,7 @@ unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machi
 /// Stores several values for each lane, for any addresses.
 #[inline(always)]
 fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let size = A::Word::SIZE * u64::from(inst.c);
+    let size = A::Word::BYTES * u64::from(inst.c);
     let Some(spread) = spread::<A>(machine, inst, size, true) else {
         return lane_by_lane::<A>(machine, inst);
     };

@@ -20,7 +20,7 @@ pub(crate) const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n
 pub(crate) const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
 /// Size of a device's memory in bytes.
-const SIZE: usize = 1 << 20;
+const MEMORY_BYTES: usize = 1 << 20;
 
 /// Memory and output.
 pub(crate) struct Device {
@@ -36,7 +36,7 @@ pub(crate) struct Device {
 
 impl Default for Device {
     fn default() -> Self {
-        Self::new(SIZE)
+        Self::new(MEMORY_BYTES)
     }
 }
 

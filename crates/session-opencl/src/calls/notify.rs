@@ -67,8 +67,8 @@ pub(crate) struct Listener(usize);
 impl Listener {
     /// Registers a listener that forwards a driver's errors of a context to the program, under its token.
     pub(crate) fn new(shared: &Arc<OpenclSessionShared>, token: u64) -> Self {
-        static LAST: AtomicUsize = AtomicUsize::new(0);
-        let key = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        static LAST_LISTENER_KEY: AtomicUsize = AtomicUsize::new(0);
+        let key = LAST_LISTENER_KEY.fetch_add(1, Ordering::Relaxed) + 1;
         listeners().insert(key, Notify { shared: Arc::clone(shared), token });
         Self(key)
     }
@@ -142,8 +142,8 @@ impl BuildEnd {
     }
 
     fn of(end: BuildResult) -> Self {
-        static LAST: AtomicUsize = AtomicUsize::new(0);
-        let (key, end) = (LAST.fetch_add(1, Ordering::Relaxed) + 1, Arc::new(end));
+        static LAST_BUILD_KEY: AtomicUsize = AtomicUsize::new(0);
+        let (key, end) = (LAST_BUILD_KEY.fetch_add(1, Ordering::Relaxed) + 1, Arc::new(end));
         builds().insert(key, Arc::clone(&end));
         Self { key, end }
     }

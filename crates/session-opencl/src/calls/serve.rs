@@ -98,11 +98,11 @@ mod tests {
 
     /// The state of the only event, and how often it was queried.
     static STATE: AtomicI32 = AtomicI32::new(0);
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static QUERY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
     #[expect(unsafe_code, reason = "a driver's function")]
     unsafe extern "C" fn info(_: cl_event, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
-        ASKED.fetch_add(1, Ordering::Relaxed);
+        QUERY_COUNT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: asked for a state, which has four bytes.
         unsafe { value.cast::<i32>().write(STATE.load(Ordering::Relaxed)) };
         0
@@ -146,13 +146,13 @@ mod tests {
         assert_eq!(poll_thread(vec![event(), event()], true), here);
         assert_eq!(poll_thread_with(false, vec![event()], false), here, "has ended");
         STATE.store(1, Ordering::Relaxed);
-        ASKED.store(0, Ordering::Relaxed);
+        QUERY_COUNT.store(0, Ordering::Relaxed);
         assert_eq!(poll_thread(vec![event()], true), executor);
-        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        assert_eq!(QUERY_COUNT.load(Ordering::Relaxed), 1);
         assert_eq!(poll_thread(vec![event()], false), executor);
-        ASKED.store(0, Ordering::Relaxed);
+        QUERY_COUNT.store(0, Ordering::Relaxed);
         assert_eq!(poll_thread_with(false, vec![event()], false), executor);
-        assert_eq!(ASKED.load(Ordering::Relaxed), 1, "with few processors, there is one look");
+        assert_eq!(QUERY_COUNT.load(Ordering::Relaxed), 1, "with few processors, there is one look");
         STATE.store(-5, Ordering::Relaxed);
         assert_eq!(poll_thread(vec![event()], false), here, "a command that failed has ended");
         assert_eq!(poll_thread(Vec::new(), false), None, "nothing was put off");

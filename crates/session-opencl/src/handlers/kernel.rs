@@ -119,7 +119,7 @@ pub(crate) fn kdclSetArgument(
             }
             set(size, (&raw const object).cast())
         }
-        form::SIZE => set(size, ptr::null()),
+        form::LOCAL_SIZE => set(size, ptr::null()),
         form::SVM => {
             let address: u64 = arguments.take("address")?;
             let address = ptr::with_exposed_provenance(address as usize);

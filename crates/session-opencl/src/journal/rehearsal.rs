@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::journal::notes::encoded;
 
-    const MADE: u16 = kdclBuffer::OPCODE;
+    const BUFFER: u16 = kdclBuffer::OPCODE;
     const KERNEL: u16 = kdclKernel::OPCODE;
 
     fn record(order: u64, opcode: u16, payload: Vec<u8>) -> JournalRecord {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn new_creation_records_remain_to_replay() {
-        let first = [creation_record(0, MADE), creation_record(3, MADE)];
+        let first = [creation_record(0, BUFFER), creation_record(3, BUFFER)];
         assert_eq!(remaining_work(&[], &[]), Some((vec![], vec![])));
         assert_eq!(remaining_work(&[], &first), Some((vec![], vec![0, 3])));
         assert_eq!(remaining_work(&first, &first), Some((vec![], vec![])));
@@ -194,25 +194,25 @@ mod tests {
     #[test]
     fn changed_kernel_arguments_are_set_again() {
         let outline = [
-            creation_record(1, MADE),
+            creation_record(1, BUFFER),
             creation_record(2, KERNEL),
             set(3, 2, 0, 1),
             set(4, 2, 1, 1),
-            creation_record(5, MADE),
+            creation_record(5, BUFFER),
         ];
         let image = [
-            creation_record(1, MADE),
+            creation_record(1, BUFFER),
             creation_record(2, KERNEL),
             set(4, 2, 1, 1),
-            creation_record(5, MADE),
+            creation_record(5, BUFFER),
             set(6, 2, 0, 5),
         ];
         assert_eq!(remaining_work(&outline, &image), Some((vec![], vec![6])));
         let unset = [
-            creation_record(1, MADE),
+            creation_record(1, BUFFER),
             creation_record(2, KERNEL),
             set(4, 2, 1, 1),
-            creation_record(5, MADE),
+            creation_record(5, BUFFER),
             set(6, 2, 2, 5),
         ];
         assert_eq!(remaining_work(&outline, &unset), None, "it was set to something that has ended");
@@ -221,33 +221,39 @@ mod tests {
     #[test]
     fn ended_objects_are_released_with_their_settings() {
         let outline = [
-            creation_record(1, MADE),
+            creation_record(1, BUFFER),
             creation_record(2, KERNEL),
             set(3, 2, 0, 1),
-            creation_record(4, MADE),
+            creation_record(4, BUFFER),
             set(5, 2, 1, 4),
         ];
-        assert_eq!(remaining_work(&outline, &[creation_record(1, MADE)]), Some((vec![4, 2], vec![])));
-        let image = [creation_record(1, MADE), creation_record(2, KERNEL), set(3, 2, 0, 1), creation_record(6, MADE)];
+        assert_eq!(remaining_work(&outline, &[creation_record(1, BUFFER)]), Some((vec![4, 2], vec![])));
+        let image =
+            [creation_record(1, BUFFER), creation_record(2, KERNEL), set(3, 2, 0, 1), creation_record(6, BUFFER)];
         assert_eq!(remaining_work(&outline, &image), Some((vec![4], vec![6])));
     }
 
     #[test]
     fn diverged_outline_needs_a_new_worker() {
         let program = creation_record(1, kdclProgram::OPCODE);
-        let outline = [program.clone(), creation_record(2, MADE)];
-        assert_eq!(remaining_work(&outline, &[creation_record(2, MADE)]), None, "others may be made of what has ended");
+        let outline = [program.clone(), creation_record(2, BUFFER)];
+        assert_eq!(
+            remaining_work(&outline, &[creation_record(2, BUFFER)]),
+            None,
+            "others may be made of what has ended"
+        );
         assert_eq!(
             remaining_work(&outline, &[program.clone(), creation_record(2, kdclImage::OPCODE)]),
             None,
             "another one"
         );
         assert_eq!(
-            remaining_work(&outline, &[creation_record(0, MADE), program, creation_record(2, MADE)]),
+            remaining_work(&outline, &[creation_record(0, BUFFER), program, creation_record(2, BUFFER)]),
             None,
             "one before it"
         );
-        let outline_with_callback = [creation_record(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
+        let outline_with_callback =
+            [creation_record(1, BUFFER), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
         assert_eq!(remaining_work(&outline_with_callback, &[]), None, "the program has been told");
         assert_eq!(rehearsal(&[], vec![Platform::default()]).remaining_work(&[], &[]), None, "other platforms");
     }

@@ -181,22 +181,22 @@ mod tests {
     use super::*;
     use crate::tests::soft;
 
-    const SIZE: u64 = 1 << 20;
+    const BLOCK_BYTES: u64 = 1 << 20;
 
     /// Memory that a context has left behind may be another process's, at the same addresses.
     #[test]
     fn stages_go_with_their_context_and_are_freed_by_no_other_thread() {
         let (driver, _guard) = soft::driver();
         let blocks = StagingBlocks::default();
-        let held = blocks.make(&driver, 1, 7, SIZE).unwrap();
-        blocks.make(&driver, 1, 8, SIZE).unwrap();
+        let held = blocks.make(&driver, 1, 7, BLOCK_BYTES).unwrap();
+        blocks.make(&driver, 1, 8, BLOCK_BYTES).unwrap();
         blocks.forget(8);
         // SAFETY: takes a number; no code reads the context's memory from here on.
         unsafe { driver.cuDevicePrimaryCtxReset_v2(0) }.ok().unwrap();
         soft::retain(&driver);
         blocks.end_context(1);
         assert_eq!(blocks.fill(7, 0, &[1]), Err(CUresult::ERROR_INVALID_VALUE));
-        let fresh = [1, 2].map(|token| blocks.make(&driver, 2, token, SIZE).unwrap());
+        let fresh = [1, 2].map(|token| blocks.make(&driver, 2, token, BLOCK_BYTES).unwrap());
         drop(held);
         for (block, token) in fresh.iter().zip(1..) {
             // SAFETY: memory of the staging block, which no code uses; it is registered again at once.
@@ -205,8 +205,8 @@ mod tests {
                 let flags = host_register_flags::PORTABLE;
                 driver.cuMemHostRegister_v2(block.address().cast(), block.byte_size(), flags).ok().unwrap();
             }
-            blocks.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
-            assert_eq!(blocks.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));
+            blocks.fill(token, BLOCK_BYTES - 3, &[1, 2, 3]).unwrap();
+            assert_eq!(blocks.bytes(token, BLOCK_BYTES - 4, 4), Ok(vec![0, 1, 2, 3]));
         }
     }
 
@@ -214,9 +214,9 @@ mod tests {
     fn staging_blocks_of_a_graph_are_reused_within_its_context() {
         let (driver, _guard) = soft::driver();
         let blocks = StagingBlocks::default();
-        let first = blocks.make(&driver, 1, 1, SIZE).unwrap().address();
+        let first = blocks.make(&driver, 1, 1, BLOCK_BYTES).unwrap().address();
         blocks.forget(1);
-        assert_ne!(blocks.make(&driver, 2, 2, SIZE).unwrap().address(), first);
-        assert_eq!(blocks.make(&driver, 1, 3, SIZE / 2).unwrap().address(), first);
+        assert_ne!(blocks.make(&driver, 2, 2, BLOCK_BYTES).unwrap().address(), first);
+        assert_eq!(blocks.make(&driver, 1, 3, BLOCK_BYTES / 2).unwrap().address(), first);
     }
 }

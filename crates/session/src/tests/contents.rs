@@ -56,7 +56,7 @@ const CODE: &[u8] = b".version 7.0
 
 const PINNED: u64 = 0x3100_0000_0000;
 /// Where the program maps its own block.
-const OWN: u64 = 0x5100_0000_0000;
+const OWN_BLOCK_ADDRESS: u64 = 0x5100_0000_0000;
 /// Size of the device arena, whose addresses stay reserved for the process.
 const LENGTH: u64 = 1 << 40;
 
@@ -192,12 +192,12 @@ impl Stage {
         for (at, word) in [(0, 1_u32), (8, 1)] {
             properties[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
-        assert_eq!(self.call(&kdAddressReserve { address: OWN, size: 32 << 20 }).status, 0);
+        assert_eq!(self.call(&kdAddressReserve { address: OWN_BLOCK_ADDRESS, size: 32 << 20 }).status, 0);
         assert_eq!(
             self.call(&kdMemoryCreate { memory: 1, size: 2 * GRANULE_BYTES, properties: &properties }).status,
             0
         );
-        for (address, offset) in [(OWN, 0), (OWN + 4 * GRANULE_BYTES, GRANULE_BYTES)] {
+        for (address, offset) in [(OWN_BLOCK_ADDRESS, 0), (OWN_BLOCK_ADDRESS + 4 * GRANULE_BYTES, GRANULE_BYTES)] {
             assert_eq!(self.call(&kdMemoryMap { address, size: GRANULE_BYTES, offset, memory: 1 }).status, 0);
             self.grant(address);
             self.write(address + 100, &noise(30 + offset, 1000));
@@ -228,18 +228,18 @@ impl Stage {
         }
         let read = kdRowsOut { array: 3, stream: 1, x: 0, y: 0, z: 0, pitch: 0, width: 128, height: 4 };
         assert_eq!(self.reply(&read).data, noise(20, 128 * 4));
-        assert_eq!(self.read(OWN + 100, 1000), noise(30, 1000));
-        assert_eq!(self.read(OWN + 4 * GRANULE_BYTES + 100, 1000), noise(30 + GRANULE_BYTES, 1000));
+        assert_eq!(self.read(OWN_BLOCK_ADDRESS + 100, 1000), noise(30, 1000));
+        assert_eq!(self.read(OWN_BLOCK_ADDRESS + 4 * GRANULE_BYTES + 100, 1000), noise(30 + GRANULE_BYTES, 1000));
         assert_eq!(self.reply(&kdHostPull { ranges: &ranges::encode(&[(PINNED + 5000, 6)]) }).data, b"pinned");
     }
 
     /// Releases everything, so that this process can have another session.
     fn clear(mut self) {
-        for address in [OWN, OWN + 4 * GRANULE_BYTES] {
+        for address in [OWN_BLOCK_ADDRESS, OWN_BLOCK_ADDRESS + 4 * GRANULE_BYTES] {
             assert_eq!(self.call(&kdMemoryUnmap { address, size: GRANULE_BYTES }).status, 0);
         }
         self.enqueue(&kdMemoryRelease { memory: 1 });
-        assert_eq!(self.call(&kdAddressFree { address: OWN, size: 32 << 20 }).status, 0);
+        assert_eq!(self.call(&kdAddressFree { address: OWN_BLOCK_ADDRESS, size: 32 << 20 }).status, 0);
         assert_eq!(self.call(&kdDeviceShrink { device: 0, address: DEVICE, size: 8 * GRANULE_BYTES }).status, 0);
         assert_eq!(self.call(&kdHostUnregister { address: PINNED, size: 8192 }).status, 0);
         assert_eq!(self.call(&kdContextReset { context: 1, device: 0 }).status, 0);

@@ -85,7 +85,7 @@ static HANDLES: AtomicUsize = AtomicUsize::new(0x1000);
 /// Streams in which an event was recorded; synchronising a stream waits for that. Handles are never reused.
 static RECORDED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 /// Set once the program has run a host function; a call with a full queue waits for it.
-pub(super) static RAN: AtomicU32 = AtomicU32::new(0);
+pub(super) static HOST_FUNCTION_RUNS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns this thread's calls since the last time.
 pub(super) fn calls() -> Vec<String> {
@@ -390,14 +390,14 @@ extern "C" fn host_function(_stream: CUstream, function: CUhostFn, data: *mut c_
             // SAFETY: the session passed function and data for this call.
             unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
         }
-        RAN.store(1, Ordering::Release);
+        HOST_FUNCTION_RUNS.store(1, Ordering::Release);
     });
     CUresult::SUCCESS
 }
 
 /// Blocks until the stream's host function has run, as a launch does when the queue is full.
 extern "C" fn full_queue() -> CUresult {
-    while RAN.load(Ordering::Acquire) == 0 {
+    while HOST_FUNCTION_RUNS.load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
     CUresult::SUCCESS

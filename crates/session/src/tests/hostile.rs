@@ -10,7 +10,7 @@ use katydid_wire::message::{
     message_name,
 };
 
-use super::fake::RAN;
+use super::fake::HOST_FUNCTION_RUNS;
 use super::stage::Stage;
 
 /// All opcodes of this build.
@@ -59,7 +59,7 @@ fn ids_may_lie_far_apart_in_a_replay_only() {
 #[test]
 fn every_message_cut_short_is_refused_or_complete() {
     // The driver's queue is never full here.
-    RAN.store(1, Ordering::Release);
+    HOST_FUNCTION_RUNS.store(1, Ordering::Release);
     for opcode in opcodes() {
         for length in 0..64 {
             let _ = Stage::new().send(opcode, length % 2 == 0, &vec![0; length]);

@@ -250,11 +250,11 @@ fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
 fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host() {
     const BASE: u64 = 0x4900_0000_0000;
     const LENGTH: u64 = 512 << 20;
-    const SIZE: u64 = 160 << 20;
+    const REGISTERED_BYTES: u64 = 160 << 20;
     fake::NUMBER.set(0);
     let mut stage = Stage::with_host_memory(BASE, LENGTH, true);
     stage.retain(1);
-    stage.reply(&kdHostRegister { address: BASE, size: SIZE, flags: 0 });
+    stage.reply(&kdHostRegister { address: BASE, size: REGISTERED_BYTES, flags: 0 });
     let (width, height, depth) = (4, 4, 0);
     stage.reply(&kdArrayCreate { array: 1, width, height, depth, format: 1, channels: 1, flags: 2 });
     stage.reply(&kdSurfaceCreate { array: 1 });
@@ -272,7 +272,7 @@ fn a_rehearsal_makes_what_waits_for_the_program_with_little_memory_of_the_host()
     let (mut stage, outcome) = rehearse(0);
     outcome.unwrap();
     let driver_calls = calls();
-    assert!(driver_calls.contains(&format!("register {BASE:#x} {SIZE:#x}")), "{driver_calls:?}");
+    assert!(driver_calls.contains(&format!("register {BASE:#x} {REGISTERED_BYTES:#x}")), "{driver_calls:?}");
     stage.context = 1;
     stage.enqueue(&kdHostPush { address: BASE + 8, data: b"same" });
     let elsewhere = ranges::encode(&[(BASE + (64 << 20) + 8, 4), (BASE + (128 << 20) + 8, 4)]);

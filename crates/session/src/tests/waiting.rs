@@ -8,7 +8,7 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-use super::fake::RAN;
+use super::fake::HOST_FUNCTION_RUNS;
 use super::stage::Stage;
 use crate::calls::fault::SessionError;
 use crate::memory::host_memory::VariableOwner;
@@ -38,7 +38,7 @@ fn a_thread_that_does_not_wait_ends_the_session() {
 /// reads of a variable and of a mapped block, and its acknowledgement.
 #[test]
 fn frames_that_a_host_function_needs_pass_a_blocked_call() {
-    RAN.store(0, Ordering::Release);
+    HOST_FUNCTION_RUNS.store(0, Ordering::Release);
     let mut stage = Stage::new();
     let bytes = [[5_u8; 64], [6; 64]];
     let [variable, mapping] = bytes.each_ref().map(|bytes| bytes.as_ptr().expose_provenance() as u64);
@@ -60,7 +60,7 @@ fn frames_that_a_host_function_needs_pass_a_blocked_call() {
     stage.thread = 1;
     lines.push(stage.line(&kdFacts {}, true, None));
     stage.serve(lines).unwrap();
-    assert_eq!(RAN.load(Ordering::Acquire), 1);
+    assert_eq!(HOST_FUNCTION_RUNS.load(Ordering::Acquire), 1);
 }
 
 #[test]

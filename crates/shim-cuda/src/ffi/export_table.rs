@@ -54,7 +54,7 @@ impl DriverFacts for TableAnswers {
             Life::Running => Ok(()),
             Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED.0),
             Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED.0),
-            Life::Lost => Err(CUresult::LOST.0),
+            Life::Lost => Err(CUresult::WORKER_LOST.0),
         }
     }
 

@@ -73,7 +73,7 @@ fn admit(function: Function) -> Result<(), CUresult> {
         Life::Exiting => Err(CUresult::ERROR_DEINITIALIZED),
         Life::Fresh if function == Function::cuInit => Ok(()),
         Life::Fresh | Life::Forked => Err(CUresult::ERROR_NOT_INITIALIZED),
-        Life::Lost => Err(CUresult::LOST),
+        Life::Lost => Err(CUresult::WORKER_LOST),
         Life::Running => Ok(()),
     }
 }

@@ -361,7 +361,7 @@ fn push(
 fn with_copies(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
     loop {
         match with_lock_held(true, &mut work) {
-            Err(CUresult::HELD) => shim.session.wait_until_open()?,
+            Err(CUresult::LOCK_HELD) => shim.session.wait_until_open()?,
             done => return done,
         }
     }

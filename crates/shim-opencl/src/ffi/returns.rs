@@ -62,7 +62,7 @@ impl<H: Null> ObjectReturn for (H, Code) {
 
 fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
     if matches!(life::now(), Life::Forked | Life::Lost) {
-        return Err(Code::LOST);
+        return Err(Code::WORKER_LOST);
     }
     catch_panics(|| function.name(), body).unwrap_or(Err(Code::OUT_OF_HOST_MEMORY))
 }

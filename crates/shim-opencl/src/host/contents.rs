@@ -38,9 +38,9 @@ pub(crate) struct Contents {
 impl Contents {
     /// Returns the contents of a new object; `is_given` tells whether the program gave initial data.
     pub(crate) fn new(is_given: bool) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
+        static LAST_CONTENTS_NUMBER: AtomicU64 = AtomicU64::new(0);
         Self {
-            number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            number: LAST_CONTENTS_NUMBER.fetch_add(1, Ordering::Relaxed) + 1,
             writes: AtomicU64::new(is_given.into()),
             is_argument: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),

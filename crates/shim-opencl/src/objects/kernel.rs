@@ -136,7 +136,7 @@ impl Kernel {
 
     /// Sets an argument according to its bytes; without bytes, it is a size of local memory, or nothing.
     fn set_any(&self, index: u32, size: u64, bytes: Option<&[u8]>) -> Result<(), Code> {
-        let Some(bytes) = bytes else { return self.set(index, value::SIZE, size, &[]) };
+        let Some(bytes) = bytes else { return self.set(index, value::LOCAL_SIZE, size, &[]) };
         let kind = self.arguments.get(index as usize).copied().unwrap_or(argument::UNKNOWN);
         let handle = <[u8; 8]>::try_from(bytes).ok().map(|bytes| u64::from_le_bytes(bytes) as usize);
         match (kind, handle) {

@@ -594,15 +594,15 @@ mod tests {
 
     #[test]
     fn memory_is_given_exactly_when_the_flags_say_so() {
-        const GIVEN: usize = 64;
+        const HOST_ADDRESS: usize = 64;
         assert_eq!(
-            [(MEM_COPY_HOST_PTR, GIVEN), (0, 0)].map(|(flags, start)| has_contents(flags, start)),
+            [(MEM_COPY_HOST_PTR, HOST_ADDRESS), (0, 0)].map(|(flags, start)| has_contents(flags, start)),
             [Ok(true), Ok(false)]
         );
-        assert_eq!(has_contents(0, GIVEN), Err(Code::INVALID_HOST_PTR));
+        assert_eq!(has_contents(0, HOST_ADDRESS), Err(Code::INVALID_HOST_PTR));
         assert_eq!(has_contents(MEM_USE_HOST_PTR, 0), Err(Code::INVALID_HOST_PTR));
-        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
-        assert_eq!(EXCLUSIVE_ACCESSES.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 3]);
+        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, HOST_ADDRESS)), [Err(Code::INVALID_VALUE); 2]);
+        assert_eq!(EXCLUSIVE_ACCESSES.map(|both| has_contents(both, HOST_ADDRESS)), [Err(Code::INVALID_VALUE); 3]);
         assert_eq!(EXCLUSIVE_ACCESSES.map(|both| has_contents(both, 0)), [Ok(false); 3]);
     }
 }

@@ -242,8 +242,8 @@ impl Host for DeviceSpace<'_> {
     fn race(&self, race: &Race) {
         /// Most reported races. Each pair of lines of a kernel counts once.
         const MAX_REPORTED_RACES: usize = 100;
-        static TOLD: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
-        let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        static REPORTED_RACES: Mutex<BTreeSet<(String, u32, u32)>> = Mutex::new(BTreeSet::new());
+        let mut reported = REPORTED_RACES.lock().unwrap_or_else(PoisonError::into_inner);
         let (first_line, second_line) = (race.first.line, race.second.line);
         let pair = (race.kernel.clone(), first_line.min(second_line), first_line.max(second_line));
         if reported.len() < MAX_REPORTED_RACES && reported.insert(pair) {

@@ -49,9 +49,9 @@ impl CodeRefusal {
     /// Reports once on stderr what the software device or the image lacks. No caller of the driver shows the log, and "invalid
     /// PTX" would mislead its reader.
     fn reported(self) -> Self {
-        static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+        static REPORTED_LOGS: Mutex<Option<HashSet<String>>> = Mutex::new(None);
         let is_informative = [CUresult::ERROR_NO_BINARY_FOR_GPU, CUresult::ERROR_INVALID_PTX].contains(&self.code);
-        let mut logs = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = REPORTED_LOGS.lock().unwrap_or_else(PoisonError::into_inner);
         if is_informative && logs.get_or_insert_default().insert(self.log.clone()) {
             report(&self.log);
         }

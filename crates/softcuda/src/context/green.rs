@@ -92,7 +92,7 @@ impl SmResource {
 
     /// Splits it into parts of at least `least`: as many as possible, or `requested`, and the rest.
     pub(crate) fn split(self, requested: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT_SPLIT_ID: AtomicU64 = AtomicU64::new(1);
         if flags & !SPLIT_FLAGS != 0 || least > self.count {
             return Err(INVALID_VALUE);
         }
@@ -101,7 +101,7 @@ impl SmResource {
         }
         let size = least.max(1);
         let part_count = requested.unwrap_or(u32::MAX).min(self.count / size);
-        let split = NEXT.fetch_add(1, Ordering::Relaxed);
+        let split = NEXT_SPLIT_ID.fetch_add(1, Ordering::Relaxed);
         let parts = (0..part_count).map(|_| Self { split, count: size, ..self }).collect();
         Ok((parts, Self { split, count: self.count - part_count * size, ..self }))
     }
@@ -122,13 +122,13 @@ pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
 
 /// Creates a green context. The primary context of its device stays at least as long.
 pub(crate) fn create(description: usize, device: &'static Device, flags: u32) -> Outcome<usize> {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT_GREEN_CTX_ID: AtomicU64 = AtomicU64::new(1);
     let part = RESOURCE_DESCRIPTIONS.get(description).ok_or(INVALID_VALUE)?;
     if flags != GREEN_CTX_DEFAULT_STREAM || part.device != device.ordinal {
         return Err(INVALID_VALUE);
     }
     primary::of(device).retain(device)?;
-    let (handle, id) = (new_handle(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (handle, id) = (new_handle(), NEXT_GREEN_CTX_ID.fetch_add(1, Ordering::Relaxed));
     contexts::add_name(handle, device.primary_handle);
     GREEN_CONTEXTS.insert(handle, Arc::new(GreenContext { handle, id, device, count: part.count }));
     Ok(handle)

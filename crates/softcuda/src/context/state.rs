@@ -50,11 +50,11 @@ pub(crate) struct Context {
 impl Context {
     /// Creates a context with this `handle`.
     pub(crate) fn new(handle: usize, device: &'static Device, flags: u32, api_version: u32) -> Outcome<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT_CONTEXT_ID: AtomicU64 = AtomicU64::new(1);
         check_context_flags(flags)?;
         Ok(Self {
             handle,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_CONTEXT_ID.fetch_add(1, Ordering::Relaxed),
             device,
             api_version,
             limits: ContextLimits::new(),

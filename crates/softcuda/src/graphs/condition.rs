@@ -34,8 +34,8 @@ fn conditions() -> MutexGuard<'static, Conditions> {
 
 /// Creates a value. As on a GPU, handles are small numbers in order of creation.
 pub(super) fn create(default: Option<u32>) -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let handle = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    static LAST_CONDITION_HANDLE: AtomicU64 = AtomicU64::new(0);
+    let handle = LAST_CONDITION_HANDLE.fetch_add(1, Ordering::Relaxed) + 1;
     let value = AtomicU32::new(default.unwrap_or(0));
     conditions().get_or_insert_default().insert(handle, Arc::new(Condition { value, default }));
     handle

@@ -34,12 +34,12 @@ pub(crate) struct PeerProcesses {
 
 /// Returns the peers of this process; `None` if it does not share its devices.
 pub(crate) fn of_process() -> Option<&'static PeerProcesses> {
-    static OWN: LazyLock<Option<PeerProcesses>> = LazyLock::new(|| {
+    static PROCESS_PEERS: LazyLock<Option<PeerProcesses>> = LazyLock::new(|| {
         let folder = settings::shared_folder()?;
         let opened = PeerProcesses::open(&folder);
         opened.inspect_err(|error| report(&format!("{}: {error}: devices are not shared", folder.display()))).ok()
     });
-    OWN.as_ref()
+    PROCESS_PEERS.as_ref()
 }
 
 impl PeerProcesses {

@@ -83,8 +83,8 @@ pub(crate) struct Region {
 impl Region {
     /// Returns a range with a new id.
     pub(crate) fn new(start: u64, size: u64, kind: RangeKind, device: i32, context: usize) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed), leaving: false }
+        static NEXT_REGION_ID: AtomicU64 = AtomicU64::new(1);
+        Self { start, size, kind, device, context, id: NEXT_REGION_ID.fetch_add(1, Ordering::Relaxed), leaving: false }
     }
 
     /// One past the last address.

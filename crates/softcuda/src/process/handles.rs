@@ -14,8 +14,8 @@ const HANDLE_STEP_BYTES: usize = 16;
 
 /// Returns a new handle, different from all others of the process.
 pub(crate) fn new_handle() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(FIRST_OBJECT_HANDLE);
-    NEXT.fetch_add(HANDLE_STEP_BYTES, Ordering::Relaxed)
+    static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(FIRST_OBJECT_HANDLE);
+    NEXT_HANDLE.fetch_add(HANDLE_STEP_BYTES, Ordering::Relaxed)
 }
 
 /// The live objects of one kind.

@@ -105,7 +105,8 @@ fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Swit
     launches.running.insert(number, Arc::clone(switch));
 }
 
-/// Starts a hold, and returns when no kernel runs. Each thread takes at most `Switch::LATENCY` more instructions.
+/// Starts a hold, and returns when no kernel runs. Each thread runs at most `Switch::MAX_UNCHECKED_INSTRUCTIONS` more of its
+/// warps' instructions.
 pub(crate) fn hold() {
     let mut launches = lock(&RUNNING_LAUNCHES);
     launches.held = true;

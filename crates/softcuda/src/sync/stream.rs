@@ -90,13 +90,13 @@ static STREAM_EXECUTOR: StreamExecutor<Stream> = StreamExecutor::new();
 impl Stream {
     /// Creates a stream of `context`, in a green context if that is not 0. The caller adds it to the context's set.
     fn new(context: Weak<LiveContext>, green: usize, role: StreamKind, flags: u32, priority: i32) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT_STREAM_ID: AtomicU64 = AtomicU64::new(1);
         let handle = match role {
             StreamKind::Legacy => CU_STREAM_LEGACY.address() as usize,
             StreamKind::PerThread => CU_STREAM_PER_THREAD.address() as usize,
             StreamKind::Created => new_handle(),
         };
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = NEXT_STREAM_ID.fetch_add(1, Ordering::Relaxed);
         let (queue, reached) = (Mutex::default(), Condvar::new());
         let attributes = Mutex::new(StreamAttributes::new(priority));
         Self { handle, id, flags, priority, attributes, role, green, context, queue, reached }

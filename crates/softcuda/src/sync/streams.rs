@@ -44,7 +44,7 @@ pub(crate) fn forget_green(green: usize) {
 
 thread_local! {
     /// This thread's default streams, by the id of their context.
-    static OWN: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
+    static DEFAULT_STREAMS: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
 /// Returns the stream behind a handle, if its context is healthy. Null means a default stream of the current context.
@@ -82,7 +82,7 @@ pub(crate) fn default_of(context: &Arc<LiveContext>, own: bool) -> Arc<Stream> {
         return Arc::clone(context.legacy());
     }
     let make = || context.add_stream(0, StreamKind::PerThread, 0, 0);
-    let own_stream = OWN.try_with(|own| {
+    let own_stream = DEFAULT_STREAMS.try_with(|own| {
         let mut own = own.borrow_mut();
         own.retain(|_, stream| stream.has_context());
         Arc::clone(own.entry(context.id).or_insert_with(make))

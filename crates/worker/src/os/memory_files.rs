@@ -161,12 +161,12 @@ mod tests {
 
     use super::*;
 
-    const SIZE: u64 = 8 << 20;
+    const FILE_BYTES: u64 = 8 << 20;
 
     fn file() -> OwnedFd {
         let file = memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, SIZE).unwrap();
-        let bytes = vec![1; SIZE as usize];
+        ftruncate(&file, FILE_BYTES).unwrap();
+        let bytes = vec![1; FILE_BYTES as usize];
         assert_eq!(rustix::io::pwrite(&file, &bytes, 0).unwrap(), bytes.len());
         file
     }
@@ -181,20 +181,21 @@ mod tests {
         let one = file();
         let _again = one.try_clone().unwrap();
         let held = files.list(&mut open) - before;
-        assert!((SIZE..SIZE + SIZE / 2).contains(&held), "{held}");
+        assert!((FILE_BYTES..FILE_BYTES + FILE_BYTES / 2).contains(&held), "{held}");
         let unmapped = files.unmapped(&mut open);
-        assert!(unmapped >= SIZE, "{unmapped}");
+        assert!(unmapped >= FILE_BYTES, "{unmapped}");
         // SAFETY: a new mapping, which is read as bytes and removed afterwards.
         let mapped = unsafe {
-            let mapped = mmap(std::ptr::null_mut(), SIZE as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
-            (0..SIZE as usize).step_by(4096).for_each(|at| assert_eq!(mapped.cast::<u8>().add(at).read(), 1));
+            let mapped =
+                mmap(std::ptr::null_mut(), FILE_BYTES as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
+            (0..FILE_BYTES as usize).step_by(4096).for_each(|at| assert_eq!(mapped.cast::<u8>().add(at).read(), 1));
             mapped
         };
         files.list(&mut open);
         let left = files.unmapped(&mut open);
-        assert!(left + SIZE / 2 < unmapped, "{left} of {unmapped}");
+        assert!(left + FILE_BYTES / 2 < unmapped, "{left} of {unmapped}");
         // SAFETY: the mapping from above.
-        unsafe { munmap(mapped, SIZE as usize).unwrap() };
+        unsafe { munmap(mapped, FILE_BYTES as usize).unwrap() };
         drop(one);
     }
 }

@@ -127,7 +127,7 @@ fn functions(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier, over: &AtomicB
 }
 
 /// The token that ends the thread of host functions.
-const LAST: u64 = 1 << 40;
+const LAST_TOKEN: u64 = 1 << 40;
 
 /// Runs host functions as a shim does.
 fn upcalls(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier) {
@@ -136,7 +136,7 @@ fn upcalls(caller: Caller<'_>, ran: &AtomicU32, sent: &Barrier) {
     let mut done = 0;
     loop {
         let next = caller.call(&kdUpcallNext { done });
-        if next.token == LAST {
+        if next.token == LAST_TOKEN {
             return;
         }
         ran.store(next.token as u32, Ordering::Relaxed);
@@ -161,7 +161,7 @@ on_every_way! {
             over.store(true, Ordering::Relaxed);
             assert!(copies.into_iter().all(|thread| thread.join().unwrap() > 0));
             assert!(functions.join().unwrap() > 0);
-            caller.enqueue(&kdHostFunction { stream: 0, token: LAST });
+            caller.enqueue(&kdHostFunction { stream: 0, token: LAST_TOKEN });
         });
     }
 
