@@ -11,7 +11,7 @@ mod range_map;
 mod reservation;
 mod suballocator;
 
-pub use map::{AddressMap, DEVICE_STRIDE, MAX_SESSION_DEVICES, RESERVATION_UNIT};
+pub use map::{AddressMap, DEVICE_SPAN_BYTES, MAX_SESSION_DEVICES, RESERVATION_UNIT};
 pub use negotiate::{ArenaError, NegotiatedArenas, Offers, choose, choose_pinned, pinned_at};
 pub use range_map::{Overlap, RangeMap};
 pub use reservation::{Reservation, ReserveError};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
 /// Bytes of address space for each GPU: GPU `g` starts at the device arena's base plus `g` times this.
-pub const DEVICE_STRIDE: u64 = 1 << 40;
+pub const DEVICE_SPAN_BYTES: u64 = 1 << 40;
 /// NVIDIA's driver reserves only whole pieces of this size, at multiples of it, when a particular address is requested (measured:
 /// driver 580).
 pub const RESERVATION_UNIT: u64 = 32 << 20;
@@ -39,15 +39,15 @@ impl AddressMap {
     /// Returns the addresses of GPU `device`'s memory; `None` past the end of the arena.
     #[must_use]
     pub fn device(&self, device: u32) -> Option<Range<u64>> {
-        let start = self.device.start + u64::from(device) * DEVICE_STRIDE;
-        let end = start + DEVICE_STRIDE;
+        let start = self.device.start + u64::from(device) * DEVICE_SPAN_BYTES;
+        let end = start + DEVICE_SPAN_BYTES;
         (end <= self.device.end).then_some(start..end)
     }
 
     /// Returns the GPU whose range contains `address`.
     #[must_use]
     pub fn device_of(&self, address: u64) -> Option<u32> {
-        let index = self.device.contains(&address).then(|| (address - self.device.start) / DEVICE_STRIDE)?;
+        let index = self.device.contains(&address).then(|| (address - self.device.start) / DEVICE_SPAN_BYTES)?;
         u32::try_from(index).ok()
     }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn map() -> AddressMap {
-        let device = ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 2 * DEVICE_STRIDE };
+        let device = ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 2 * DEVICE_SPAN_BYTES };
         let pinned = ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 38 };
         AddressMap::from_arenas(&[pinned, device]).unwrap()
     }

@@ -6,13 +6,13 @@
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use thiserror::Error;
 
-use crate::map::{AddressMap, DEVICE_STRIDE, MAX_SESSION_DEVICES};
+use crate::map::{AddressMap, DEVICE_SPAN_BYTES, MAX_SESSION_DEVICES};
 use crate::reservation::Reservation;
 
 /// Bytes of the pinned arena.
 const PINNED_ARENA_BYTES: u64 = 256 << 30;
 /// Bytes of the device arena.
-const DEVICE_ARENA_BYTES: u64 = DEVICE_STRIDE * MAX_SESSION_DEVICES as u64;
+const DEVICE_ARENA_BYTES: u64 = DEVICE_SPAN_BYTES * MAX_SESSION_DEVICES as u64;
 /// Candidates in order of preference. Sanitizers use all addresses below 0x1000_7fff_8000, position-independent executables start
 /// at 0x5555…, and the system fills the address space from 0x7fff… downwards.
 const ARENA_CANDIDATES: [ArenaRange; 5] = [

@@ -66,7 +66,7 @@ const QUICK_ROUNDS: u32 = 2;
 /// Rounds before the measurement of many sessions.
 const FIRST_ROUNDS: u32 = 2;
 /// Time after which nothing more begins, unless the flags say otherwise. The bench then ends within a minute and a half.
-const TIME_LIMIT: Duration = Duration::from_secs(70);
+const BENCH_TIME_LIMIT: Duration = Duration::from_secs(70);
 /// Number of starts without a warm worker.
 const COLD_STARTS: u32 = 3;
 /// Numbers of concurrent programs, with their keys.
@@ -201,7 +201,7 @@ fn deadline(flags: &BenchFlags) -> Option<Instant> {
     let within = match (&flags.within, flags.rounds) {
         (Some(within), _) => within.0,
         (None, Some(_)) => return None,
-        (None, None) => TIME_LIMIT,
+        (None, None) => BENCH_TIME_LIMIT,
     };
     Instant::now().checked_add(within)
 }

@@ -11,8 +11,8 @@ use katydid_cuda_sys::{
 use crate::caller;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
-/// Most attributes of a launch: no driver has as many.
-const MAX_LAUNCH_ATTRIBUTES: u32 = 64;
+/// Most attributes of a launch: CUDA 13 knows 18, and no driver has as many.
+pub const MAX_LAUNCH_ATTRIBUTES: u32 = 64;
 /// The flags of a launch on several devices: not to wait for the streams' earlier work, or for each other's.
 const MULTI_DEVICE_FLAGS: u32 = 3;
 /// The device attributes that bound the block of a launch, by sides and as a whole.

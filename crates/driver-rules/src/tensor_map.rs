@@ -8,9 +8,9 @@ use katydid_cuda_sys::CUtensorMap;
 use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Most dimensions of a tensor.
-pub const MAX_RANK: usize = 5;
+pub const MAX_TENSOR_RANK: usize = 5;
 /// Most dimensions of a box of pixels: those of a tensor without channels and batch.
-pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+pub const MAX_PIXEL_RANK: usize = MAX_TENSOR_RANK - 2;
 /// Alignment of maps, in bytes.
 const TENSOR_MAP_ALIGN_BYTES: usize = 64;
 /// Alignment of tensors, in bytes.
@@ -24,7 +24,7 @@ pub fn check_map_pointer(map: *mut CUtensorMap) -> Outcome {
 /// Checks the rank of a tensor with at least `least` dimensions.
 pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
     let rank = rank as usize;
-    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID_VALUE) }
+    if (least..=MAX_TENSOR_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID_VALUE) }
 }
 
 /// Answers `cuTensorMapReplaceAddress`: replaces the first word. Refuses a misaligned map or address.

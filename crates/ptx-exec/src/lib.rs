@@ -43,7 +43,7 @@ pub use api::{GlobalMemory, Kernel, Launch, LoadError, Progress, RunLimits, Targ
 pub use code::{KernelInfo, Param};
 pub use control::special::RESERVED_SHARED_BYTES;
 pub use engine::fault::{Fault, FaultKind};
-pub use engine::grid::{Grid, run};
+pub use engine::grid::{Grid, MAX_BLOCK_SHARED_BYTES, MAX_BLOCK_THREADS, run};
 pub use engine::order::MAX_CLUSTER_BLOCKS;
 pub use engine::pool::prepare_threads;
 pub use engine::races::{Race, RaceSide};

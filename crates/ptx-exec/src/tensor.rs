@@ -17,14 +17,14 @@ use crate::engine::machine::Machine;
 use crate::types::Space;
 
 /// Largest number of dimensions of a tensor.
-pub(crate) const MAX_RANK: usize = 5;
+pub(crate) const MAX_TENSOR_RANK: usize = 5;
 
 /// Number of words in a map, and its alignment.
 const MAP_WORDS: u64 = 16;
 const MAP_ALIGN_BYTES: u64 = 64;
 
 /// Largest number of pixel dimensions: all except channels and images.
-const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+const MAX_PIXEL_RANK: usize = MAX_TENSOR_RANK - 2;
 
 /// Index of the word with the kinds, and of the first word of sizes, strides, steps and sizes of a box.
 const KINDS_WORD: u64 = 1;
@@ -68,13 +68,13 @@ pub(crate) struct TensorMap {
     /// Number of the element type.
     data_type: usize,
     /// Number of elements in each dimension.
-    pub(crate) sizes: [u64; MAX_RANK],
+    pub(crate) sizes: [u64; MAX_TENSOR_RANK],
     /// Number of bytes between elements in each dimension.
-    pub(crate) strides: [u64; MAX_RANK],
+    pub(crate) strides: [u64; MAX_TENSOR_RANK],
     /// Distance in elements between two that a box takes, in each dimension.
-    pub(crate) steps: [u64; MAX_RANK],
+    pub(crate) steps: [u64; MAX_TENSOR_RANK],
     /// Number of elements that a box takes in each dimension; for pixels: the numbers of channels and pixels.
-    pub(crate) tile: [u64; MAX_RANK],
+    pub(crate) tile: [u64; MAX_TENSOR_RANK],
     /// Mask of the bits of a row's address that are combined with its 16-byte pieces by `xor`.
     swizzle: u64,
     /// Whether elements outside the tensor are NaN instead of zero.
@@ -99,14 +99,14 @@ impl TensorMap {
             _ => return None,
         };
         let ranks = match boxes {
-            TILE_BOXES => 1..=MAX_RANK,
-            PIXEL_BOXES => 3..=MAX_RANK,
+            TILE_BOXES => 1..=MAX_TENSOR_RANK,
+            PIXEL_BOXES => 3..=MAX_TENSOR_RANK,
             _ => return None,
         };
         if !ranks.contains(&rank) || interleave != 0 || fill > 1 {
             return None;
         }
-        let packed = |word: u64, at: usize| words[word as usize] >> (12 * (MAX_RANK - 1 - at)) & 0xfff;
+        let packed = |word: u64, at: usize| words[word as usize] >> (12 * (MAX_TENSOR_RANK - 1 - at)) & 0xfff;
         let inside = |at: usize| at < rank;
         let mut map = Self {
             address: words[0],
@@ -247,8 +247,8 @@ impl Field {
     /// Returns the number of dimensions that the field has values for; `None` if it has only one value.
     pub(crate) fn dimensions(self) -> Option<u64> {
         match self {
-            Self::Box | Self::Size | Self::Step => Some(MAX_RANK as u64),
-            Self::Stride => Some(MAX_RANK as u64 - 1),
+            Self::Box | Self::Size | Self::Step => Some(MAX_TENSOR_RANK as u64),
+            Self::Stride => Some(MAX_TENSOR_RANK as u64 - 1),
             _ => None,
         }
     }
@@ -266,7 +266,7 @@ impl Field {
 
     /// Returns the word that holds the field, its lowest bit there, and its number of bits.
     fn bit_range(self, dimension: u64) -> (u64, u64, u32) {
-        let packed = |word| (word, 12 * (MAX_RANK as u64 - 1).saturating_sub(dimension), 12);
+        let packed = |word| (word, 12 * (MAX_TENSOR_RANK as u64 - 1).saturating_sub(dimension), 12);
         match self {
             Self::Address => (0, 0, 64),
             Self::Rank => (KINDS_WORD, 32, 8),

@@ -14,6 +14,7 @@ mod lexer;
 mod parser;
 
 pub use error::ParseError;
+pub use parser::WARP_THREADS;
 
 /// Parses one PTX text.
 pub fn parse(text: &str) -> Result<ast::Module<'_>, ParseError> {

@@ -21,6 +21,7 @@ mod variable;
 
 use crate::ast::{Function, Item, Linkage, Module};
 use crate::lexer::{Token, TokenKind};
+pub use expression::WARP_THREADS;
 pub(crate) use tokens::Parser;
 use tokens::{ParseResult, error};
 

@@ -12,7 +12,7 @@
 const TILE_ROW_BYTES: u64 = 64;
 const TILE_ROWS: u64 = 8;
 /// Largest allocation, in bytes, that shares a piece.
-const MAX_SHARED_BYTES: u64 = 1 << 20;
+const MAX_PIECE_SHARE_BYTES: u64 = 1 << 20;
 /// Bytes that a driver takes of a GPU at a time.
 const PIECE_BYTES: u64 = 2 << 20;
 /// Allocation unit within a piece, in bytes, and the number of units in a piece.
@@ -77,7 +77,7 @@ pub struct GpuPieces {
 impl GpuPieces {
     /// Allocates memory: returns it, and the bytes of a GPU that are taken with it.
     pub fn take(&mut self, bytes: u64) -> (GpuMemory, u64) {
-        if bytes > MAX_SHARED_BYTES || bytes == 0 {
+        if bytes > MAX_PIECE_SHARE_BYTES || bytes == 0 {
             let own = bytes.div_ceil(PIECE_BYTES).saturating_mul(PIECE_BYTES);
             return (GpuMemory::Own(own), own);
         }

@@ -68,4 +68,4 @@ pub use snapshot::{
     AddressMismatch, CaptureOptions, FRAMES_NOTE, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions,
     read_journal, write_journal,
 };
-pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};
+pub use uploads::{MAX_MODULE_IMAGE_BYTES, UploadError, Uploads};

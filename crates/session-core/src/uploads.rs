@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Largest image in bytes; cuDNN's and cuBLAS's stay far below.
-pub const MAX_IMAGE_BYTES: u64 = 2 << 30;
+pub const MAX_MODULE_IMAGE_BYTES: u64 = 2 << 30;
 
 /// Why a piece is invalid; the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -87,9 +87,9 @@ impl Uploads {
         Self { most, most_pending, pending: HashMap::new() }
     }
 
-    /// Makes empty uploads with the bounds for images of modules: [`MAX_IMAGE_BYTES`] each, 3 GiB in all.
+    /// Makes empty uploads with the bounds for images of modules: [`MAX_MODULE_IMAGE_BYTES`] each, 3 GiB in all.
     pub fn of_images() -> Self {
-        Self::new(MAX_IMAGE_BYTES, 3 << 30)
+        Self::new(MAX_MODULE_IMAGE_BYTES, 3 << 30)
     }
 
     /// Adds a piece to the data that `thread` is sending.
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn false_sizes_are_refused() {
         let mut uploads = Uploads::of_images();
-        assert_eq!(uploads.add(1, 0, b""), Err(UploadError::TooLarge { total: 0, most: MAX_IMAGE_BYTES }));
+        assert_eq!(uploads.add(1, 0, b""), Err(UploadError::TooLarge { total: 0, most: MAX_MODULE_IMAGE_BYTES }));
         assert_eq!(
-            uploads.add(1, MAX_IMAGE_BYTES + 1, b"x"),
-            Err(UploadError::TooLarge { total: MAX_IMAGE_BYTES + 1, most: MAX_IMAGE_BYTES })
+            uploads.add(1, MAX_MODULE_IMAGE_BYTES + 1, b"x"),
+            Err(UploadError::TooLarge { total: MAX_MODULE_IMAGE_BYTES + 1, most: MAX_MODULE_IMAGE_BYTES })
         );
         uploads.add(1, 3, b"ab").unwrap();
         assert_eq!(uploads.add(1, 4, b"c"), Err(UploadError::Changed { before: 3, now: 4 }));
@@ -193,10 +193,10 @@ mod tests {
     #[test]
     fn all_threads_together_are_bounded() {
         let mut uploads = Uploads::of_images();
-        uploads.add(1, MAX_IMAGE_BYTES, b"x").unwrap();
+        uploads.add(1, MAX_MODULE_IMAGE_BYTES, b"x").unwrap();
         assert_eq!(
-            uploads.add(2, MAX_IMAGE_BYTES, b"x"),
-            Err(UploadError::TooMuch { bytes: 2 * MAX_IMAGE_BYTES, most: 3 << 30 })
+            uploads.add(2, MAX_MODULE_IMAGE_BYTES, b"x"),
+            Err(UploadError::TooMuch { bytes: 2 * MAX_MODULE_IMAGE_BYTES, most: 3 << 30 })
         );
     }
 }

@@ -36,7 +36,7 @@ const PROCESS_NAME_BYTES: usize = 4096;
 /// `nvmlProcessInfo_t`, the start of an entry.
 const PROCESS_INFO_BYTES: usize = 24;
 /// Most entries of a list.
-const MAX_NVML_PROCESSES: u32 = 4096;
+const MAX_PROCESS_ENTRIES: u32 = 4096;
 
 type TableFunction = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
 
@@ -179,7 +179,7 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
         return code::INVALID_ARGUMENT;
     }
     // SAFETY: not null, so the caller's count.
-    let mut listed = unsafe { count.read_unaligned() }.min(MAX_NVML_PROCESSES);
+    let mut listed = unsafe { count.read_unaligned() }.min(MAX_PROCESS_ENTRIES);
     let mut processes = vec![0_u8; listed as usize * PROCESS_INFO_BYTES];
     let (count_at, list_at) =
         (std::ptr::from_mut(&mut listed).expose_provenance(), processes.as_mut_ptr().expose_provenance());

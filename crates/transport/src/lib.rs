@@ -34,7 +34,7 @@ pub use ipc::connection::Connection;
 pub use ipc::control_channel::{ControlChannel, ControlError, ControlMessage};
 pub use ipc::exporter_sockets;
 pub use ipc::share;
-pub use link::address::{Address, AddressError};
+pub use link::address::{Address, AddressError, MAX_SOCKET_PATH_BYTES};
 pub use link::batch::{OrderingRules, StreamKey, in_batch};
 pub use link::compression;
 pub use link::connect::{ConnectedLink, ExpectedProgram, Reservation, companion, connect, driver_at, keeper, reserve};

@@ -71,7 +71,7 @@ pub const MAX_COMPANION_MESSAGE_BYTES: usize = (2 << 20) + (64 << 10);
 /// Bytes of a chunk's name, a BLAKE3 hash.
 pub const HASH_BYTES: usize = 32;
 /// Most hashes in one request.
-pub const MAX_HASHES: usize = 4096;
+pub const MAX_REQUEST_HASHES: usize = 4096;
 /// Largest piece of a state file in one message, in bytes.
 pub const MAX_STATE_PIECE_BYTES: usize = 1 << 20;
 
@@ -348,7 +348,7 @@ messages! {
 
     /// Ask which of these chunks the image has. Answer: `HeldChunks`.
     16 Has {
-        /// Hashes one after the other, at most [`MAX_HASHES`].
+        /// Hashes one after the other, at most [`MAX_REQUEST_HASHES`].
         hashes: Vec<u8>,
     }
     /// Store a chunk. Answer: `Stored`.

@@ -21,7 +21,7 @@ pub const ADMIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of an answer if many servers may have to be asked.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long of that the peer may do nothing. A stopped process does not answer, while one that waits for a processor is at work.
-const QUIET_LIMIT: Duration = Duration::from_secs(2);
+const PEER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two checks of what the peer does.
 const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes that one read takes.
@@ -159,7 +159,7 @@ pub fn post_lines<T: DeserializeOwned>(
 fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i32) -> bool) -> io::Result<Vec<u8>> {
     let mut stream = connect(path)?;
     stream.set_read_timeout(Some(SERVER_POLL_INTERVAL))?;
-    stream.set_write_timeout(Some(QUIET_LIMIT.min(limit)))?;
+    stream.set_write_timeout(Some(PEER_IDLE_TIMEOUT.min(limit)))?;
     // HTTP/1.0 makes the server close afterwards and send the body in one piece. The request is one write: if a server answered
     // and closed after the first part of it, the connection would be reset, and the answer lost.
     stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
@@ -179,7 +179,7 @@ fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i3
             Err(_) => quiet += looked.elapsed(),
         }
         looked = Instant::now();
-        if quiet > QUIET_LIMIT || began.elapsed() > limit {
+        if quiet > PEER_IDLE_TIMEOUT || began.elapsed() > limit {
             return Err(io::ErrorKind::TimedOut.into());
         }
     }
@@ -272,10 +272,10 @@ mod tests {
         };
         let (stopped, took) = ask(Duration::MAX, |_| false);
         assert!(stopped.is_silence() && stopped.to_string().contains("kill -CONT"), "{stopped}");
-        assert!(took >= QUIET_LIMIT);
+        assert!(took >= PEER_IDLE_TIMEOUT);
         // The client waits for a busy server until the limit.
-        let (busy, took) = ask(QUIET_LIMIT * 2, |_| true);
-        assert!(busy.is_silence() && took >= QUIET_LIMIT * 2, "{busy}");
+        let (busy, took) = ask(PEER_IDLE_TIMEOUT * 2, |_| true);
+        assert!(busy.is_silence() && took >= PEER_IDLE_TIMEOUT * 2, "{busy}");
         assert!(!get::<ServerView>(&folder.path().join("none"), "/v1/server").unwrap_err().is_silence());
         assert!(is_at_work(rustix::process::getpid().as_raw_nonzero().get()));
     }

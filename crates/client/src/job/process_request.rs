@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::ControlError;
+use katydid_transport::{ControlError, MAX_SOCKET_PATH_BYTES};
 use katydid_wire::job::{FromProgram, JOB_PROTOCOL_VERSION, JOB_VARIABLE, ToProgram, ask};
 
 use crate::job::{JOB_THREAD_NAME, is_abandoned, reach};
@@ -24,8 +24,6 @@ use crate::job::{JOB_THREAD_NAME, is_abandoned, reach};
 const REST_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
 /// Pause between attempts to reach a supervisor that is busy.
 const SUPERVISOR_RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest path that fits the address of a unix socket.
-const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Why a request about a process failed.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::ptr::without_provenance_mut;
 use katydid_cuda_sys::{CUresult, launch_param};
 
 /// Most bytes of parameters: no kernel takes more.
-const MAX_PARAMETER_BYTES: usize = 32 << 10;
+const MAX_SET_PARAMETER_BYTES: usize = 32 << 10;
 
 /// The launch state of one function.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ impl OldLaunch {
     ///
     /// `ERROR_INVALID_VALUE` for more than any kernel takes.
     pub fn set_size(&mut self, size: u32) -> Result<(), CUresult> {
-        if size as usize > MAX_PARAMETER_BYTES {
+        if size as usize > MAX_SET_PARAMETER_BYTES {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.size = size as usize;
@@ -67,7 +67,7 @@ impl OldLaunch {
         let offset = usize::try_from(offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let end = offset
             .checked_add(bytes.len())
-            .filter(|end| *end <= MAX_PARAMETER_BYTES)
+            .filter(|end| *end <= MAX_SET_PARAMETER_BYTES)
             .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if self.params.len() < end {
             self.params.resize(end, 0);

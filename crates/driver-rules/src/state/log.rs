@@ -19,7 +19,7 @@ use crate::caller::check_no_flags;
 use crate::outcome::{Outcome, check};
 
 /// Number of lines that are kept.
-const MAX_LINES: usize = 100;
+const MAX_LOG_LINES: usize = 100;
 /// The first line of a dump with too little room for all lines.
 const TRUNCATED_TEXT: &str =
     "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
@@ -100,7 +100,7 @@ fn failed(function: &str, code: CUresult) -> (String, Vec<(usize, usize)>) {
     let mut log = log();
     log.count += 1;
     log.lines.push_back(line.clone());
-    if log.lines.len() > MAX_LINES {
+    if log.lines.len() > MAX_LOG_LINES {
         log.lines.pop_front();
     }
     (line, log.listeners.iter().map(|(_, function, data)| (*function, *data)).collect())

@@ -19,7 +19,7 @@ use crate::supervisor::state::JobState;
 use crate::sync::lock;
 
 /// Most workers that one rebuild starts, one after another.
-const MAX_WORKERS: u32 = 3;
+const MAX_REBUILD_WORKERS: u32 = 3;
 
 impl JobState {
     /// Rebuilds the session of a member whose worker is gone, or tells the program that the session is lost.
@@ -32,7 +32,7 @@ impl JobState {
         }
         let outcome = self.recovery_of(&member).and_then(|recovery| {
             // What killed the last worker may kill the next one too, or kill it as it starts.
-            let mut attempts = (0..MAX_WORKERS).map(|_| self.rebuild(&member, &recovery));
+            let mut attempts = (0..MAX_REBUILD_WORKERS).map(|_| self.rebuild(&member, &recovery));
             let first = attempts.next().unwrap_or(Ok(()));
             let outcome = first.or_else(|first| attempts.find_map(Result::ok).ok_or(first));
             outcome.map_err(|error| format!("cannot be rebuilt: {error}"))

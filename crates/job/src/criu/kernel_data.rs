@@ -24,7 +24,7 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
-use crate::process::shared_memory::{SHM_FOLDER, TMPFS_MAGIC};
+use crate::process::shared_memory::SHM_FOLDER;
 
 /// Folder and name of CRIU's file of findings.
 const KERNEL_DATA_FOLDER: &str = "/run";
@@ -92,7 +92,7 @@ impl Drop for InstalledKernelData {
 }
 
 fn is_memory(folder: &Path) -> bool {
-    statfs(folder).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
+    statfs(folder).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Boot time of the kernel.

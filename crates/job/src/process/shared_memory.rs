@@ -49,8 +49,6 @@ use crate::process::{stdio, written_files};
 
 /// Folder of POSIX shared memory.
 pub(crate) const SHM_FOLDER: &str = "/dev/shm";
-/// `f_type` of a memory file system, from `linux/magic.h`.
-pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Largest file of a disk that is saved.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Largest file that is saved because it is open.
@@ -263,7 +261,7 @@ fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
 
 /// Whether a mapped file is restored with its contents: it is in memory, or the job writes it.
 fn is_restored_with_contents(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
-    Ok(fstatfs(file)?.f_type == TMPFS_MAGIC || (is_written && stat.len() <= MAX_SEGMENT_BYTES))
+    Ok(fstatfs(file)?.f_type == libc::TMPFS_MAGIC || (is_written && stat.len() <= MAX_SEGMENT_BYTES))
 }
 
 impl Segment {

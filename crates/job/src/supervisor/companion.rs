@@ -17,7 +17,7 @@ use katydid_image::{CheckpointNumber, CheckpointReader, ChunkId, FileEntry, Imag
 use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{
-    FromWorker, HASH_BYTES, MAX_HASHES, MAX_STATE_PIECE_BYTES, MovedVariable, Store, ToWorker,
+    FromWorker, HASH_BYTES, MAX_REQUEST_HASHES, MAX_STATE_PIECE_BYTES, MovedVariable, Store, ToWorker,
 };
 use katydid_wire::envelope::EnvelopeError;
 use katydid_wire::handshake::{HandshakeError, Ready, RefusalCode};
@@ -637,7 +637,7 @@ impl Companion {
         let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
         match word {
             FromWorker::Has { hashes } => {
-                if hashes.len() % HASH_BYTES != 0 || hashes.len() / HASH_BYTES > MAX_HASHES {
+                if hashes.len() % HASH_BYTES != 0 || hashes.len() / HASH_BYTES > MAX_REQUEST_HASHES {
                     return Err("a question of no whole hashes".to_owned());
                 }
                 let ids = hashes.chunks_exact(HASH_BYTES).filter_map(|hash| hash.try_into().ok());

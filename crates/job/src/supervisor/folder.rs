@@ -31,6 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_scratch::private;
+use katydid_transport::MAX_SOCKET_PATH_BYTES;
 use katydid_wire::job::JOB_VARIABLE;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::tree;
 use crate::supervisor::members::out_of_sight;
 use crate::supervisor::runtime_dirs;
-use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET_PATH_BYTES};
+use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS};
 
 /// Most bytes of a `job.json` that are read.
 const MAX_JOB_FILE_BYTES: u64 = 64 << 10;

@@ -19,8 +19,8 @@ use crate::supervisor::runtime_dirs;
 
 /// The folder of servers' notes, beside the folder of jobs.
 const SERVERS_FOLDER: &str = "servers";
-/// Longest path of a socket that is accepted.
-const MAX_SERVER_NOTE_BYTES: u64 = 4096;
+/// Most bytes of a note that are read: the path of a socket is shorter.
+const MAX_NOTED_PATH_BYTES: u64 = 4096;
 /// Most names that are tried for one process, which may have several servers.
 const MAX_NOTES_OF_PROCESS: u32 = 1000;
 
@@ -103,7 +103,7 @@ fn admin_of(note: &Path) -> Option<PathBuf> {
         return None;
     }
     let mut text = Vec::new();
-    file.take(MAX_SERVER_NOTE_BYTES).read_to_end(&mut text).ok()?;
+    file.take(MAX_NOTED_PATH_BYTES).read_to_end(&mut text).ok()?;
     let named = Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute());
     named.filter(|socket| owner == geteuid().as_raw() || is_socket_of(socket, owner))
 }

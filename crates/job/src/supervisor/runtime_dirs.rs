@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use katydid_transport::MAX_SOCKET_PATH_BYTES;
 use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid};
 
@@ -19,8 +20,6 @@ pub(crate) const JOBS_FOLDER: &str = "jobs";
 /// Longest name of a job, in characters, which are ASCII. With the folders above it a socket's path stays below the 107 bytes
 /// that the kernel takes.
 pub(crate) const MAX_JOB_NAME_CHARS: usize = 40;
-/// Longest path of a socket.
-pub(crate) const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
 const MAX_SOCKET_NAME_BYTES: usize = "/control".len();
 /// The runtime folders of logins, by user id.

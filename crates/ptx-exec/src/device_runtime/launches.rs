@@ -8,7 +8,7 @@ use crate::control::flow::FUNCTION_STEP;
 use crate::device_runtime::jobs::{Child, DeferredWork};
 use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
-use crate::engine::grid::MAX_SHARED_BYTES;
+use crate::engine::grid::MAX_BLOCK_SHARED_BYTES;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::host::{DeviceHeap, Question};
@@ -19,7 +19,7 @@ use crate::window;
 const PARAM_ALIGN_BYTES: u64 = 64;
 
 /// Largest parameter buffer of a kernel, in bytes.
-const MAX_PARAMS: u64 = 32764;
+const MAX_PARAMETER_BYTES: u64 = 32764;
 
 /// Most blocks along each axis.
 const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
@@ -60,7 +60,7 @@ fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: 
     let fits = within(grid, MAX_GRID)
         && within(block, MAX_BLOCK)
         && threads <= u64::from(info.max_threads)
-        && u64::from(info.static_shared) + u64::from(dynamic_shared) <= MAX_SHARED_BYTES
+        && u64::from(info.static_shared) + u64::from(dynamic_shared) <= u64::from(MAX_BLOCK_SHARED_BYTES)
         && info.required_block.is_none_or(|required| required == block)
         && info.required_cluster.is_none_or(|cluster| grid.iter().zip(cluster).all(|(grid, size)| grid % size == 0));
     if !fits {
@@ -106,7 +106,7 @@ fn get_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn get_plain_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let (align, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        let fits = align <= PARAM_ALIGN_BYTES && size <= MAX_PARAMS;
+        let fits = align <= PARAM_ALIGN_BYTES && size <= MAX_PARAMETER_BYTES;
         let child = if fits { Ok(Child::default()) } else { Err(error::INVALID_VALUE) };
         if let Some(kind) = buffer(machine, inst, lane, size, child) {
             return machine.fail(kind, lane);

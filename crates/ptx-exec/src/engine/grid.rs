@@ -49,10 +49,10 @@ const MAX_SPARE_BLOCK_BYTES: usize = 4 << 20;
 const MAX_RESIDENT_BLOCKS: u64 = 132 * 32;
 
 /// Most threads in a block.
-const MAX_BLOCK_THREADS: u64 = 1024;
+pub const MAX_BLOCK_THREADS: u32 = 1024;
 
-/// Most shared memory of a block, in bytes.
-pub(crate) const MAX_SHARED_BYTES: u64 = 227 * 1024;
+/// Most shared memory of a block in bytes, once a function has opted in.
+pub const MAX_BLOCK_SHARED_BYTES: u32 = 227 * 1024;
 
 /// A launch in progress.
 #[derive(Debug)]
@@ -116,9 +116,9 @@ impl Grid {
         let workspace_words = if launch.cooperative { WORKSPACE_BYTES / 8 } else { 0 };
         let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(workspace_words as usize).collect();
         let fits = threads > 0
-            && threads <= MAX_BLOCK_THREADS.min(u64::from(kernel.max_threads))
+            && threads <= u64::from(kernel.max_threads.min(MAX_BLOCK_THREADS))
             && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT_BLOCKS))
-            && shared <= MAX_SHARED_BYTES
+            && shared <= u64::from(MAX_BLOCK_SHARED_BYTES)
             && kernel.required_block.is_none_or(|required| required == launch.block)
             && launch.clusters_fit()
             && launch.params.len() >= kernel.param_bytes as usize;

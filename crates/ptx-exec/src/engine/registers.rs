@@ -5,10 +5,12 @@
 
 #![expect(unsafe_code, reason = "a bounds check for each operand would cost a third of the speed")]
 
+use katydid_ptx::WARP_THREADS;
+
 use crate::slot::{CONSTANT_BIT, Slot};
 
-/// Lanes of a warp.
-pub(crate) const WARP_LANES: usize = 32;
+/// Lanes of a warp, one for each of its threads.
+pub(crate) const WARP_LANES: usize = WARP_THREADS as usize;
 
 /// The mask of all lanes.
 pub(crate) const FULL_LANE_MASK: u32 = u32::MAX;

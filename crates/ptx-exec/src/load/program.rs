@@ -3,6 +3,7 @@
 use crate::api::{GlobalMemory, Kernel, LoadError, TargetDevice};
 use crate::code::{KernelInfo, Param};
 use crate::decode::{self, FunctionNeeds, TextOptions};
+use crate::engine::grid::MAX_BLOCK_THREADS;
 use crate::engine::machine::Code;
 use crate::load::accept::{architecture, check_block, check_const, check_params, is_specific, parse};
 use crate::load::directives::{directive, has_directive};
@@ -17,8 +18,6 @@ use std::sync::Arc;
 
 /// The version of PTX from which on shuffles and votes must be `.sync`, for `sm_70` and later.
 const MEMBERS_SINCE: (u32, u32) = (6, 4);
-/// Threads in a block, if the text does not limit them.
-const DEFAULT_MAX_BLOCK_THREADS: u32 = 1024;
 /// The implementation of [`GRID_CALLS`], if no text defines them.
 const GRID_SYNC: &str = include_str!("../device_runtime/grid_sync.ptx");
 /// Functions of [`GRID_SYNC`].
@@ -195,8 +194,7 @@ fn kernel(
     let local = code.functions.get(function as usize).map_or(0, |function| function.local_bytes);
     let threads =
         |name: &str| directive(linked_function.function, name).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-    let promised =
-        threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, DEFAULT_MAX_BLOCK_THREADS));
+    let promised = threads("reqntid").or_else(|| threads("maxntid")).map(|threads| threads.clamp(1, MAX_BLOCK_THREADS));
     Ok(KernelInfo {
         name: linked_function.function.name.to_owned(),
         params,
@@ -205,7 +203,7 @@ fn kernel(
         local_bytes: local,
         const_bytes: u32::try_from(globals.const_bytes).unwrap_or(u32::MAX),
         registers: needs.registers,
-        max_threads: promised.unwrap_or(DEFAULT_MAX_BLOCK_THREADS),
+        max_threads: promised.unwrap_or(MAX_BLOCK_THREADS),
         required_block,
         required_cluster: directive(linked_function.function, "reqnctapercluster"),
         max_cluster: directive(linked_function.function, "maxclusterrank").map(|[rank, ..]| rank),

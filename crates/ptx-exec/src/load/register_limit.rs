@@ -8,17 +8,15 @@
 //!
 //! ptxas spills registers beyond a limit, so a limit changes the launches that are possible, never the results.
 
+use katydid_ptx::WARP_THREADS;
 use katydid_ptx::ast::Function;
 
-use crate::engine::registers::WARP_LANES;
 use crate::load::directives::directive;
 
 /// 32-bit registers of a multiprocessor.
 const MULTIPROCESSOR_REGISTERS: u32 = 65_536;
 /// Most threads of a multiprocessor at a time.
 pub const MULTIPROCESSOR_THREADS: u32 = 2048;
-/// Threads of a warp.
-const WARP_THREADS: u32 = WARP_LANES as u32;
 /// Schedulers among which the warps of a multiprocessor are distributed.
 const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
 /// Granule of register allocation, per thread.

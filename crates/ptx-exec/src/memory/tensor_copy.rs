@@ -15,7 +15,7 @@ use crate::engine::order;
 use crate::engine::registers::lanes_of;
 use crate::memory::atom::{self, Operation};
 use crate::memory::word::Word;
-use crate::tensor::{Field, MAX_RANK, PixelBox, TensorMap};
+use crate::tensor::{Field, MAX_TENSOR_RANK, PixelBox, TensorMap};
 use crate::types::Space;
 
 /// `Inst::imm` of a tensor copy: the rank, the kind of copy, and for a reduction the number of the operation.
@@ -53,9 +53,9 @@ struct Copy {
     /// Blocks of the cluster that a multicast writes to.
     blocks: u32,
     /// Start of the box in the tensor.
-    corner: [i64; MAX_RANK],
+    corner: [i64; MAX_TENSOR_RANK],
     /// Offsets that are added to the coordinates of pixels.
-    offsets: [i64; MAX_RANK],
+    offsets: [i64; MAX_TENSOR_RANK],
 }
 
 impl Copy {
@@ -72,11 +72,11 @@ impl Copy {
             blocks = word(machine, next) & 0xffff;
             next += 1;
         }
-        let mut corner = [0; MAX_RANK];
+        let mut corner = [0; MAX_TENSOR_RANK];
         for (coordinates, index) in corner.iter_mut().take(rank).zip(next..) {
             *coordinates = i64::from(word(machine, index).cast_signed());
         }
-        let (pixels, mut offsets) = (inst.imm & how::PIXELS != 0, [0; MAX_RANK]);
+        let (pixels, mut offsets) = (inst.imm & how::PIXELS != 0, [0; MAX_TENSOR_RANK]);
         if pixels && inst.imm & how::LOAD != 0 {
             let between = 1..rank.saturating_sub(1);
             for (coordinates, index) in offsets[between].iter_mut().zip(next + rank as u32..) {
@@ -95,7 +95,10 @@ impl Copy {
     }
 
     /// Calls `work` with each row of the box: its offset in the box, and the coordinates of its first element.
-    fn rows(&self, mut work: impl FnMut(u64, [i64; MAX_RANK]) -> Result<(), FaultKind>) -> Result<(), FaultKind> {
+    fn rows(
+        &self,
+        mut work: impl FnMut(u64, [i64; MAX_TENSOR_RANK]) -> Result<(), FaultKind>,
+    ) -> Result<(), FaultKind> {
         if let Some(pixels) = self.map.pixels {
             return self.pixels(pixels, work);
         }
@@ -113,7 +116,7 @@ impl Copy {
     fn pixels(
         &self,
         pixels: PixelBox,
-        mut work: impl FnMut(u64, [i64; MAX_RANK]) -> Result<(), FaultKind>,
+        mut work: impl FnMut(u64, [i64; MAX_TENSOR_RANK]) -> Result<(), FaultKind>,
     ) -> Result<(), FaultKind> {
         let images = self.map.rank - 1;
         let mut coordinates = self.corner;
@@ -146,7 +149,7 @@ impl Copy {
     }
 
     /// Returns the address of element `at` of a row, if it lies in the tensor.
-    fn element(&self, mut coordinates: [i64; MAX_RANK], at: u64) -> Option<u64> {
+    fn element(&self, mut coordinates: [i64; MAX_TENSOR_RANK], at: u64) -> Option<u64> {
         coordinates[0] += at as i64;
         let mut address = self.map.address;
         for (dimension, coordinate) in coordinates.into_iter().enumerate().take(self.map.rank) {

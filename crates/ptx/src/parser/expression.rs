@@ -4,9 +4,10 @@ use super::tokens::{ParseResult, Parser, error};
 use crate::constant::{Binary, Constant, Unary};
 use crate::lexer::{Token, TokenKind};
 
-/// Threads of a warp, and their name in PTX.
+/// Threads of a warp.
+pub const WARP_THREADS: u32 = 32;
+/// Name of that number in PTX.
 pub(super) const WARP_SIZE: &str = "WARP_SZ";
-const WARP_THREADS: i64 = 32;
 
 impl<'a> Parser<'a> {
     /// Evaluates the constant expression that starts with `first`.
@@ -135,7 +136,7 @@ fn literal(token: &Token<'_>) -> ParseResult<Constant> {
         },
         TokenKind::F32(bits) => Constant::F32(bits),
         TokenKind::F64(bits) => Constant::F64(f64::from_bits(bits)),
-        TokenKind::Word(WARP_SIZE) => Constant::Signed(WARP_THREADS),
+        TokenKind::Word(WARP_SIZE) => Constant::Signed(WARP_THREADS.into()),
         _ => return Err(error(token, "expected a value")),
     })
 }

@@ -69,7 +69,7 @@ impl LineKind {
 }
 
 /// Most sources that are counted separately.
-const MAX_SOURCES: usize = 1024;
+const MAX_LOG_SOURCES: usize = 1024;
 /// When left-out lines are reported if no further line follows.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -171,7 +171,7 @@ fn limited_source(
     source: LineSource,
     now: Instant,
 ) -> LineSource {
-    if sources.len() >= MAX_SOURCES && !sources.contains_key(&(kind, source)) {
+    if sources.len() >= MAX_LOG_SOURCES && !sources.contains_key(&(kind, source)) {
         // Sources that have been quiet for long need no entry.
         sources.retain(|(kind, _), bucket| {
             let rate = kind.rates()[0];
@@ -179,7 +179,7 @@ fn limited_source(
             !bucket.is_full(rate)
         });
     }
-    let is_listed = sources.len() < MAX_SOURCES || sources.contains_key(&(kind, source));
+    let is_listed = sources.len() < MAX_LOG_SOURCES || sources.contains_key(&(kind, source));
     if is_listed { source } else { LineSource::Others }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     fn many_sources_have_a_bound_together() {
         let (mut limits, now) = (LineLimits::default(), Instant::now());
         assert_eq!(written(&mut limits, peer, 100_000, now), 200);
-        assert!(limits.sources.len() <= MAX_SOURCES + 1, "{}", limits.sources.len());
+        assert!(limits.sources.len() <= MAX_LOG_SOURCES + 1, "{}", limits.sources.len());
         assert_eq!(written(&mut limits, peer, 100_000, now + Duration::from_secs(60)), 60);
         assert_eq!(limits.admit(LineKind::System, LineSource::Server("accept"), now), Some(0), "another kind");
     }

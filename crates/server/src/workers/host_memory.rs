@@ -22,8 +22,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::sysinfo;
 
 /// Longest and shortest pause between two measurements.
-const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
-const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(20);
+const MAX_GROUP_MEASURE_PAUSE: Duration = Duration::from_secs(1);
+const MIN_GROUP_MEASURE_PAUSE: Duration = Duration::from_millis(20);
 /// Most bytes that processes take in a millisecond: some threads that touch new pages.
 const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
 /// Shortest pause between two measurements, as a multiple of the time that the first one took.
@@ -101,7 +101,7 @@ impl HostMemory {
     /// Measures all workers until the server stops.
     pub(crate) fn run(&self) {
         let files = self.counts_files.then(MemoryFiles::find).flatten();
-        let mut pause = MIN_MEASURE_PAUSE;
+        let mut pause = MIN_GROUP_MEASURE_PAUSE;
         while let Some(groups) = self.wait(pause) {
             let start = Instant::now();
             let members = members(&groups);
@@ -165,7 +165,7 @@ impl Drop for MemoryWatch {
 
 /// Returns the time in which processes can take `left` bytes, within the bounds.
 fn pause(left: u64) -> Duration {
-    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
+    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_GROUP_MEASURE_PAUSE, MAX_GROUP_MEASURE_PAUSE)
 }
 
 /// Finds the processes of each group.
@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn looks_are_the_closer_the_less_is_left() {
-        assert_eq!(pause(u64::MAX), MAX_MEASURE_PAUSE);
-        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_MEASURE_PAUSE; 2]);
+        assert_eq!(pause(u64::MAX), MAX_GROUP_MEASURE_PAUSE);
+        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_GROUP_MEASURE_PAUSE; 2]);
     }
 
     /// A group whose leader's child does the work and prints a line.

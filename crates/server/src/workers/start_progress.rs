@@ -7,9 +7,9 @@ use std::fs;
 use std::time::Duration;
 
 /// Time of computing, or of waiting for a processor, that counts as progress.
-const LEAST_WORK: Duration = Duration::from_millis(250);
+const MIN_PROGRESS_TIME: Duration = Duration::from_millis(250);
 /// Bytes read that count as progress.
-const LEAST_BYTES: u64 = 1 << 20;
+const MIN_PROGRESS_BYTES: u64 = 1 << 20;
 /// More processor time than any driver needs to start.
 const MAX_START_WORK: Duration = Duration::from_secs(1200);
 /// A tick of `/proc/PID/stat`.
@@ -40,7 +40,7 @@ impl StartEffort {
     fn has_progressed_since(&self, earlier: &Self) -> bool {
         // Ended threads take their delays with them.
         let work = self.used.saturating_sub(earlier.used) + self.delayed.saturating_sub(earlier.delayed);
-        work >= LEAST_WORK || self.bytes.saturating_sub(earlier.bytes) >= LEAST_BYTES
+        work >= MIN_PROGRESS_TIME || self.bytes.saturating_sub(earlier.bytes) >= MIN_PROGRESS_BYTES
     }
 }
 
@@ -99,10 +99,10 @@ mod tests {
     fn work_waiting_for_a_processor_and_reading_show_that_a_worker_makes_progress() {
         let none = StartEffort::default();
         assert!(!none.has_progressed_since(&none));
-        assert!(StartEffort { used: LEAST_WORK, ..none }.has_progressed_since(&none));
-        assert!(StartEffort { delayed: LEAST_WORK, ..none }.has_progressed_since(&none));
-        assert!(StartEffort { bytes: LEAST_BYTES, ..none }.has_progressed_since(&none));
-        assert!(!StartEffort { used: LEAST_WORK / 4, bytes: 4096, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { used: MIN_PROGRESS_TIME, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { delayed: MIN_PROGRESS_TIME, ..none }.has_progressed_since(&none));
+        assert!(StartEffort { bytes: MIN_PROGRESS_BYTES, ..none }.has_progressed_since(&none));
+        assert!(!StartEffort { used: MIN_PROGRESS_TIME / 4, bytes: 4096, ..none }.has_progressed_since(&none));
     }
 
     #[test]

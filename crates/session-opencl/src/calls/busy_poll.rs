@@ -7,7 +7,7 @@ use crate::objects::held_events::HeldEvent;
 
 /// The main loop polls on machines with at least this many processors. With a single one, a polling thread keeps the others from
 /// working.
-const MIN_SPIN_PROCESSORS: usize = 2;
+const MIN_OPENCL_SPIN_PROCESSORS: usize = 2;
 /// Calls that wait for more events than this are not polled: each event takes a query.
 const MAX_EVENT_QUERIES: usize = 8;
 
@@ -18,7 +18,7 @@ pub(crate) type BusyPoll = katydid_session_core::BusyPoll<OpenCl, AwaitedEvents>
 
 /// Returns the main loop of a session in which nothing has happened yet.
 pub(crate) fn main_loop() -> MainLoop {
-    MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, false))
+    MainLoop::new(BusyPoll::new(MIN_OPENCL_SPIN_PROCESSORS, false))
 }
 
 /// Events that a call waits for, and nothing else.

@@ -20,7 +20,7 @@ use crate::objects::held_events::HeldEvent;
 /// The pause between two polls is the time since the last change divided by this, within bounds. It is at least the duration of a
 /// poll, times this.
 const PAUSE_DIVISOR: u32 = 8;
-const MIN_PAUSE: Duration = Duration::from_micros(50);
+const MIN_EVENT_POLL_PAUSE: Duration = Duration::from_micros(50);
 const MAX_EVENT_POLL_PAUSE: Duration = Duration::from_millis(10);
 /// During pauses from this length on, new events wake the thread. That costs the sending thread time.
 const DEEP_SLEEP_PAUSE: Duration = Duration::from_millis(1);
@@ -91,7 +91,9 @@ fn poll_events(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // Pauses leave the driver alone most of the time, however many events are awaited.
-        let long = (changed.elapsed() / PAUSE_DIVISOR).clamp(MIN_PAUSE, MAX_EVENT_POLL_PAUSE).max(took * PAUSE_DIVISOR);
+        let long = (changed.elapsed() / PAUSE_DIVISOR)
+            .clamp(MIN_EVENT_POLL_PAUSE, MAX_EVENT_POLL_PAUSE)
+            .max(took * PAUSE_DIVISOR);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => None,

@@ -9,7 +9,7 @@ use katydid_session_core::WaitStatus;
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
 /// Fewest processors for a busy poll of the main loop: with fewer, the polling thread keeps the others from working.
-const MIN_SPIN_PROCESSORS: usize = 3;
+const MIN_CUDA_SPIN_PROCESSORS: usize = 3;
 /// The flags of contexts for how the processor waits, and `CU_CTX_SCHED_BLOCKING_SYNC` among them.
 const SCHEDULE_MASK: u32 = 7;
 const SCHEDULE_BLOCKING_SYNC: u32 = 4;
@@ -21,7 +21,7 @@ pub(crate) type BusyPoll = katydid_session_core::BusyPoll<Cuda, WaitTarget>;
 
 /// Makes the main loop of a new session.
 pub(crate) fn main_loop() -> MainLoop {
-    MainLoop::new(BusyPoll::new(MIN_SPIN_PROCESSORS, true))
+    MainLoop::new(BusyPoll::new(MIN_CUDA_SPIN_PROCESSORS, true))
 }
 
 /// What a call waits for, if it can be polled.

@@ -20,7 +20,7 @@ use crate::handlers::uses_pieces;
 use crate::state::Session;
 
 /// A context with more streams than this is not polled, since each stream takes a query.
-const MAX_QUERY_STREAMS: usize = 8;
+const MAX_EVENT_QUERY_STREAMS: usize = 8;
 
 impl FrameHandler for Session {
     type Api = Cuda;
@@ -139,7 +139,8 @@ impl Session {
         let streams = self.tables.streams.all().filter(|(_, _, context)| is_meant(context));
         let of_threads = self.thread_streams.iter().filter(|((_, context), _)| is_meant(context));
         let others = streams.map(|(_, stream, _)| stream).chain(of_threads.map(|(_, stream)| *stream));
-        let all: Vec<CUstream> = [CU_STREAM_LEGACY].into_iter().chain(others).take(MAX_QUERY_STREAMS + 1).collect();
-        (all.len() <= MAX_QUERY_STREAMS).then_some(all)
+        let all: Vec<CUstream> =
+            [CU_STREAM_LEGACY].into_iter().chain(others).take(MAX_EVENT_QUERY_STREAMS + 1).collect();
+        (all.len() <= MAX_EVENT_QUERY_STREAMS).then_some(all)
     }
 }

@@ -23,7 +23,7 @@ const UNFINISHED_PREFIX: &str = "new-";
 /// No image is stored that is larger than the limit divided by this, so that no program can fill the store with one.
 const MAX_IMAGE_DIVISOR: u64 = 4;
 /// Most images: all of them are checked before one is added.
-const MAX_IMAGES: usize = 4096;
+const MAX_CACHED_IMAGES: usize = 4096;
 
 /// The name of an image: the BLAKE3 of its flat form.
 pub(crate) type Hash = [u8; 32];
@@ -150,7 +150,7 @@ impl ImageStore {
         }
         images.sort_unstable();
         for (_, length, path) in images {
-            if count <= MAX_IMAGES && bytes <= self.limit {
+            if count <= MAX_CACHED_IMAGES && bytes <= self.limit {
                 break;
             }
             // Another worker may have removed it first.
@@ -300,12 +300,12 @@ mod tests {
     #[test]
     fn there_are_not_more_images_than_can_be_looked_at() {
         let (folder, store) = store(1 << 20);
-        for image in 0..MAX_IMAGES as u64 {
+        for image in 0..MAX_CACHED_IMAGES as u64 {
             fs::write(store.path_of(&name(&image.to_le_bytes())), image.to_le_bytes()).unwrap();
         }
         store.put(b"one more").unwrap();
         assert!(has(&store, b"one more"));
-        assert_eq!(files(&folder), MAX_IMAGES);
+        assert_eq!(files(&folder), MAX_CACHED_IMAGES);
     }
 
     #[test]

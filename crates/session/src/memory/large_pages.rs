@@ -14,12 +14,12 @@ use crate::memory::address::pointer;
 
 /// Fewest bytes that are worth it: small copies cost most before their first byte moves, and pages that a program never
 /// touches would be allocated all the same, in its dumps as well.
-const MIN_BYTES: u64 = 4 * GROWTH_GRANULE_BYTES;
+const MIN_GATHERED_BYTES: u64 = 4 * GROWTH_GRANULE_BYTES;
 
 /// Gathers the whole pieces of 2 MiB in `size` bytes of a mapped memory file at `address` into large pages, with unchanged
 /// contents. Stops at the first piece that the system does not gather: the next would lack memory as well.
 pub(crate) fn gather(address: u64, size: u64) {
-    if size < MIN_BYTES {
+    if size < MIN_GATHERED_BYTES {
         return;
     }
     let first = address.next_multiple_of(GROWTH_GRANULE_BYTES);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn contents_survive_collapsing_into_large_pages() {
-        let (start, length) = (0x2100_0000_0000, MIN_BYTES + GROWTH_GRANULE_BYTES);
+        let (start, length) = (0x2100_0000_0000, MIN_GATHERED_BYTES + GROWTH_GRANULE_BYTES);
         let arena = Reservation::at(start, length).unwrap();
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memory, length).unwrap();
@@ -57,7 +57,7 @@ mod tests {
         // SAFETY: aligned, and inside the mapping that was made above.
         marks.iter().for_each(|at| unsafe { word(*at).write_volatile(at + 1) });
         gather(start, length);
-        gather(start + 4096, MIN_BYTES);
+        gather(start + 4096, MIN_GATHERED_BYTES);
         for at in marks {
             // SAFETY: as above.
             assert_eq!(unsafe { word(at).read_volatile() }, at + 1);

@@ -29,7 +29,7 @@ use crate::journal::SavedState;
 use crate::state::Session;
 
 /// Largest image of code that is read back, as large as an upload may be.
-const MAX_IMAGE_CODE_BYTES: u64 = katydid_session_core::MAX_IMAGE_BYTES;
+const MAX_IMAGE_CODE_BYTES: u64 = katydid_session_core::MAX_MODULE_IMAGE_BYTES;
 
 /// A session as it was at one moment; [`SessionSnapshot::write`] writes it to the image.
 pub struct SessionSnapshot {

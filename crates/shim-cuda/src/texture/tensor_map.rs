@@ -11,10 +11,13 @@ use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
 use katydid_driver_rules::caller::filled as take;
 use katydid_driver_rules::tensor_map::{self as rules, check_map_pointer, rank};
 use katydid_wire::message::kdTensorMap;
-use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKind};
+use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_TENSOR_RANK, TensorMap, TensorMapKind};
 
 use crate::ffi::arguments::refuse;
 use crate::process::session::shim;
+
+// The wire format has room for as many dimensions as the driver takes.
+const _: () = assert!(MAX_TENSOR_RANK == rules::MAX_TENSOR_RANK && MAX_PIXEL_RANK == rules::MAX_PIXEL_RANK);
 
 /// Most cached shapes; at this number the cache is emptied.
 const MAX_TENSOR_SHAPES: usize = 1024;
@@ -25,10 +28,10 @@ const EMPTY_TENSOR_MAP: TensorMap = TensorMap {
     kind: TensorMapKind::Tiled,
     data_type: 0,
     rank: 0,
-    dimensions: [0; MAX_RANK],
-    strides: [0; MAX_RANK],
-    tile: [0; MAX_RANK],
-    element_strides: [0; MAX_RANK],
+    dimensions: [0; MAX_TENSOR_RANK],
+    strides: [0; MAX_TENSOR_RANK],
+    tile: [0; MAX_TENSOR_RANK],
+    element_strides: [0; MAX_TENSOR_RANK],
     lower: [0; MAX_PIXEL_RANK],
     upper: [0; MAX_PIXEL_RANK],
     channels: 0,

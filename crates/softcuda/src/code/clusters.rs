@@ -6,6 +6,9 @@ use katydid_ptx_exec::Kernel;
 use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 
+// The interpreter and the rules of the driver state it for themselves, since neither crate may use the other.
+const _: () = assert!(katydid_ptx_exec::MAX_CLUSTER_BLOCKS == MAX_CLUSTER_BLOCKS);
+
 /// Returns the most blocks that a kernel's cluster may have with its settings.
 fn most(settings: &FunctionSettings) -> u32 {
     cluster::most(settings.allows_large_clusters())

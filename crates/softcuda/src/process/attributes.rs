@@ -3,20 +3,17 @@
 //! Each row is a first id, and the values of consecutive ids. Ids outside of the rows are unknown and fail with 1, as in the real
 //! driver.
 
+pub(crate) use katydid_ptx_exec::{MAX_BLOCK_SHARED_BYTES, MAX_BLOCK_THREADS};
 use katydid_ptx_exec::{MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES};
 
 /// Registers of a multiprocessor, 32 bits each.
 pub(crate) const MULTIPROCESSOR_REGISTERS: u32 = 65536;
 /// Shared memory of a multiprocessor in bytes.
 pub(crate) const MULTIPROCESSOR_SHARED_BYTES: u32 = 233_472;
-/// Most shared memory of a block in bytes, once a function has opted in.
-pub(crate) const MAX_BLOCK_SHARED_BYTES: u32 = 232_448;
 /// Most shared memory of a block in bytes without opting in.
 pub(crate) const DEFAULT_BLOCK_SHARED_BYTES: u32 = 49_152;
 /// Resident blocks of a multiprocessor.
 pub(crate) const MULTIPROCESSOR_BLOCKS: u32 = 32;
-/// Threads of a block.
-pub(crate) const MAX_BLOCK_THREADS: u32 = 1024;
 /// Extent of a block.
 pub(crate) const BLOCK_EXTENT: [u32; 3] = [1024, 1024, 64];
 /// Extent of a grid.

@@ -5,7 +5,7 @@
 //! the address is the first word, and the arguments alone determine the rest.
 
 use katydid_cuda_sys::{CUresult, CUtensorMap};
-use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, MAX_RANK};
+use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, MAX_TENSOR_RANK};
 
 use crate::ffi::Outcome;
 
@@ -33,7 +33,7 @@ const PACKED_ROW_ELEMENTS: u64 = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GatherShape {
     /// Boxes, with their elements in each dimension.
-    Tiles([u32; MAX_RANK]),
+    Tiles([u32; MAX_TENSOR_RANK]),
     /// Columns of pixels between two corners.
     Columns {
         lower: [i32; MAX_PIXEL_RANK],
@@ -50,9 +50,9 @@ pub(crate) enum GatherShape {
 pub(crate) struct Tensor {
     pub(crate) data_type: u32,
     pub(crate) rank: usize,
-    pub(crate) dimensions: [u64; MAX_RANK],
-    pub(crate) strides: [u64; MAX_RANK],
-    pub(crate) steps: [u32; MAX_RANK],
+    pub(crate) dimensions: [u64; MAX_TENSOR_RANK],
+    pub(crate) strides: [u64; MAX_TENSOR_RANK],
+    pub(crate) steps: [u32; MAX_TENSOR_RANK],
     pub(crate) gathered: GatherShape,
     pub(crate) interleave: u32,
     pub(crate) swizzle: u32,
@@ -112,7 +112,7 @@ impl Tensor {
     }
 
     fn has_a_shape(&self) -> bool {
-        let rank = self.rank.min(MAX_RANK);
+        let rank = self.rank.min(MAX_TENSOR_RANK);
         let row = if self.is_packed_by_16() {
             PACKED_ROW_ELEMENTS
         } else {
@@ -121,7 +121,7 @@ impl Tensor {
         let strides = &self.strides[..rank.saturating_sub(1)];
         // Without interleaving, the first step is ignored.
         let first = usize::from(self.interleave == 0).min(rank);
-        (1..=MAX_RANK).contains(&self.rank)
+        (1..=MAX_TENSOR_RANK).contains(&self.rank)
             && self.dimensions[..rank].iter().all(|size| (1..=1 << 32).contains(size))
             && self.dimensions[0].is_multiple_of(row)
             && strides.iter().all(|stride| stride.is_multiple_of(self.alignment()) && *stride < 1 << 40)
@@ -132,7 +132,7 @@ impl Tensor {
         match self.gathered {
             GatherShape::Tiles(tile) => {
                 let is_whole = self.interleave != 0 || self.bytes(tile[0]).is_multiple_of(16);
-                let sizes = &tile[..self.rank.min(MAX_RANK)];
+                let sizes = &tile[..self.rank.min(MAX_TENSOR_RANK)];
                 is_whole && sizes.iter().all(|size| (1..=256).contains(size)) && self.fits_row(tile[0])
             }
             GatherShape::Columns { lower, upper, channels, pixels, wide } => {
@@ -171,7 +171,8 @@ impl Tensor {
 
     /// Returns all words of a map after the address.
     fn words_after_address(&self) -> impl Iterator<Item = u64> {
-        let packed = |values: [u32; MAX_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
+        let packed =
+            |values: [u32; MAX_TENSOR_RANK]| values.iter().fold(0, |word, value| word << 12 | u64::from(*value));
         let corner =
             |values: [i32; MAX_PIXEL_RANK]| values.iter().fold(0, |word, value| word << 16 | (*value as u64 & 0xffff));
         let (kind, shape_words) = match self.gathered {
@@ -183,7 +184,7 @@ impl Tensor {
         };
         let kinds = [kind, self.data_type, self.rank as u32, self.interleave, self.swizzle, self.promotion, self.fill];
         let kinds = kinds.iter().fold(0, |word, value| word << 8 | u64::from(*value));
-        let sizes = self.dimensions.into_iter().chain(self.strides.into_iter().take(MAX_RANK - 1));
+        let sizes = self.dimensions.into_iter().chain(self.strides.into_iter().take(MAX_TENSOR_RANK - 1));
         std::iter::once(kinds).chain(sizes).chain([packed(self.steps)]).chain(shape_words)
     }
 }

@@ -34,7 +34,7 @@ use crate::os::fdpass;
 /// Bytes of a name: the exporter, the generation of its job, and which of its exports.
 pub const SHARE_NAME_BYTES: usize = EXPORTER_ID_BYTES + GENERATION_BYTES + SECRET_BYTES;
 /// Most pieces that one name may stand for.
-const MAX_PIECES: u32 = 4096;
+const MAX_NAME_PIECES: u32 = 4096;
 /// Most importers that hold something of an exporter, each with a thread. Further ones are turned away.
 const MAX_IMPORTERS: usize = 1024;
 /// Most connections that have shown no name yet, each with a thread. A newcomer replaces the oldest.
@@ -280,7 +280,7 @@ fn import_over(mut connection: UnixStream, import: Import) -> io::Result<Importe
     connection.set_read_timeout(Some(SHARE_ANSWER_TIMEOUT))?;
     let count = match u32::from_le_bytes(count) {
         UNKNOWN_NAME => return Err(ErrorKind::NotFound.into()),
-        count if count > MAX_PIECES => return Err(ErrorKind::InvalidData.into()),
+        count if count > MAX_NAME_PIECES => return Err(ErrorKind::InvalidData.into()),
         count => count,
     };
     let receive_piece = |_| {

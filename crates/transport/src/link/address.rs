@@ -11,6 +11,9 @@ use std::str::FromStr;
 use katydid_wire::handshake::LinkKind;
 use thiserror::Error;
 
+/// The longest path that fits the address of a unix socket, in bytes.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -212,7 +215,7 @@ fn unix(text: &str, path: &str) -> Result<Address, AddressError> {
     if !path.starts_with('/') {
         return Err(AddressError::RelativePath { text: text.to_owned() });
     }
-    if path.len() > 107 {
+    if path.len() > MAX_SOCKET_PATH_BYTES {
         return Err(AddressError::LongPath { text: text.to_owned() });
     }
     Ok(Address::Unix(path.into()))
@@ -274,7 +277,10 @@ mod tests {
     #[test]
     fn each_mistake_has_its_own_answer() {
         assert!(matches!(parse("unix:run/x"), Err(AddressError::RelativePath { .. })));
-        assert!(matches!(parse(&format!("unix:/{}", "x".repeat(107))), Err(AddressError::LongPath { .. })));
+        assert!(matches!(
+            parse(&format!("unix:/{}", "x".repeat(MAX_SOCKET_PATH_BYTES))),
+            Err(AddressError::LongPath { .. })
+        ));
         for text in ["", "host", "tcp://", "http://host:80", ":80", "::1:80", "[x]:80", "a b:1"] {
             assert!(matches!(parse(text), Err(AddressError::Form { .. })), "{text}");
         }

@@ -70,7 +70,7 @@ impl ConnectRetry {
     const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
     const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
     /// A server that closes connections without an answer may not be Katydid's: the error comes after some 2 s.
-    const MAX_CUTS: u32 = 8;
+    const MAX_CUT_CONNECTIONS: u32 = 8;
 
     fn may_retry(&mut self, error: &ConnectError) -> bool {
         // The kind of error says where this side was: it read, wrote what the other one has not read, or wrote later.
@@ -93,7 +93,7 @@ impl ConnectRetry {
             _ => false,
         };
         self.cut += u32::from(is_without_a_word);
-        is_without_a_word && self.cut < Self::MAX_CUTS
+        is_without_a_word && self.cut < Self::MAX_CUT_CONNECTIONS
     }
 
     /// Returns the next pause. Programs that were refused at the same moment get different ones.

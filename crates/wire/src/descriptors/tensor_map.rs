@@ -4,11 +4,11 @@
 //! are 0. Signed numbers are sign-extended. The reader takes exactly that many bytes.
 
 /// Most dimensions of a tensor.
-pub const MAX_RANK: usize = 5;
+pub const MAX_TENSOR_RANK: usize = 5;
 /// Most dimensions of a box of pixels: those of a tensor without channels and batch.
-pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
+pub const MAX_PIXEL_RANK: usize = MAX_TENSOR_RANK - 2;
 /// Number of 64-bit words in the layout.
-const TENSOR_MAP_WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
+const TENSOR_MAP_WORDS: usize = 3 + 4 * MAX_TENSOR_RANK + 2 * MAX_PIXEL_RANK + 7;
 /// Bytes of the layout.
 pub const TENSOR_MAP_BYTES: usize = 8 * TENSOR_MAP_WORDS;
 
@@ -30,16 +30,16 @@ pub struct TensorMap {
     pub kind: TensorMapKind,
     /// `tensorDataType`, a `CUtensorMapDataType`.
     pub data_type: u32,
-    /// `tensorRank`: 1 to [`MAX_RANK`].
+    /// `tensorRank`: 1 to [`MAX_TENSOR_RANK`].
     pub rank: u32,
     /// `globalDim`, in elements.
-    pub dimensions: [u64; MAX_RANK],
+    pub dimensions: [u64; MAX_TENSOR_RANK],
     /// `globalStrides`, in bytes; one fewer than dimensions.
-    pub strides: [u64; MAX_RANK],
+    pub strides: [u64; MAX_TENSOR_RANK],
     /// `boxDim`, in elements (tiled).
-    pub tile: [u32; MAX_RANK],
+    pub tile: [u32; MAX_TENSOR_RANK],
     /// `elementStrides`: steps between loaded elements, in elements.
-    pub element_strides: [u32; MAX_RANK],
+    pub element_strides: [u32; MAX_TENSOR_RANK],
     /// `pixelBoxLowerCorner`, in pixels; 0 unless im2col.
     pub lower: [i32; MAX_PIXEL_RANK],
     /// `pixelBoxUpperCorner`, in pixels; 0 unless im2col.
@@ -90,7 +90,7 @@ impl TensorMap {
             _ => return None,
         };
         let (data_type, rank) = (next() as u32, next() as u32);
-        if !(1..=MAX_RANK).contains(&(rank as usize)) {
+        if !(1..=MAX_TENSOR_RANK).contains(&(rank as usize)) {
             return None;
         }
         Some(Self {

@@ -9,7 +9,7 @@ use super::bytes::{Reader, Writer, repeat};
 use super::{DriverAnswer, FactsError};
 
 /// Most limits of one context.
-const MAX_LIMITS: u32 = 64;
+const MAX_CONTEXT_LIMITS: u32 = 64;
 
 /// The facts about a context when it becomes active.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ impl ContextFacts {
             cache_config: input.u32()?,
             shared_config: input.u32()?,
             limits: {
-                let count = input.count("limits", MAX_LIMITS)?;
+                let count = input.count("limits", MAX_CONTEXT_LIMITS)?;
                 repeat(count, || Ok(DriverAnswer { code: input.u32()?, value: input.u64()? }))?
             },
         };

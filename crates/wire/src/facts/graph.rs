@@ -11,13 +11,13 @@ use super::FactsError;
 use super::bytes::{Reader, Writer, repeat};
 
 /// Most steps of one graph, and most edges to one step.
-const MAX_STEPS: u32 = 1 << 20;
+const MAX_GRAPH_STEPS: u32 = 1 << 20;
 /// Most body graphs of one step.
 const MAX_BODY_GRAPHS: u32 = 1 << 16;
 /// Most levels of nested graphs.
 const MAX_GRAPH_DEPTH: u32 = 64;
 /// Most bytes of a kernel's parameters, or of a descriptor.
-const MAX_BYTES: u32 = 64 * 1024;
+const MAX_STEP_PARAMETER_BYTES: u32 = 64 * 1024;
 /// Most attributes of a kernel, and most words of a batch.
 const MAX_LIST_ENTRIES: u32 = 4096;
 
@@ -144,7 +144,7 @@ fn bytes(out: &mut Writer, bytes: &[u8]) {
 }
 
 fn read_bytes(reader: &mut Reader<'_>) -> Result<Vec<u8>, FactsError> {
-    let length = reader.count("bytes of parameters", MAX_BYTES)?;
+    let length = reader.count("bytes of parameters", MAX_STEP_PARAMETER_BYTES)?;
     repeat(length, || Ok(reader.array::<1>()?[0]))
 }
 
@@ -284,7 +284,7 @@ impl StepFacts {
     }
 
     fn read(reader: &mut Reader<'_>, depth: u32) -> Result<Self, FactsError> {
-        let edges = reader.count("edges", MAX_STEPS)?;
+        let edges = reader.count("edges", MAX_GRAPH_STEPS)?;
         let dependencies = repeat(edges, || {
             Ok(EdgeFacts { from: reader.u32()?, port: read_byte(reader)?, kind: read_byte(reader)? })
         })?;
@@ -325,7 +325,7 @@ impl GraphFacts {
         if depth > MAX_GRAPH_DEPTH {
             return Err(FactsError::TooMany { what: "graphs inside graphs", count: depth, limit: MAX_GRAPH_DEPTH });
         }
-        let count = reader.count("steps", MAX_STEPS)?;
+        let count = reader.count("steps", MAX_GRAPH_STEPS)?;
         Ok(Self { steps: repeat(count, || StepFacts::read(reader, depth))? })
     }
 

@@ -23,8 +23,8 @@ const OOM_SCORE_ADJ: &str = "500";
 /// Bytes that suffice for `/proc/self/status`.
 const MAX_STATUS_BYTES: usize = 4096;
 /// Longest and shortest pause between two measurements.
-const MAX_MEASURE_PAUSE: Duration = Duration::from_secs(1);
-const MIN_MEASURE_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PROCESS_MEASURE_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PROCESS_MEASURE_PAUSE: Duration = Duration::from_millis(10);
 /// Most bytes that a process takes in a millisecond: some threads that touch new pages.
 const GROWTH_BYTES_PER_MS: u64 = 16 << 20;
 
@@ -51,7 +51,7 @@ pub(crate) fn bound(bytes: u64, counts_files: bool) {
 pub(crate) fn measure(control: BorrowedFd<'_>) -> Duration {
     let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_bytes(limit)?)))
     else {
-        return MAX_MEASURE_PAUSE;
+        return MAX_PROCESS_MEASURE_PAUSE;
     };
     if held > limit {
         control::holds(control, held);
@@ -62,7 +62,7 @@ pub(crate) fn measure(control: BorrowedFd<'_>) -> Duration {
 
 /// Returns the time in which the process can take `left` bytes, within the bounds.
 fn pause(left: u64) -> Duration {
-    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_MEASURE_PAUSE, MAX_MEASURE_PAUSE)
+    Duration::from_millis(left / GROWTH_BYTES_PER_MS).clamp(MIN_PROCESS_MEASURE_PAUSE, MAX_PROCESS_MEASURE_PAUSE)
 }
 
 fn held_bytes(limit: &ProcessLimit) -> Option<u64> {
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn looks_are_the_closer_the_less_is_left() {
-        assert_eq!(pause(u64::MAX), MAX_MEASURE_PAUSE);
-        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_MEASURE_PAUSE; 2]);
+        assert_eq!(pause(u64::MAX), MAX_PROCESS_MEASURE_PAUSE);
+        assert_eq!([pause(0), pause(GROWTH_BYTES_PER_MS)], [MIN_PROCESS_MEASURE_PAUSE; 2]);
         assert_eq!(pause(50 * GROWTH_BYTES_PER_MS), Duration::from_millis(50));
     }
 }

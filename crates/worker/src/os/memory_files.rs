@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::process::geteuid;
 
 /// Most files that are counted separately: more than a process may have open unless it raises its limit.
-const MAX_FILES: usize = 4096;
+const MAX_COUNTED_FILES: usize = 4096;
 /// Bytes of folder entries, or text, that one read takes.
 const PROC_PIECE_BYTES: usize = 4096;
 /// Bytes of a block, as `stat` counts them.
@@ -23,7 +23,7 @@ type OpenFile = (u64, u64);
 
 /// The open memory files.
 pub(super) struct OpenFiles {
-    files: [OpenFile; MAX_FILES],
+    files: [OpenFile; MAX_COUNTED_FILES],
     count: usize,
     /// Bytes of further files.
     unlisted_bytes: u64,
@@ -37,7 +37,8 @@ pub(super) struct MemoryFiles {
 
 /// Locks the list of open files.
 pub(super) fn table() -> MutexGuard<'static, OpenFiles> {
-    static TABLE: Mutex<OpenFiles> = Mutex::new(OpenFiles { files: [(0, 0); MAX_FILES], count: 0, unlisted_bytes: 0 });
+    static TABLE: Mutex<OpenFiles> =
+        Mutex::new(OpenFiles { files: [(0, 0); MAX_COUNTED_FILES], count: 0, unlisted_bytes: 0 });
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

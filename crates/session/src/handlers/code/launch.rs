@@ -8,6 +8,7 @@ use katydid_cuda_sys::{
     CUevent, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, Pod as _, launch_attribute, launch_param,
 };
 use katydid_driver::Driver;
+use katydid_driver_rules::launch::MAX_LAUNCH_ATTRIBUTES;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::kdLaunch;
 
@@ -16,8 +17,6 @@ use crate::handlers::EnqueueResult;
 use crate::handlers::code::function::Code;
 use crate::state::Session;
 
-/// Most attributes of one launch: CUDA 13 knows 18.
-const MAX_LAUNCH_ATTRIBUTES: usize = 64;
 /// Bytes of one attribute.
 const LAUNCH_ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
@@ -54,9 +53,12 @@ fn split<'a>(
     attributes: &mut Vec<CUlaunchAttribute>,
 ) -> Result<&'a [u8], Fault> {
     let bytes = message.attributesAndParams;
-    let count = message.attributeCount as usize;
-    let parts =
-        if count > MAX_LAUNCH_ATTRIBUTES { None } else { bytes.split_at_checked(count * LAUNCH_ATTRIBUTE_BYTES) };
+    let count = message.attributeCount;
+    let parts = if count > MAX_LAUNCH_ATTRIBUTES {
+        None
+    } else {
+        bytes.split_at_checked(count as usize * LAUNCH_ATTRIBUTE_BYTES)
+    };
     let (announced, params) = parts.ok_or_else(|| SessionError::DamagedPart {
         message: "kdLaunch",
         part: "attributes",

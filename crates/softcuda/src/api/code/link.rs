@@ -21,7 +21,7 @@ use crate::ffi::{MaybeOut, Out, Outcome, Text, api};
 use crate::process::state;
 
 /// Largest accepted input of a link.
-const MAX_LINK_INPUT_BYTES: usize = 1 << 32;
+const MAX_SOFT_LINK_INPUT_BYTES: usize = 1 << 32;
 
 /// Options of the live links, by handle. Their logs are written whenever an input is added.
 static LINK_OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
@@ -94,7 +94,7 @@ unsafe fn add(
     let linker = resolve(state)?;
     // SAFETY: the contract.
     let compilation = unsafe { compilation(options) }?;
-    check_input(kind, data, size, MAX_LINK_INPUT_BYTES)?;
+    check_input(kind, data, size, MAX_SOFT_LINK_INPUT_BYTES)?;
     // SAFETY: the contract.
     let (data, name) = unsafe { (std::slice::from_raw_parts(data.cast::<u8>(), size), label(name)) };
     with_logs(&linker, || linker.add(kind, &Input { data, name: &name, compilation }))
