@@ -249,14 +249,14 @@ pub(super) extern "C" fn fill_buffer<const D: usize>(
 pub(super) extern "C" fn fill_image<const D: usize>(
     queue: Queue,
     image: cl_mem,
-    colour: *const c_void,
+    color: *const c_void,
     origin: *const usize,
     region: *const usize,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    read(colour.addr(), 16);
+    read(color.addr(), 16);
     std::hint::black_box([three(origin), three(region)]);
     plain::<D>(queue, &[image], (n, e, event))
 }

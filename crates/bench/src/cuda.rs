@@ -212,7 +212,7 @@ impl Cuda {
     }
 
     /// Waits for everything launched so far.
-    pub(super) fn synchronise(&self) -> Result<(), CudaError> {
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         call!(self.functions, cuCtxSynchronize())
     }
 

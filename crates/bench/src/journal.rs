@@ -100,7 +100,7 @@ fn measure_round(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Resul
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed() < ROUND_TIME {
         (0..CALLS_PER_BATCH).try_for_each(|_| once(cuda))?;
-        cuda.synchronise()?;
+        cuda.synchronize()?;
         count += CALLS_PER_BATCH;
     }
     Ok((start.elapsed().as_nanos() as f64 / f64::from(count), count))

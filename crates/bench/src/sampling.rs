@@ -124,7 +124,7 @@ impl Body {
 
     /// Returns the cost of an idle session for the program.
     pub(super) fn idle(&self) -> Option<Idle> {
-        self.cuda.synchronise().ok()?;
+        self.cuda.synchronize().ok()?;
         let (cpu, wall) = (cpu_time(), Instant::now());
         thread::sleep(self.plan.idle);
         let used = cpu_time().saturating_sub(cpu);
@@ -169,7 +169,7 @@ pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result
             call()?;
         }
         let duration = start.elapsed();
-        cuda.synchronise()?;
+        cuda.synchronize()?;
         if index > 0 {
             samples.push(duration.as_nanos() as f64 / f64::from(CALLS_PER_BATCH));
         }

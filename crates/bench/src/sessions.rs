@@ -17,7 +17,7 @@ const WORK_TIME: Duration = Duration::from_millis(300);
 pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
     let fail = |error| Failure::work(format!("cannot measure: {error}"));
     cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME).map_err(fail)?;
-    let step = || cuda.launch().and_then(|()| cuda.synchronise());
+    let step = || cuda.launch().and_then(|()| cuda.synchronize());
     step().map_err(fail)?;
     writeln!(io::stdout(), "ready")?;
     io::stdin().lock().read_line(&mut String::new())?;

@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synchronisation_of_the_program_spares_the_shim_its_own() {
+    fn a_synchronization_of_the_program_spares_the_shim_its_own() {
         let (arena, device) = (arena(), Device::with(1000));
         let block = arena.allocate(20 * MIB, 256, &device).unwrap();
         arena.free(block, 7).unwrap();

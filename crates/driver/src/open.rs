@@ -131,7 +131,7 @@ fn open_real(path: &Path) -> Result<OpenLibrary, DriverError> {
     if symbol(&library, SOFT_MARKER).is_some() {
         return Err(DriverError::IsSoft { path: path.to_owned() });
     }
-    initialise(library, path)
+    initialize(library, path)
 }
 
 fn open_soft(soft: Option<&Path>) -> Result<OpenLibrary, DriverError> {
@@ -139,7 +139,7 @@ fn open_soft(soft: Option<&Path>) -> Result<OpenLibrary, DriverError> {
 }
 
 fn open_at(path: &Path) -> Result<OpenLibrary, DriverError> {
-    initialise(load(path)?, path)
+    initialize(load(path)?, path)
 }
 
 /// Loads `path` and refuses files that are no driver. Calls no function of the library.
@@ -156,7 +156,7 @@ fn load(path: &Path) -> Result<Library, DriverError> {
 }
 
 /// Calls `cuInit`, queries the version and counts devices.
-fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError> {
+fn initialize(library: Library, path: &Path) -> Result<OpenLibrary, DriverError> {
     let find = |function| {
         symbol(&library, function).ok_or_else(|| DriverError::NotADriver { path: path.to_owned(), function })
     };

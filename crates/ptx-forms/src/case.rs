@@ -61,7 +61,7 @@ pub struct Case {
     /// Whether only the driver API can set up its arguments.
     pub needs_driver: bool,
     /// Whether the GPU's compiler may optimise it.
-    pub optimise: bool,
+    pub optimize: bool,
     /// Forms that a program demonstrates, besides the one that names it.
     pub(crate) covers: Vec<String>,
     /// Operands of a form; `None` for programs.
@@ -77,7 +77,7 @@ impl Case {
             "{:?}{:?}{}{:?}{}{:?}",
             self.grid, self.block, self.dynamic, self.cluster, self.cooperative, self.arguments
         );
-        hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17) ^ u64::from(!self.optimise)
+        hash(self.text.as_bytes()) ^ hash(shape.as_bytes()).rotate_left(17) ^ u64::from(!self.optimize)
     }
 
     /// Returns the inputs, in order.

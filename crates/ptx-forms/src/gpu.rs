@@ -16,7 +16,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 /// `CU_JIT_ERROR_LOG_BUFFER`, its size in bytes, and `CU_JIT_OPTIMIZATION_LEVEL`.
 const JIT_OPTIONS: [u32; 3] = [5, 6, 7];
 /// Levels of optimisation: the highest, and none.
-const OPTIMISATION_LEVELS: [usize; 2] = [4, 0];
+const OPTIMIZATION_LEVELS: [usize; 2] = [4, 0];
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
@@ -97,7 +97,7 @@ impl Gpu {
         let image = CString::new(case.text.as_str()).unwrap_or_default();
         let mut log = vec![0_u8; 4096];
         let mut options = JIT_OPTIONS;
-        let level = OPTIMISATION_LEVELS[usize::from(!case.optimise)];
+        let level = OPTIMIZATION_LEVELS[usize::from(!case.optimize)];
         let mut values: [*mut c_void; 3] =
             [log.as_mut_ptr().cast(), without_provenance_mut(log.len()), without_provenance_mut(level)];
         let mut module = sys::CUmodule(null_mut());

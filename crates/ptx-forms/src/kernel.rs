@@ -127,7 +127,7 @@ impl Form {
             arguments: vec![Argument::Input(input), Argument::Output(output_bytes(self))],
             fault: 0,
             needs_driver: false,
-            optimise: true,
+            optimize: true,
             covers: Vec::new(),
             operands: Some(Operands {
                 sources: self.sources.iter().map(|source| source.kind).collect(),

@@ -41,7 +41,7 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Program, ProgramError> {
         arguments: Vec::new(),
         fault: 0,
         needs_driver: false,
-        optimise: true,
+        optimize: true,
         covers: Vec::new(),
         operands: None,
         check: Check::Exact,

@@ -428,7 +428,7 @@ fn case(seed: u64) -> Case {
         ],
         fault: 0,
         needs_driver: false,
-        optimise: false,
+        optimize: false,
         covers: Vec::new(),
         operands: None,
         check: Check::Exact,

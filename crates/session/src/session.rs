@@ -121,10 +121,10 @@ impl Session {
             warm: setup.warm,
             current: 0,
             entered: 0,
-            greens: BTreeMap::new(),
+            green_contexts: BTreeMap::new(),
             epoch: 1,
             thread_streams: HashMap::new(),
-            synchronised: false,
+            synchronized: false,
             journal: Journal::default(),
             event_times: EventTimes::default(),
             replay: Replay::default(),
@@ -204,12 +204,12 @@ impl Session {
         expect_reply(head, &Cuda::MESSAGES)?;
         self.scratch.clear();
         reply.encode(&mut self.scratch);
-        let synchronised = std::mem::take(&mut self.synchronised);
+        let synchronized = std::mem::take(&mut self.synchronized);
         if self.replay.is_on {
             self.replay.outcome = status;
             return Ok(());
         }
-        Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronised)?)
+        Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronized)?)
     }
 
     /// Has an executor run and answer a call that may wait, or polls it first.

@@ -21,7 +21,7 @@ use crate::memory::holdings::Holdings;
 use crate::memory::host_memory::HostMemory;
 use crate::memory::shares::Shares;
 use crate::memory::virtual_memory::VirtualMemory;
-use crate::objects::green_context::GreenContext;
+use crate::objects::green_ctx::GreenContext;
 use crate::objects::tables::Tables;
 use crate::snapshot::Snapshots;
 use crate::transfer::staged::StagingArea;
@@ -70,13 +70,13 @@ pub struct Session {
     /// owner of everything except streams.
     pub(crate) entered: u32,
     /// Green contexts by wire id.
-    pub(crate) greens: BTreeMap<u32, GreenContext>,
+    pub(crate) green_contexts: BTreeMap<u32, GreenContext>,
     /// Counts changes of contexts, see [`TaskContext`](crate::calls::session_shared::TaskContext).
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,
     /// Whether the reply to the current call carries the driver's output.
-    pub(crate) synchronised: bool,
+    pub(crate) synchronized: bool,
     /// How live objects were made.
     pub(crate) journal: Journal,
     /// Times of events that were recorded before a restore.

@@ -7,7 +7,7 @@ pub(crate) mod contexts;
 pub(crate) mod device;
 pub(crate) mod ending;
 pub(crate) mod execution;
-pub(crate) mod green;
+pub(crate) mod green_ctx;
 pub(crate) mod primary;
 pub(crate) mod record;
 pub(crate) mod request;

@@ -9,5 +9,5 @@ pub(crate) mod memory_word;
 pub(crate) mod stream;
 pub(crate) mod stream_attributes;
 pub(crate) mod streams;
-pub(crate) mod synchronise;
+pub(crate) mod synchronize;
 pub(crate) mod wait_value;

@@ -79,7 +79,7 @@ fn every_function_of_the_driver_is_exported_and_the_marker_with_them() {
 fn before_the_start_only_questions_about_the_driver_are_answered() {
     let (count, version): (Number, Number) = (function("cuDeviceGetCount"), function("cuDriverGetVersion"));
     let refused: unsafe extern "C" fn() -> CUresult = function("cuEGLApiInit");
-    let uninitialised = || {
+    let uninitialized = || {
         let mut number = 0;
         // SAFETY: a local.
         unsafe {
@@ -89,11 +89,11 @@ fn before_the_start_only_questions_about_the_driver_are_answered() {
                 && refused() == CUresult::ERROR_NOT_SUPPORTED
         }
     };
-    assert!(in_child(uninitialised));
+    assert!(in_child(uninitialized));
 }
 
 #[test]
-fn a_child_of_an_initialised_process_is_told_so() {
+fn a_child_of_an_initialized_process_is_told_so() {
     let (init, count): (Init, Number) = (function("cuInit"), function("cuDeviceGetCount"));
     let (mut here, mut there) = (0, 0);
     let parent_then_child = || {

@@ -1,4 +1,4 @@
-//! Checkpoint and restart of everything under test: each program at counted calls, and the faults on the way.
+//! Checkpoint and restore of everything under test: each program at counted calls, and the faults on the way.
 //!
 //! - `programs.rs`: every program of `tests/apps`, checkpointed at random calls.
 //! - `scenarios.rs`: chains, kills at every stage, two restores of one image.

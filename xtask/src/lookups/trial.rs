@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn driver_symbols_are_recognised() {
+    fn driver_symbols_are_recognized() {
         let line = |from: &str, to: &str, name: &str| {
             format!("     42:\tbinding file {from} [0] to {to} [0]: normal symbol `{name}' [V1]")
         };

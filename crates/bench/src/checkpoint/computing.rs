@@ -124,7 +124,7 @@ impl Computing {
             }
         }
         self.steps += 1;
-        self.cuda.synchronise()
+        self.cuda.synchronize()
     }
 
     /// Returns a sum over all words of the first buffer and their positions.

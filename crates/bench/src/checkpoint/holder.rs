@@ -175,7 +175,7 @@ impl Holder {
             self.cuda.fill(at, chunk as u32)?;
             self.cuda.fill(at + 4, round)?;
         }
-        self.cuda.synchronise()
+        self.cuda.synchronize()
     }
 
     fn change(&mut self) -> Result<usize, CudaError> {

@@ -82,7 +82,7 @@ impl Stream<'_> {
     }
 
     /// Waits for all work of the stream.
-    pub(crate) fn synchronise(&self) -> Result<(), CudaError> {
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuStreamSynchronize(self.handle))
     }
 

@@ -48,6 +48,6 @@ fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError
         Ok(())
     });
     // After a failure, no copy may still use the memory.
-    order.synchronise()?;
+    order.synchronize()?;
     served
 }

@@ -8,9 +8,9 @@ pub(super) fn measure(body: &mut Body) {
     let cuda = &body.cuda;
     let figures = [
         ("launch", body.with_kernel(|| batches(often / CALLS_PER_BATCH, cuda, || cuda.launch()))),
-        ("launch_sync", body.with_kernel(|| each(often, || cuda.launch().and_then(|()| cuda.synchronise())))),
+        ("launch_sync", body.with_kernel(|| each(often, || cuda.launch().and_then(|()| cuda.synchronize())))),
         ("stream_query", each(often, || cuda.query_stream())),
-        ("context_sync", each(often, || cuda.synchronise())),
+        ("context_sync", each(often, || cuda.synchronize())),
         ("event_record", batches(often / CALLS_PER_BATCH, cuda, || cuda.record())),
         ("event_query", recorded(cuda).and_then(|()| each(often, || cuda.query_event()))),
         ("event_sync", recorded(cuda).and_then(|()| each(often, || cuda.wait_for_event()))),
@@ -23,5 +23,5 @@ pub(super) fn measure(body: &mut Body) {
 /// Records the one event, and waits until it is done.
 fn recorded(cuda: &Cuda) -> Result<(), CudaError> {
     cuda.record()?;
-    cuda.synchronise()
+    cuda.synchronize()
 }

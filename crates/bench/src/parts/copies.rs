@@ -151,11 +151,11 @@ fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
     let samples = each(repetitions, || {
         upload.begin_copy_in(target, &from)?;
         download.begin_copy_out(&to, source)?;
-        upload.synchronise()?;
-        download.synchronise()
+        upload.synchronize()?;
+        download.synchronize()
     });
     // After a failure, no copy may still use the memory.
-    cuda.synchronise()?;
+    cuda.synchronize()?;
     cuda.free(target)?;
     cuda.free(source)?;
     samples

@@ -17,5 +17,5 @@ pub(super) fn measure(body: &mut Body) {
 
 fn launched(cuda: &Cuda, nodes: u32, repetitions: u32) -> Samples {
     let graph = cuda.chain(nodes)?;
-    each(repetitions, || graph.launch().and_then(|()| cuda.synchronise()))
+    each(repetitions, || graph.launch().and_then(|()| cuda.synchronize()))
 }

@@ -53,7 +53,7 @@ pub(super) fn measure(body: &mut Body) {
         (
             "memset_64m",
             filled(cuda, 64 * BYTES_PER_MIB, |at| {
-                each(rarely, || cuda.clear(at, 64 * BYTES_PER_MIB).and_then(|()| cuda.synchronise()))
+                each(rarely, || cuda.clear(at, 64 * BYTES_PER_MIB).and_then(|()| cuda.synchronize()))
             }),
         ),
     ];

@@ -26,14 +26,14 @@ pub(super) fn measure(body: &mut Body) {
 fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], CudaError> {
     let start = Instant::now();
     let events: Vec<Event<'_>> = (0..count).map(|_| cuda.new_event()).collect::<Result<_, CudaError>>()?;
-    cuda.synchronise()?;
+    cuda.synchronize()?;
     let creation_time = start.elapsed().as_nanos() as f64 / f64::from(count);
     let mut spread = events.iter().step_by(61).cycle();
     let recorded: Samples =
         batches(repetitions / CALLS_PER_BATCH, cuda, || spread.next().map_or(Ok(()), Event::record));
     let start = Instant::now();
     drop(events);
-    cuda.synchronise()?;
+    cuda.synchronize()?;
     let ended = start.elapsed().as_nanos() as f64 / f64::from(count);
     Ok([vec![creation_time], recorded?, vec![ended]])
 }

@@ -29,7 +29,7 @@ fn rate(cuda: &Cuda, threads: u32, launches: u32) -> Samples {
                 cuda.enter()?;
                 let stream = cuda.new_stream()?;
                 (0..launches).try_for_each(|_| stream.launch())?;
-                stream.synchronise()
+                stream.synchronize()
             };
             thread::scope(|scope| {
                 let threads_started: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -51,7 +51,7 @@ fn loaded(cuda: &Cuda, repetitions: u32) -> Samples {
             let stream = cuda.new_stream()?;
             while !ended.load(Ordering::Relaxed) {
                 (0..64).try_for_each(|_| stream.launch())?;
-                stream.synchronise()?;
+                stream.synchronize()?;
             }
             Ok(())
         });

@@ -27,7 +27,7 @@ pub(super) fn checks() -> Vec<Finding> {
     vec![
         shared_memory(),
         addresses(),
-        randomisation(),
+        randomization(),
         overcommit(),
         open_files(),
         address_space(),
@@ -67,7 +67,7 @@ fn describe(arenas: &[ArenaRange]) -> String {
 }
 
 /// Checks whether a worker can disable address randomisation; restoring needs that, running does not.
-fn randomisation() -> Finding {
+fn randomization() -> Finding {
     // SAFETY: `personality` takes and returns integers; this value asks and changes nothing.
     let current = unsafe { libc::personality(0xffff_ffff) };
     // SAFETY: as above; this process starts nothing that depends on the order of its mappings, and its value is put back.
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn asking_for_the_personality_leaves_it_as_it_was() {
         let before = fs::read_to_string("/proc/self/personality").unwrap();
-        randomisation();
+        randomization();
         assert_eq!(fs::read_to_string("/proc/self/personality").unwrap(), before);
     }
 }

@@ -393,8 +393,8 @@ fn as_it_was(message: &[u8]) -> Option<Vec<u8>> {
     let number = |field| Fields(timer).number_in(field).unwrap_or(0);
     let (ticks, flags, left, period) = (number(5), number(6), (number(7), number(8)), (number(9), number(10)));
     let waits_for_reader = ticks != 0 && left == (0, 0) && period != (0, 0);
-    let is_canceled = flags & TIMER_CANCEL_FLAG != 0 && left != (0, 0);
-    let is_absolute = flags & TIMER_ABSOLUTE_FLAG != 0 && !is_canceled;
+    let is_cancelled = flags & TIMER_CANCEL_FLAG != 0 && left != (0, 0);
+    let is_absolute = flags & TIMER_ABSOLUTE_FLAG != 0 && !is_cancelled;
     if !waits_for_reader && !is_absolute {
         return None;
     }

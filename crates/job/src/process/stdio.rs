@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_streams_of_another_process_are_recognised() {
+    fn standard_streams_of_another_process_are_recognized() {
         assert_eq!(StandardStream::of_process(std::process::id()), StandardStream::own_streams());
         let (reader, writer) = std::io::pipe().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();

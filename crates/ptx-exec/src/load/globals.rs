@@ -39,8 +39,8 @@ pub(crate) fn allocate(linked: &LinkedProgram<'_, '_>, memory: &mut dyn GlobalMe
         globals.addresses.push(allocated);
     }
     for (linked_variable, allocated) in linked.variables.iter().zip(&globals.addresses) {
-        let initialised = !linked_variable.variable.initial.is_empty();
-        if let (Some((address, size)), true) = (allocated, initialised) {
+        let initialized = !linked_variable.variable.initial.is_empty();
+        if let (Some((address, size)), true) = (allocated, initialized) {
             let bytes = InitialBytes { linked, globals: &globals, linked_variable }.bytes(*size)?;
             memory.write(*address, &bytes);
         }

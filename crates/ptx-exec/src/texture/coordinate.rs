@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn normalised_coordinates_are_cut_to_21_bits() {
+    fn normalized_coordinates_are_cut_to_21_bits() {
         let three = axis(3, AddressMode::Wrap, true);
         assert_eq!(three.around(three.position(0.168_619_8)).weight, 1, "exact arithmetic would give 2");
         assert_eq!(axis(3, AddressMode::Wrap, true).nearest(-1e-20), Some(2));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn images_repeat_for_normalised_coordinates_only() {
+    fn images_repeat_for_normalized_coordinates_only() {
         assert_eq!(axis(4, AddressMode::Wrap, true).nearest(1.3), Some(1));
         assert_eq!(axis(4, AddressMode::Mirror, true).nearest(1.3), Some(2));
         assert_eq!(axis(4, AddressMode::Wrap, false).nearest(5.2), Some(3));

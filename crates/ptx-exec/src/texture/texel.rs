@@ -66,20 +66,20 @@ impl ChannelKind {
     }
 
     /// Returns the channel of a border: the sampler's colour as a texel in memory would have it.
-    pub(crate) fn border(self, colour: f32) -> u32 {
+    pub(crate) fn border(self, color: f32) -> u32 {
         // Half way between two values, the lower one is taken.
-        let nearest = |most: u32, lowest: f32| (colour.clamp(lowest, 1.0) * most as f32 - 0.5).ceil() as i32;
+        let nearest = |most: u32, lowest: f32| (color.clamp(lowest, 1.0) * most as f32 - 0.5).ceil() as i32;
         match self {
             Self::Integer(bits @ (8 | 16), signed) => {
                 let above = 32 - bits;
-                let cut = colour.to_bits() << above;
+                let cut = color.to_bits() << above;
                 if signed { (cut.cast_signed() >> above).cast_unsigned() } else { cut >> above }
             }
-            Self::Integer(..) | Self::Single => colour.to_bits(),
+            Self::Integer(..) | Self::Single => color.to_bits(),
             Self::Unsigned(bits) => nearest((1 << bits) - 1, 0.0).cast_unsigned(),
             Self::Curve => nearest(255, 0.0).cast_unsigned(),
             Self::Signed(bits) => nearest((1 << (bits - 1)) - 1, -1.0).cast_unsigned(),
-            Self::Half => f32_to_f16(colour.clamp(-LARGEST_HALF, LARGEST_HALF)),
+            Self::Half => f32_to_f16(color.clamp(-LARGEST_HALF, LARGEST_HALF)),
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_border_is_what_memory_could_hold() {
-        assert_eq!([0.25, 0.5, -3.0, 2.0].map(|colour| ChannelKind::Unsigned(8).border(colour)), [64, 127, 0, 255]);
+        assert_eq!([0.25, 0.5, -3.0, 2.0].map(|color| ChannelKind::Unsigned(8).border(color)), [64, 127, 0, 255]);
         assert_eq!(ChannelKind::Signed(8).border(-0.75).cast_signed(), -95);
         assert_eq!(
             (ChannelKind::Integer(8, false).border(1e9), ChannelKind::Integer(32, false).border(0.25)),

@@ -143,7 +143,7 @@ fn warp_operations_exchange_values() {
 }
 
 #[test]
-fn a_synchronising_operation_waits_for_lanes_on_another_path() {
+fn a_synchronizing_operation_waits_for_lanes_on_another_path() {
     // Lanes meet at the same instruction, from two sides of a branch.
     let same = "setp.lt.u32 %p1, %r1, 16; mov.u32 %r2, 7; @%p1 bra JOIN; mov.u32 %r2, 9; mov.u32 %r3, 0; LOOP: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 50; @%p2 bra LOOP;
         JOIN: shfl.sync.idx.b32 %r4, %r2, 20, 31, -1; st.global.u32 [%d4], %r4;";

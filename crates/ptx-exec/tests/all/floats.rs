@@ -26,7 +26,7 @@ fn single_precision_rounds_as_written() {
 }
 
 #[test]
-fn modifiers_flush_saturate_and_canonicalise() {
+fn modifiers_flush_saturate_and_canonicalize() {
     assert_eq!(once("add.ftz.f32 %f0, %f4, %f5;", "f", [1, 0, 0, 0]), 0);
     assert_eq!(once("add.f32 %f0, %f4, %f5;", "f", [1, 0, 0, 0]), 1);
     assert_eq!(to_f32(once("mul.sat.f32 %f0, %f4, %f5;", "f", [f(3.0), f(4.0), 0, 0])), 1.0);

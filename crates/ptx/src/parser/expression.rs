@@ -94,7 +94,7 @@ impl<'a> Parser<'a> {
                 TokenKind::Punct(b'~') => Unary::Complement,
                 TokenKind::Punct(b'(') => match self.cast()? {
                     Some(cast) => cast,
-                    None => break self.parenthesised()?,
+                    None => break self.parenthesized()?,
                 },
                 _ => break literal(&token)?,
             });
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Evaluates an expression, up to the closing parenthesis.
-    fn parenthesised(&mut self) -> ParseResult<Constant> {
+    fn parenthesized(&mut self) -> ParseResult<Constant> {
         let first = self.next()?;
         let value = self.expression(first)?;
         self.expect(b')')?;

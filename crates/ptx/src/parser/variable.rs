@@ -30,7 +30,7 @@ impl<'a> Parser<'a> {
             let mut variable = head.clone();
             self.variable_name(&mut variable)?;
             if self.accept(b'=')? {
-                variable.initial = self.initialiser()?;
+                variable.initial = self.initializer()?;
             }
             variables.push(variable);
             if self.accept(b';')? {
@@ -130,7 +130,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `5` or `{1, 2, {3}}`; a scalar is a list of one.
-    fn initialiser(&mut self) -> ParseResult<Vec<Initial<'a>>> {
+    fn initializer(&mut self) -> ParseResult<Vec<Initial<'a>>> {
         if self.accept(b'{')? { self.initial_list() } else { Ok(vec![self.initial()?]) }
     }
 

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_leads_a_session_and_a_group_without_randomisation() {
+    fn a_worker_leads_a_session_and_a_group_without_randomization() {
         let looks = "read -r _ _ _ _ group session _ < /proc/$$/stat
             [ $group = $$ ] && [ $session = $$ ] && [ \"$(cat /proc/$$/personality)\" = 00040000 ]";
         let mut worker = spawn(&shell(looks), &MemoryLimits::default()).unwrap();

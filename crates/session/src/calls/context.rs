@@ -101,7 +101,7 @@ impl Session {
             let entered = unsafe { driver.cuCtxSetCurrent(handle) };
             entered == CUresult::SUCCESS && current_device(&driver) == Ok(device)
         };
-        let is_candidate = |id: &u32| !self.greens.contains_key(id) && !self.journal.is_used(kernel, *id);
+        let is_candidate = |id: &u32| !self.green_contexts.contains_key(id) && !self.journal.is_used(kernel, *id);
         let contexts: Vec<_> = self.tables.contexts.all().filter(|(id, ..)| is_candidate(id)).collect();
         if contexts.is_empty() {
             return Vec::new();
@@ -115,7 +115,7 @@ impl Session {
     pub(crate) fn owner(&self, context: u32) -> u32 {
         match context {
             0 => self.current,
-            id => self.greens.get(&id).map_or(id, |green| green.owner),
+            id => self.green_contexts.get(&id).map_or(id, |green| green.owner),
         }
     }
 
@@ -148,7 +148,7 @@ impl Session {
 
     /// Forgets a green context and its streams. Other objects made in it belong to its primary context.
     pub(crate) fn end_green(&mut self, id: u32) {
-        self.greens.remove(&id);
+        self.green_contexts.remove(&id);
         let _ = self.tables.contexts.take(id);
         self.tables.streams.forget_context(id);
         self.thread_streams.retain(|(_, context), _| *context != id);
@@ -161,8 +161,9 @@ impl Session {
 
     /// Forgets a context and all its objects.
     pub(crate) fn end_context(&mut self, id: u32) {
-        let greens: Vec<u32> = self.greens.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
-        for green in greens {
+        let green_contexts: Vec<u32> =
+            self.green_contexts.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
+        for green in green_contexts {
             self.end_green(green);
             self.journal.take(ObjectKind::Context, u64::from(green));
         }

@@ -38,7 +38,7 @@ impl FrameHandler for Session {
     }
 
     fn discard(&mut self, head: &FrameHead) {
-        self.synchronised = false;
+        self.synchronized = false;
         if uses_pieces(head.opcode) {
             // The pieces are useless now, and must not be taken for those of the thread's next call.
             self.uploads.discard(head.thread);
@@ -134,7 +134,7 @@ impl Session {
 
     /// Returns all streams of the current context, if they are few. A primary context counts those of its green ones.
     fn streams_to_query(&self) -> Option<Vec<CUstream>> {
-        let owner = |context: &u32| self.greens.get(context).map(|green| green.owner);
+        let owner = |context: &u32| self.green_contexts.get(context).map(|green| green.owner);
         let is_meant = |context: &u32| *context == self.entered || owner(context) == Some(self.entered);
         let streams = self.tables.streams.all().filter(|(_, _, context)| is_meant(context));
         let of_threads = self.thread_streams.iter().filter(|((_, context), _)| is_meant(context));

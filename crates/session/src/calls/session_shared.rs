@@ -101,7 +101,7 @@ impl CudaSessionShared {
         }
     }
 
-    /// Answers a call with a reply in two parts. After a synchronization (`synchronised`) or a failure it adds the text that
+    /// Answers a call with a reply in two parts. After a synchronization (`synchronized`) or a failure it adds the text that
     /// the driver printed meanwhile: that may be the reason of a failure.
     ///
     /// # Errors
@@ -112,8 +112,8 @@ impl CudaSessionShared {
         head: &FrameHead,
         status: CUresult,
         message: [&[u8]; 2],
-        synchronised: bool,
+        synchronized: bool,
     ) -> Result<(), LinkError> {
-        self.replies.send(head, status.0, message, synchronised || Cuda::brings_output(status))
+        self.replies.send(head, status.0, message, synchronized || Cuda::brings_output(status))
     }
 }

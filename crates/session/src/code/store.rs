@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn store_recognises_its_own_files() {
+    fn store_recognizes_its_own_files() {
         let (folder, store) = store(1000);
         store.put(b"one").unwrap();
         fs::create_dir_all(store.path_of(&name(b"two")).join("below")).unwrap();

@@ -76,7 +76,7 @@ pub(crate) fn kdContextRelease(
     // SAFETY: takes a number; a device without a retained context is refused.
     let status = unsafe { session.driver().cuDevicePrimaryCtxRelease_v2(message.device) };
     session.end_context(message.context);
-    session.synchronised = true;
+    session.synchronized = true;
     Ok((status, kdContextReleaseReply {}))
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn kdContextReset(
     // SAFETY: as above; a driver that dropped the reference in the reset refuses, which is as good.
     let _ = unsafe { session.driver().cuDevicePrimaryCtxRelease_v2(message.device) };
     session.end_context(message.context);
-    session.synchronised = true;
+    session.synchronized = true;
     Ok((status, kdContextResetReply {}))
 }
 

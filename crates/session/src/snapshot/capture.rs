@@ -134,7 +134,7 @@ impl Session {
         work.pass_over_untouched(sink)?;
         let known_contents =
             if options.full { KnownContents::default() } else { self.snapshots.known_contents.clone() };
-        work.recognise(&known_contents, &ready, sink)?;
+        work.recognize(&known_contents, &ready, sink)?;
         let changed = work.chunks.iter().filter(|chunk| chunk.name.is_none()).map(|chunk| chunk.length).sum();
         progress.expect(changed);
         let spare = work.copy(ready.spare)?;
@@ -303,7 +303,7 @@ impl<'a> StoppedCapture<'a> {
 
     /// Names chunks that the image has already, from earlier snapshots or a precopy. If there is nothing to recognize, and
     /// room for copies of a whole device, [`CapturedContents::hash_copies`] hashes later: copying alone is faster.
-    fn recognise(
+    fn recognize(
         &mut self,
         known_contents: &KnownContents,
         ready: &PrecopyBuffers,

@@ -42,7 +42,7 @@ impl Contexts {
         let driver = Arc::clone(&session.shared.driver);
         let mut contexts = Self { driver, all: Vec::new(), of_device: BTreeMap::new(), retained_devices: Vec::new() };
         for (id, handle, _) in session.tables.contexts.all() {
-            if session.greens.contains_key(&id) {
+            if session.green_contexts.contains_key(&id) {
                 continue;
             }
             let device = contexts.device_of(handle)?;

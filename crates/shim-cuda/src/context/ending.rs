@@ -27,7 +27,7 @@ pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUre
     context.set_ended();
     *context.facts.write().unwrap_or_else(PoisonError::into_inner) = None;
     let shim = shim()?;
-    end_greens(context)?;
+    end_green_contexts(context)?;
     forget_objects(context)?;
     forget_memory(context, shim);
     shim.session.call(0, message)?;
@@ -36,7 +36,7 @@ pub(crate) fn end<M: Message>(context: &Context, message: &M) -> Result<(), CUre
 }
 
 /// Ends the green contexts of a primary one.
-fn end_greens(primary: &Context) -> Result<(), CUresult> {
+fn end_green_contexts(primary: &Context) -> Result<(), CUresult> {
     let of_this = |green: &GreenContext| green.primary.slot == primary.slot;
     for green in CONTEXTS.get()?.live().iter().filter(|context| context.green().is_some_and(of_this)) {
         green.set_ended();

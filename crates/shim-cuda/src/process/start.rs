@@ -24,7 +24,7 @@ use katydid_wire::message::kdFacts;
 use crate::code::link::LINKS;
 use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, MODULES};
 use crate::context::device::{self, DRIVER_VERSION, Device};
-use crate::context::green::DESCRIPTIONS;
+use crate::context::green_ctx::DESCRIPTIONS;
 use crate::context::record::{self, Context};
 use crate::ffi::{export_table, objects};
 use crate::memory::pinned::{self, PinnedArena};

@@ -344,10 +344,10 @@ pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUres
 /// # Safety
 ///
 /// As [`of_module`].
-pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Result<(), CUresult> {
+pub(crate) unsafe fn set_border(reference: CUtexref, color: *const f32) -> Result<(), CUresult> {
     // SAFETY: null or four floats, by the contract.
-    let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
-    set_some(reference, property::BORDER, sampler_word::BORDER, &colour.map(f32::to_bits))
+    let color = unsafe { read(color.cast::<[f32; 4]>()) }?;
+    set_some(reference, property::BORDER, sampler_word::BORDER, &color.map(f32::to_bits))
 }
 
 /// Sets how texels and coordinates are read.

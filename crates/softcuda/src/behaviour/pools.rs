@@ -51,7 +51,7 @@ fn counts(pool: CUmemoryPool) -> (u64, u64) {
 }
 
 #[test]
-fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
+fn places_are_packed_into_blocks_that_go_back_at_synchronization() {
     let _context = TestContext::new();
     let (pool, stream) = (pool(), stream(1));
     let addresses = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];

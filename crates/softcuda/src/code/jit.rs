@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn contraction_goes_with_optimisation_and_without_debugging() {
+    fn contraction_goes_with_optimization_and_without_debugging() {
         let contracts = |kinds: [u32; 2], values: [usize; 2]| {
             let mut values = values.map(ptr::without_provenance_mut);
             // SAFETY: two entries each, locals.

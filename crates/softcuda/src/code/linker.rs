@@ -45,7 +45,7 @@ struct LinkerState {
 static LINKERS: Registry<Linker> = Registry::new();
 
 /// Returns the refusal of bytes that are no code of the form that their kind requires.
-fn unrecognised(name: &str) -> CodeRefusal {
+fn unrecognized(name: &str) -> CodeRefusal {
     CodeRefusal {
         code: CUresult::ERROR_INVALID_IMAGE,
         log: format!("error: '{name}' has a form that is not recognised"),
@@ -117,14 +117,14 @@ impl LinkerState {
     /// Adds PTX text or a container with some. Both kinds of input accept both forms.
     fn add_image(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
-        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
+        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognized(name))?;
         self.add_texts(&image, input)
     }
 
     /// Adds an image that this linker made before. Other machine code cannot run.
     fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
-        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
+        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognized(name))?;
         self.add_texts(&image, input).map_err(|refusal| match refusal.code {
             CUresult::ERROR_INVALID_SOURCE | CUresult::ERROR_INVALID_PTX | CUresult::ERROR_NO_BINARY_FOR_GPU => refusal,
             _ => CodeRefusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
@@ -163,7 +163,7 @@ impl LinkerState {
         let (major, minor) = COMPUTE_CAPABILITY;
         for ptx in image.ptx(Some(major * 10 + minor))? {
             if !ptx.text.contains(".version") {
-                return Err(unrecognised(input.name));
+                return Err(unrecognized(input.name));
             }
             let compilation = input.compilation.or(self.compilation).or(ptx.compilation);
             self.add_text(&ptx.text, compilation, input.name)?;

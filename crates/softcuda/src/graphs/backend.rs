@@ -29,7 +29,7 @@ use crate::sync::job::StreamJob;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
 use crate::sync::streams::resolve;
-use crate::sync::synchronise;
+use crate::sync::synchronize;
 
 /// Alignment of memory that graphs allocate, in bytes.
 const GRAPH_MEMORY_ALIGN_BYTES: u64 = 512;
@@ -159,7 +159,7 @@ impl Backend for SoftBackend {
             outcome
         });
         stream.submit(job)?;
-        if settings::launches_block() { synchronise::stream(&stream) } else { Ok(()) }
+        if settings::launches_block() { synchronize::stream(&stream) } else { Ok(()) }
     }
 
     fn upload(&self, _exec: u32, stream: CUstream) -> Outcome {

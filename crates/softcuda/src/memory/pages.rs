@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_cannot_be_written_are_recognised() {
+    fn pages_that_cannot_be_written_are_recognized() {
         let range = Range::anywhere(4 * PAGE_BYTES, PAGE_BYTES, Protection::ReadWrite).unwrap();
         range.protect(range.start() + PAGE_BYTES, PAGE_BYTES, Protection::Read).unwrap();
         assert!(is_writable(range.start(), PAGE_BYTES) && is_writable(range.start() + 2 * PAGE_BYTES, 10));

@@ -5,7 +5,7 @@ use katydid_cuda_sys::CUresult;
 use crate::process::{device, facts, settings, state};
 
 /// `cuInit`: makes the devices, and registers the handlers for fork and exit, once.
-pub(crate) fn initialise(flags: u32) -> Result<(), CUresult> {
+pub(crate) fn initialize(flags: u32) -> Result<(), CUresult> {
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn references_of_no_module_can_be_ended_once() {
-        crate::process::init::initialise(0).unwrap();
+        crate::process::init::initialize(0).unwrap();
         let handle = create(u64::MAX).handle as u64;
         assert!(resolve(handle, false).is_ok() && resolve(handle, true).is_err());
         assert_eq!((destroy(handle), destroy(handle)), (Ok(()), Err(CUresult::ERROR_INVALID_HANDLE)));

@@ -68,7 +68,7 @@ mod tests {
     use crate::shm::shared_mapping::SharedMapping;
 
     #[test]
-    fn a_mapping_is_recognised_by_its_file() {
+    fn a_mapping_is_recognized_by_its_file() {
         let (one, other) = (create("one", 8192).unwrap(), create("other", 8192).unwrap());
         let shared = SharedMapping::map(&one, 8192, CHANNEL_ADDRESS).unwrap();
         let address = shared.pointer(4096).addr() as u64;

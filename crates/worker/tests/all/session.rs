@@ -166,7 +166,7 @@ on_every_way! {
         program.call(&cuCtxSynchronize {}).unwrap();
     }
 
-    fn events_and_default_streams_synchronise(program: Program) {
+    fn events_and_default_streams_synchronize(program: Program) {
         program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
         for stream in [0, 1, 2] {
             program.enqueue(&cuEventRecord { hEvent: 1, hStream: stream });

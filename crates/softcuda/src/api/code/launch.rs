@@ -16,7 +16,7 @@ use crate::graphs::capture;
 use crate::process::device;
 use crate::process::settings;
 use crate::sync::streams::{created, resolve};
-use crate::sync::synchronise;
+use crate::sync::synchronize;
 
 /// Checks and submits a launch.
 ///
@@ -54,7 +54,7 @@ unsafe fn start(
     let params = unsafe { pack(&kernel, values, extra) }?;
     launch(&stream, kernel, shape, params)?;
     events.iter().try_for_each(|event| event.record(&stream))?;
-    if settings::launches_block() { synchronise::stream(&stream) } else { Ok(()) }
+    if settings::launches_block() { synchronize::stream(&stream) } else { Ok(()) }
 }
 
 api! {

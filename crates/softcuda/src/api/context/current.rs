@@ -14,14 +14,14 @@ use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::device::{API_VERSION, FIRST_API_VERSION, asks_for_more, check_cache_config};
 use katydid_graph::UncapturedCall;
 
-use crate::context::{contexts, green, stack, teardown};
+use crate::context::{contexts, green_ctx, stack, teardown};
 use crate::ffi::{MaybeOut, Out, Outcome, api};
 use crate::graphs;
 use crate::process::{device, state};
 use crate::sync::event::{self, Event};
 use crate::sync::stream::LiveContext;
 use crate::sync::stream_attributes::GREATEST_PRIORITY;
-use crate::sync::synchronise;
+use crate::sync::synchronize;
 
 /// Returns a number as a context handle.
 pub(crate) fn as_handle(handle: usize) -> CUcontext {
@@ -89,14 +89,14 @@ fn push(context: CUcontext) -> Outcome {
 api! {
     /// Records an event in all streams of the context at once.
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) {
-        let green = green::or_none(number(context));
+        let green = green_ctx::or_none(number(context));
         let (context, event) = with_event(context, event)?;
         event.record_all(&context, green)?;
     }
 
     /// Makes all streams of the context wait for an event.
     fn cuCtxWaitEvent(context: CUcontext, event: CUevent) {
-        let green = green::or_none(number(context));
+        let green = green_ctx::or_none(number(context));
         let (context, event) = with_event(context, event)?;
         let streams = context.streams();
         streams.iter().filter(|stream| stream.is_of(green)).try_for_each(|stream| event.hold_back(stream))?;
@@ -228,14 +228,14 @@ api! {
     fn cuCtxSynchronize() {
         let context = stack::active()?;
         graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
-        synchronise::context(&context)?;
+        synchronize::context(&context)?;
     }
 
     /// Waits for the context's work; null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let context = stack::named(number(context))?;
         graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
-        synchronise::context(&context)?;
+        synchronize::context(&context)?;
     }
 
     /// Returns a limit. Fails with 215 for limits of other devices, with 1 for unknown ones.

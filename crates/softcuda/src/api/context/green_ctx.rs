@@ -10,7 +10,7 @@ use katydid_driver_rules::stream::check_green_flags;
 use katydid_graph::UncapturedCall;
 
 use super::current::{as_handle, number};
-use crate::context::green::{self, SmResource};
+use crate::context::green_ctx::{self, SmResource};
 use crate::context::stack;
 use crate::ffi::{In, MaybeOut, Out, Outcome, api};
 use crate::graphs;
@@ -32,12 +32,12 @@ fn green_number(green: CUgreenCtx) -> usize {
 /// Returns the green context of a stream's work, 0 for none. For a default stream, the current one counts.
 fn green_of(stream: CUstream) -> Outcome<usize> {
     let stream_record = streams::resolve(stream)?;
-    Ok(if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() })
+    Ok(if stream_record.is_default() { green_ctx::or_none(stack::handle()) } else { stream_record.green() })
 }
 
 /// Returns the green context of a call and its primary context, which must be healthy.
 fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<LiveContext>)> {
-    let green = green::resolve(green_number(green))?;
+    let green = green_ctx::resolve(green_number(green))?;
     let context = green.context()?;
     graphs::of_process().check_event(event)?;
     graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
@@ -57,12 +57,12 @@ api! {
     fn cuCtxGetDevResource(context: CUcontext, resource: Out<CUdevResource>, kind: u32) {
         state::ready()?;
         check_resource_type(kind)?;
-        resource.set(green::part_of(number(context))?.resource());
+        resource.set(green_ctx::part_of(number(context))?.resource());
     }
 
     /// Returns the resource that the context was made with.
     fn cuGreenCtxGetDevResource(context: CUgreenCtx, resource: Out<CUdevResource>, kind: u32) {
-        let green = green::resolve(green_number(context))?;
+        let green = green_ctx::resolve(green_number(context))?;
         check_resource_type(kind)?;
         resource.set(green.part().resource());
     }
@@ -104,25 +104,25 @@ api! {
         // SAFETY: the caller's array has `count` entries.
         let resource_at = |at: u32| SmResource::read(&unsafe { resources.add(at as usize).read_unaligned() });
         let parts = (0..count).map(resource_at).collect::<Outcome<Vec<_>>>()?;
-        description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green::describe(&parts)?)));
+        description.set(CUdevResourceDesc(std::ptr::without_provenance_mut(green_ctx::describe(&parts)?)));
     }
 
     /// Creates a green context and retains the primary one. It does not become current.
     fn cuGreenCtxCreate(made: Out<CUgreenCtx>, description: CUdevResourceDesc, ordinal: i32, flags: u32) {
         state::ready()?;
         let device = device::get(ordinal)?;
-        made.set(as_green(green::create(description.address() as usize, device, flags)?));
+        made.set(as_green(green_ctx::create(description.address() as usize, device, flags)?));
     }
 
     /// Destroys a green context; the handles of its streams end with it.
     fn cuGreenCtxDestroy(context: CUgreenCtx) {
         state::ready()?;
-        green::destroy(green_number(context))?;
+        green_ctx::destroy(green_number(context))?;
     }
 
     /// Returns the handle of the green context as a context's.
     fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) {
-        context.set(as_handle(green::resolve(green_number(green))?.handle));
+        context.set(as_handle(green_ctx::resolve(green_number(green))?.handle));
     }
 
     /// Records an event in all streams of the green context.
@@ -153,7 +153,7 @@ api! {
 
     /// Creates a stream, which never waits for default streams.
     fn cuGreenCtxStreamCreate(made: Out<CUstream>, context: CUgreenCtx, flags: u32, priority: i32) {
-        let green = green::resolve(green_number(context))?;
+        let green = green_ctx::resolve(green_number(context))?;
         check_green_flags(flags)?;
         let stream = streams::create(&green.context()?, green.handle, flags, priority)?;
         made.set(CUstream(std::ptr::without_provenance_mut(stream.handle)));
@@ -161,6 +161,6 @@ api! {
 
     /// Returns an id that no other green context has had.
     fn cuGreenCtxGetId(context: CUgreenCtx, id: Out<u64>) {
-        id.set(green::resolve(green_number(context))?.id);
+        id.set(green_ctx::resolve(green_number(context))?.id);
     }
 }

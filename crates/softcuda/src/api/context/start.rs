@@ -13,7 +13,7 @@ use crate::process::{facts, init, proc_address};
 api! {
     /// Initializes the library: creates the devices.
     fn cuInit(flags: u32) {
-        init::initialise(flags)?;
+        init::initialize(flags)?;
     }
 
     /// Returns the driver version, in every state.

@@ -15,7 +15,7 @@ use crate::graphs;
 use crate::memory::ipc;
 use crate::process::state;
 use crate::sync::streams::resolve;
-use crate::sync::{event, synchronise};
+use crate::sync::{event, synchronize};
 
 /// Records an event at the current point of the stream, or of the graph that captures it.
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
@@ -84,7 +84,7 @@ api! {
         let event_record = event::resolve(event)?;
         graphs::of_process().check_event(event)?;
         graphs::forbid()?;
-        synchronise::event(&event_record)?;
+        synchronize::event(&event_record)?;
     }
 
     /// Returns the time between events. Fails with 400 for events without times, with 600 for events not reached.

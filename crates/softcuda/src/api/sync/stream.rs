@@ -10,12 +10,12 @@ use katydid_driver_rules::stream::{is_external, word_operations};
 use katydid_graph::{CaptureOutcome, UncapturedCall};
 
 use crate::api::context::as_handle;
-use crate::context::{green, stack};
+use crate::context::{green_ctx, stack};
 use crate::ffi::{Out, Outcome, api};
 use crate::graphs;
 use crate::process::state;
 use crate::sync::streams::{self, create, resolve};
-use crate::sync::{event, synchronise, wait_value};
+use crate::sync::{event, synchronize, wait_value};
 
 /// A stream handle for a number.
 fn handle(number: usize) -> CUstream {
@@ -34,12 +34,12 @@ fn destroy(stream: CUstream) -> Outcome {
 api! {
     /// Creates a stream. Flag 1 makes it independent of the legacy default stream.
     fn cuStreamCreate(stream: Out<CUstream>, flags: u32) {
-        stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, 0)?.handle));
+        stream.set(handle(create(&stack::usable()?, green_ctx::or_none(stack::handle()), flags, 0)?.handle));
     }
 
     /// Creates a stream. The priority is clamped to the range and reported, without effect.
     fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) {
-        stream.set(handle(create(&stack::usable()?, green::or_none(stack::handle()), flags, priority)?.handle));
+        stream.set(handle(create(&stack::usable()?, green_ctx::or_none(stack::handle()), flags, priority)?.handle));
     }
 
     /// Ends the handle at once; pending work goes on.
@@ -75,7 +75,7 @@ api! {
     /// Returns the context of the stream; for default streams, the current one.
     fn cuStreamGetCtx(stream: CUstream, context: Out<CUcontext>) {
         let stream_record = resolve(stream)?;
-        let green = if stream_record.is_default() { green::or_none(stack::handle()) } else { stream_record.green() };
+        let green = if stream_record.is_default() { green_ctx::or_none(stack::handle()) } else { stream_record.green() };
         context.set(as_handle(if green == 0 { stream_record.context()?.handle } else { green }));
     }
 
@@ -83,7 +83,7 @@ api! {
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = resolve(stream)?;
         graphs::of_process().forbid(UncapturedCall::Stream(stream.capture_stream()))?;
-        synchronise::stream(&stream)?;
+        synchronize::stream(&stream)?;
     }
 
     /// Fails with 600 while work is pending.

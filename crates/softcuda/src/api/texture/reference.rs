@@ -156,11 +156,11 @@ api! {
     }
 
     /// Sets the color outside of a texture, four channels.
-    fn cuTexRefSetBorderColor(handle: CUtexref, colour: *mut f32) {
+    fn cuTexRefSetBorderColor(handle: CUtexref, color: *mut f32) {
         // SAFETY: null, or the caller's four floats.
-        let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
+        let color = unsafe { read(color.cast::<[f32; 4]>()) }?;
         change(handle, |state| {
-            state.description.borderColor = colour;
+            state.description.borderColor = color;
             Ok(())
         })?;
     }
@@ -230,13 +230,13 @@ api! {
     }
 
     /// Returns the color outside of a texture, four channels.
-    fn cuTexRefGetBorderColor(colour: *mut f32, handle: CUtexref) {
-        if colour.is_null() {
+    fn cuTexRefGetBorderColor(color: *mut f32, handle: CUtexref) {
+        if color.is_null() {
             return Err(INVALID_VALUE);
         }
         let border = state(handle)?.description.borderColor;
         // SAFETY: not null, so room for four floats of the caller's.
-        unsafe { colour.cast::<[f32; 4]>().write_unaligned(border) };
+        unsafe { color.cast::<[f32; 4]>().write_unaligned(border) };
     }
 
     /// Returns the flags that were set.

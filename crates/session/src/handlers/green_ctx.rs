@@ -19,7 +19,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::{CallResult, EnqueueResult, success};
-use crate::objects::green_context::GreenContext;
+use crate::objects::green_ctx::GreenContext;
 use crate::state::Session;
 
 /// How a resource is split.
@@ -43,7 +43,7 @@ fn whole(session: &Session, green: u32, device: i32) -> Result<CUdevResource, Fa
 }
 
 fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
-    session.greens.get(&id).map(|green| green.handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    session.green_contexts.get(&id).map(|green| green.handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
 /// Returns the driver's groups of a split, and the remainder.
@@ -141,7 +141,7 @@ pub(crate) fn kdGreenCreate(
     // SAFETY: as above. Drivers before CUDA 12.9 have no ids for green contexts, but for contexts.
     let id = ask(|out| unsafe { driver.cuGreenCtxGetId(handle, out) })
         .or_else(|_| ask(|out| unsafe { driver.cuCtxGetId(context, out) }))?;
-    session.greens.insert(message.context, GreenContext { handle, owner: message.primary });
+    session.green_contexts.insert(message.context, GreenContext { handle, owner: message.primary });
     session.begin_context(message.context, context)?;
     let facts = gather::context(session.driver(), context).encode();
     success(kdGreenCreateReply { id, facts })
