@@ -35,18 +35,18 @@ const SAMPLE_PIECE_BYTES: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct Packer {
     compression: Compression,
-    idle: Mutex<Vec<Scratch>>,
+    idle: Mutex<Vec<CompressorState>>,
 }
 
 /// A compressor and its buffer.
-pub(crate) struct Scratch {
+pub(crate) struct CompressorState {
     compressor: Compressor<'static>,
     buffer: Vec<u8>,
 }
 
-impl std::fmt::Debug for Scratch {
+impl std::fmt::Debug for CompressorState {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Scratch({})", self.buffer.capacity())
+        write!(out, "CompressorState({})", self.buffer.capacity())
     }
 }
 
@@ -54,14 +54,14 @@ impl std::fmt::Debug for Scratch {
 pub(crate) struct EncodedChunk<'a> {
     pub(crate) codec: Codec,
     raw: &'a [u8],
-    scratch: Option<Scratch>,
+    compressor_state: Option<CompressorState>,
 }
 
 impl EncodedChunk<'_> {
     /// Returns the bytes for the pack.
     pub(crate) fn bytes(&self) -> &[u8] {
-        match (&self.scratch, self.codec) {
-            (Some(scratch), _) => &scratch.buffer,
+        match (&self.compressor_state, self.codec) {
+            (Some(compressor_state), _) => &compressor_state.buffer,
             (None, Codec::Zero) => &[],
             (None, _) => self.raw,
         }
@@ -77,36 +77,40 @@ impl Packer {
     /// Chooses the encoding of a chunk; the result goes to [`Packer::finish`].
     pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> EncodedChunk<'a> {
         if zero {
-            return EncodedChunk { codec: Codec::Zero, raw, scratch: None };
+            return EncodedChunk { codec: Codec::Zero, raw, compressor_state: None };
         }
-        let Some(mut scratch) = self.scratch() else { return EncodedChunk { codec: Codec::Raw, raw, scratch: None } };
-        if scratch.shrinks(raw) {
-            return EncodedChunk { codec: Codec::Zstd, raw, scratch: Some(scratch) };
+        let Some(mut compressor_state) = self.compressor_state() else {
+            return EncodedChunk { codec: Codec::Raw, raw, compressor_state: None };
+        };
+        if compressor_state.shrinks(raw) {
+            return EncodedChunk { codec: Codec::Zstd, raw, compressor_state: Some(compressor_state) };
         }
-        self.give_back(scratch);
-        EncodedChunk { codec: Codec::Raw, raw, scratch: None }
+        self.give_back(compressor_state);
+        EncodedChunk { codec: Codec::Raw, raw, compressor_state: None }
     }
 
     /// Releases the buffers after the bytes have been written.
     pub(crate) fn finish(&self, stored: EncodedChunk<'_>) {
-        stored.scratch.into_iter().for_each(|scratch| self.give_back(scratch));
+        stored.compressor_state.into_iter().for_each(|compressor_state| self.give_back(compressor_state));
     }
 
     /// Keeps the compressor for the next chunk: creating one costs more than a small chunk.
-    fn give_back(&self, scratch: Scratch) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    fn give_back(&self, compressor_state: CompressorState) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(compressor_state);
     }
 
     /// Returns a compressor; `None` if chunks are not compressed.
-    fn scratch(&self) -> Option<Scratch> {
+    fn compressor_state(&self) -> Option<CompressorState> {
         let Compression::Zstd(level) = self.compression else { return None };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // Without memory for a compressor, chunks are stored uncompressed.
-        idle.or_else(|| Compressor::new(level).ok().map(|compressor| Scratch { compressor, buffer: Vec::new() }))
+        idle.or_else(|| {
+            Compressor::new(level).ok().map(|compressor| CompressorState { compressor, buffer: Vec::new() })
+        })
     }
 }
 
-impl Scratch {
+impl CompressorState {
     /// Compresses; returns false if less than an eighth is saved, since decompression would then cost more than it is worth.
     fn shrinks(&mut self, raw: &[u8]) -> bool {
         let bound = |length: usize| length - length / 8;

@@ -132,7 +132,7 @@ impl Session {
             is_relayed: false,
             main_loop: main_loop(),
             attributes: Vec::new(),
-            scratch: Vec::new(),
+            reply_payload: Vec::new(),
         }
     }
 
@@ -202,14 +202,14 @@ impl Session {
     /// Answers a call with its status and reply.
     pub(crate) fn answer(&mut self, head: &FrameHead, status: CUresult, reply: &impl Reply) -> Result<(), Fault> {
         expect_reply(head, &Cuda::MESSAGES)?;
-        self.scratch.clear();
-        reply.encode(&mut self.scratch);
+        self.reply_payload.clear();
+        reply.encode(&mut self.reply_payload);
         let synchronized = std::mem::take(&mut self.synchronized);
         if self.replay.is_on {
             self.replay.outcome = status;
             return Ok(());
         }
-        Ok(self.shared.answer(head, status, [&self.scratch, reply.tail()], synchronized)?)
+        Ok(self.shared.answer(head, status, [&self.reply_payload, reply.tail()], synchronized)?)
     }
 
     /// Has an executor run and answer a call that may wait, or polls it first.

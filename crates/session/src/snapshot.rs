@@ -3,7 +3,7 @@
 //! A snapshot is complete or fails. If memory cannot be read, variables of code cannot be found, or copies do not reach an
 //! array, an error names it; nothing is left out. And nothing here changes where a driver will place the program's next
 //! object. Everything needed on a device was made before the program came ([`CopyContext`]), or lies at addresses of the
-//! worker's own (`scratch.rs`).
+//! worker's own (`spare_memory.rs`).
 
 mod area;
 mod areas;
@@ -20,9 +20,9 @@ mod moved;
 mod precopy;
 mod precopy_state;
 mod restore;
-mod scratch;
 mod session_image;
 mod soft;
+mod spare_memory;
 mod transfer;
 mod zeros;
 

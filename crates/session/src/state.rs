@@ -89,5 +89,5 @@ pub struct Session {
     /// Attributes of the current launch.
     pub(crate) attributes: Vec<CUlaunchAttribute>,
     /// The payload of the main loop's last reply.
-    pub(crate) scratch: Vec<u8>,
+    pub(crate) reply_payload: Vec<u8>,
 }

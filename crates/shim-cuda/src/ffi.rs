@@ -2,7 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod export_table;
-pub(crate) mod guard;
+pub(crate) mod exported_call;
 pub(crate) mod handle;
 pub(crate) mod objects;
 pub(crate) mod proc_address;
@@ -18,6 +18,6 @@ pub(crate) use {
     crate::context::device::position,
     crate::context::request::{any_context, call, call_in, enqueue, enqueue_in, structure},
     arguments::out,
-    guard::{detailed, entry, refused},
+    exported_call::{detailed, entry, refused},
     handle::{owning_context, wire},
 };

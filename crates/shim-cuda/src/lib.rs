@@ -1,6 +1,6 @@
 //! `libcuda.so.1` for programs under Katydid: every symbol of the driver API, answered here or by the worker.
 //!
-//! The exported symbols are generated from `spec/cuda.api` (`ffi::symbols`). Each passes `ffi::guard`, which stops panics
+//! The exported symbols are generated from `spec/cuda.api` (`ffi::symbols`). Each passes `ffi::exported_call`, which stops panics
 //! and refuses calls that come too early or too late. Lines of the spec name the functions of the other modules. These
 //! validate all arguments, with the codes of NVIDIA's driver. So queued work can only fail for reasons that CUDA also
 //! reports late.
@@ -20,7 +20,7 @@
 //!
 //! Modules use each other in one direction. Lowest are the arguments and tables of `ffi`, and the session. Above them are
 //! the records of objects, each with its own table; then the tables of memory; then waiting. Functions named by lines of the
-//! spec come last, below `ffi::guard` and `process::start`.
+//! spec come last, below `ffi::exported_call` and `process::start`.
 
 mod code;
 mod context;

@@ -19,7 +19,7 @@ use katydid_image::{Region, Sink};
 use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
 use super::area::{Area, DirectRange};
-use super::copier::{Copier, Scratch};
+use super::copier::{Copier, DeviceCopy};
 use super::copy_memory::CopyMemory;
 use super::error::ContentsError;
 use super::frozen::{FrozenPages, PrivateMappings, pages};
@@ -51,7 +51,7 @@ enum AreaCopy {
     /// In the child, at this address.
     Frozen(Arc<FrozenPages>, u64),
     /// In a buffer on the device.
-    Device(Scratch),
+    Device(DeviceCopy),
     /// In memory of the worker.
     Host(CopyMemory),
 }
@@ -63,9 +63,9 @@ impl AreaCopy {
             Self::Frozen(frozen, address) => {
                 frozen.read(address + offset, out).map_err(|error| ChunkError::Load(error.into()))?;
             }
-            Self::Device(scratch) => {
+            Self::Device(copy) => {
                 let failed = |code| ChunkError::Load(ContentsError::Queue { code }.into());
-                scratch.read(offset, out).map_err(failed)?;
+                copy.read(offset, out).map_err(failed)?;
             }
             Self::Host(memory) => {
                 let start = offset as usize;
@@ -180,10 +180,10 @@ impl PendingArea<'_> {
         let area = self.area;
         let can =
             matches!(area.location, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *copy_budget;
-        let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.location, area.bytes));
-        if let Some(Ok(scratch)) = scratch {
+        let copy = self.copier.filter(|_| can).map(|copier| DeviceCopy::of(copier, &area.location, area.bytes));
+        if let Some(Ok(copy)) = copy {
             *copy_budget -= area.bytes;
-            return Ok(AreaCopy::Device(scratch));
+            return Ok(AreaCopy::Device(copy));
         }
         let mut memory = CopyMemory::new(area.bytes)?;
         area.read(self.copier.map(Arc::as_ref), &mut memory)?;

@@ -136,24 +136,24 @@ impl Drop for Map<'_> {
 }
 
 /// Memory of the device that holds a copy of contents.
-pub(super) struct Scratch {
+pub(super) struct DeviceCopy {
     copier: Arc<Copier>,
     memory: cl_mem,
 }
 
 // SAFETY: as for `Copier`.
-unsafe impl Send for Scratch {}
+unsafe impl Send for DeviceCopy {}
 // SAFETY: as above.
-unsafe impl Sync for Scratch {}
+unsafe impl Sync for DeviceCopy {}
 
-impl Scratch {
+impl DeviceCopy {
     /// Copies the contents at a location.
     pub(super) fn of(copier: &Arc<Copier>, pointer: &AreaLocation, bytes: u64) -> Result<Self, Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
         let memory = make!(copier.api, clCreateBuffer(copier.context, MEM_READ_WRITE, size, null))?;
-        let scratch = Self { copier: Arc::clone(copier), memory };
-        scratch.copier.between(pointer, memory, bytes, true)?;
-        Ok(scratch)
+        let copy = Self { copier: Arc::clone(copier), memory };
+        copy.copier.between(pointer, memory, bytes, true)?;
+        Ok(copy)
     }
 
     /// Fills `out` with the bytes at an offset.
@@ -162,7 +162,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for DeviceCopy {
     fn drop(&mut self) {
         let _ = driver!(self.copier.api, clReleaseMemObject(self.memory));
     }

@@ -58,11 +58,11 @@ impl Session {
             | ObjectKind::Texture
             | ObjectKind::Surface
             | ObjectKind::Condition => {
-                entry.more_mut().answer = Some(self.scratch.as_slice().into());
+                entry.more_mut().answer = Some(self.reply_payload.as_slice().into());
             }
             // A rehearsal needs the properties of another session's block from it.
             ObjectKind::Block if head.opcode == kdMemoryImport::OPCODE => {
-                entry.more_mut().answer = Some(self.scratch.as_slice().into());
+                entry.more_mut().answer = Some(self.reply_payload.as_slice().into());
             }
             _ => {}
         }
@@ -96,7 +96,7 @@ impl Session {
         if object.0 == ObjectKind::Library {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
         }
-        let answer = Some(self.scratch.as_slice().into());
+        let answer = Some(self.reply_payload.as_slice().into());
         self.keep_set(object, property, PropertySet { frame, answer });
     }
 

@@ -30,7 +30,7 @@ impl Session {
         let saved_number = object_number(record);
         loop {
             self.run(record)?;
-            let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+            let answer = self.reply_payload.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
             if answer == saved_number {
                 return Ok(());
             }
@@ -76,7 +76,7 @@ impl Session {
             }
         }
         self.run(record)?;
-        let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        let answer = self.reply_payload.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
         self.replay.numbers.last_condition = answer;
         if answer == saved_number { Ok(()) } else { Err(moved(answer)) }
     }

@@ -202,7 +202,7 @@ impl Session {
 
     /// Checks that the driver gives the same answer as the program received.
     fn compare(&self, record: &JournalRecord) -> Result<(), RebuildError> {
-        let (Some(was), is) = (record.answer.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
+        let (Some(was), is) = (record.answer.as_deref(), self.reply_payload.as_slice()) else { return Ok(()) };
         match record.opcode {
             kdModuleFunction::OPCODE | kdLibraryKernel::OPCODE | kdKernelFunction::OPCODE => {
                 same_parameters(record, was, is)

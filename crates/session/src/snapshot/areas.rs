@@ -28,8 +28,8 @@ use super::code::{self, FoundVariable, LoadedCode};
 use super::contexts::{Contexts, SwitchableContext, architecture};
 use super::declared::NamedImage;
 use super::error::{SnapshotError, refused};
-use super::scratch::Scratch;
 use super::soft;
+use super::spare_memory::SpareMemory;
 use crate::device::ask::ask;
 use crate::journal::ObjectKind;
 use crate::memory::device_block::access;
@@ -51,7 +51,7 @@ pub(super) struct Areas {
     pub(super) all: Vec<Area>,
     pub(super) records: Records,
     /// Keeps addresses of areas mapped.
-    _views: Vec<Scratch>,
+    _views: Vec<SpareMemory>,
 }
 
 /// The image's records of areas, beside their bytes.
@@ -204,7 +204,7 @@ impl<'a> AreaFinder<'a> {
             let address = match whole.into_iter().find(|address| is_writable(&driver, device, *address)) {
                 Some(address) => address,
                 None => {
-                    let view = Scratch::view(&driver, device, own.handle(), size);
+                    let view = SpareMemory::view(&driver, device, own.handle(), size);
                     let view = view.map_err(refused("map a block of memory"))?;
                     let address = view.start();
                     self.areas._views.push(view);

@@ -25,8 +25,8 @@ use super::error::{SnapshotError, refused};
 use super::hash::{GRAIN_BYTES, HASH_RECORD_BYTES, Hash, KnownContents, hashes, list};
 use super::history::PendingWrite;
 use super::precopy_state::{PrecopyBuffers, PrecopyState};
-use super::scratch::Scratch;
 use super::soft;
+use super::spare_memory::SpareMemory;
 use super::transfer::{ChunkLoad, Transfer};
 use super::zeros::Zeros;
 use crate::state::Session;
@@ -64,7 +64,7 @@ pub(super) struct CapturedContents {
     records: Vec<u8>,
     chunks: Vec<AreaChunk>,
     /// Memory with copies of chunks, by the device's ordinal.
-    spare: BTreeMap<i32, Scratch>,
+    spare: BTreeMap<i32, SpareMemory>,
     precopy: PrecopyState,
     changed: u64,
     known_contents: KnownContents,
@@ -144,7 +144,7 @@ impl Session {
         let records =
             records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
         let regions = areas.all.into_iter().map(|area| area.region).collect();
-        let pending_write = self.snapshots.begin(spare.values().map(Scratch::size).sum());
+        let pending_write = self.snapshots.begin(spare.values().map(SpareMemory::size).sum());
         let known_contents = self.snapshots.known_contents.clone();
         Ok(CapturedContents {
             driver,
@@ -208,7 +208,7 @@ pub(super) fn hash_chunks(
         None => own_hash_buffer(driver, copy_context, hash_buffer_bytes(aligned.len()))?,
     };
     // Hashes are optional: a chunk without a hash is read.
-    let Some(at) = hash_buffer.or(own.as_ref().map(Scratch::start)) else { return Ok(hashes_found) };
+    let Some(at) = hash_buffer.or(own.as_ref().map(SpareMemory::start)) else { return Ok(hashes_found) };
     let out = at + listed.len() as u64;
     let stream = copy_context.streams.of(0);
     // SAFETY: a live context of the worker.
@@ -228,8 +228,12 @@ pub(super) fn hash_chunks(
 }
 
 /// Allocates device memory of `bytes`; none if the device has too little left.
-fn own_hash_buffer(driver: &Arc<Driver>, copy_context: &CopyContext, bytes: u64) -> Result<Option<Scratch>, CUresult> {
-    match Scratch::up_to(driver, copy_context.device, bytes) {
+fn own_hash_buffer(
+    driver: &Arc<Driver>,
+    copy_context: &CopyContext,
+    bytes: u64,
+) -> Result<Option<SpareMemory>, CUresult> {
+    match SpareMemory::up_to(driver, copy_context.device, bytes) {
         Ok(own) => Ok(Some(own).filter(|own| own.size() >= bytes)),
         Err(CUresult::ERROR_OUT_OF_MEMORY) => Ok(None),
         Err(code) => Err(code),
@@ -316,7 +320,7 @@ impl<'a> StoppedCapture<'a> {
                 hash_buffer_bytes(self.chunks.iter().filter(|chunk| chunk.copy_context == number).count());
             let spare = ready.spare.get(&copy_context.device).filter(|spare| spare.size() >= hash_buffer);
             if !(is_new && spare.is_some_and(|spare| spare.size() >= self.needed(number) + hash_buffer)) {
-                self.hash(number, spare.map(Scratch::start))?;
+                self.hash(number, spare.map(SpareMemory::start))?;
             }
         }
         for chunk in self.chunks.iter_mut().filter(|chunk| chunk.name.is_none()) {
@@ -339,7 +343,7 @@ impl<'a> StoppedCapture<'a> {
 
     /// Copies changed chunks to spare memory of their devices, as far as there is some. `ready` was allocated before. It
     /// stays as long as the snapshot even if nothing changed, since releasing it takes time.
-    fn copy(&mut self, mut ready: BTreeMap<i32, Scratch>) -> Result<BTreeMap<i32, Scratch>, SnapshotError> {
+    fn copy(&mut self, mut ready: BTreeMap<i32, SpareMemory>) -> Result<BTreeMap<i32, SpareMemory>, SnapshotError> {
         let mut spares = BTreeMap::new();
         for (number, copy_context) in self.copy_contexts.iter().enumerate() {
             if let Some(spare) = self.spare_for(number, ready.remove(&copy_context.device))? {
@@ -352,7 +356,7 @@ impl<'a> StoppedCapture<'a> {
     }
 
     /// Returns spare memory for the chunks of a device; none if there is none.
-    fn spare_for(&self, number: usize, ready: Option<Scratch>) -> Result<Option<Scratch>, SnapshotError> {
+    fn spare_for(&self, number: usize, ready: Option<SpareMemory>) -> Result<Option<SpareMemory>, SnapshotError> {
         let (copy_context, needed) = (&self.copy_contexts[number], self.needed(number));
         match ready {
             Some(ready) if ready.size() >= needed => Ok(Some(ready)),
@@ -361,13 +365,13 @@ impl<'a> StoppedCapture<'a> {
                 drop(small);
                 // If a device has less memory than it reports, the rest goes in rounds.
                 let hash_buffer = free(self.driver, copy_context)?.min(needed);
-                Ok(Scratch::up_to(self.driver, copy_context.device, hash_buffer).ok())
+                Ok(SpareMemory::up_to(self.driver, copy_context.device, hash_buffer).ok())
             }
         }
     }
 
     /// Assigns chunks their places in spare memory.
-    fn assign_spare(&mut self, number: usize, spare: &Scratch) {
+    fn assign_spare(&mut self, number: usize, spare: &SpareMemory) {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.chunks.len() {
             let chunk = self.chunks[index];
@@ -504,7 +508,7 @@ impl CapturedContents {
     fn drain(&mut self, sink: &dyn Sink) -> Result<(), SnapshotError> {
         // One area for each copy context, over all of its spare memory.
         let area = |copy_context: &CopyContext| {
-            let start = self.spare.get(&copy_context.device).map_or(0, Scratch::start);
+            let start = self.spare.get(&copy_context.device).map_or(0, SpareMemory::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
             Area { region, context: copy_context.context, location: AreaLocation::Linear(start) }
         };

@@ -28,7 +28,7 @@ use super::error::{SnapshotError, refused};
 use super::hash::{Hash, KnownContents};
 use super::history::PendingWrite;
 use super::precopy_state::PrecopyState;
-use super::scratch::Scratch;
+use super::spare_memory::SpareMemory;
 use super::transfer::{ChunkLoad, Transfer};
 use crate::state::Session;
 
@@ -109,8 +109,8 @@ impl Device {
         let chunks = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
         let hash_buffer = self.free.min(self.held + hash_buffer_bytes(chunks));
         let spare =
-            (hash_buffer > 0).then(|| Scratch::up_to(driver, self.copy_context.device, hash_buffer).ok()).flatten();
-        let size = spare.as_ref().map_or(0, Scratch::size);
+            (hash_buffer > 0).then(|| SpareMemory::up_to(driver, self.copy_context.device, hash_buffer).ok()).flatten();
+        let size = spare.as_ref().map_or(0, SpareMemory::size);
         precopy.lock().spare.extend(spare.map(|spare| (self.copy_context.device, spare)));
         size
     }
@@ -119,7 +119,7 @@ impl Device {
     fn allocate_hash_buffer(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> Option<u64> {
         let chunks: usize = self.views.iter().map(Area::chunks).sum();
         let needed_bytes = Some(hash_buffer_bytes(chunks)).filter(|bytes| *bytes > 0)?;
-        let hash_buffer = Scratch::up_to(driver, self.copy_context.device, needed_bytes).ok()?;
+        let hash_buffer = SpareMemory::up_to(driver, self.copy_context.device, needed_bytes).ok()?;
         let at = Some(hash_buffer.start()).filter(|_| hash_buffer.size() >= needed_bytes);
         precopy.lock().used.push(hash_buffer);
         at
@@ -167,7 +167,7 @@ impl PrecopyJob {
         };
         let mut full = self.devices.iter_mut().filter(|device| device.is_full());
         let Some(device) = full.find(|device| device.copy_context.device == number) else { return };
-        let Ok(view) = Scratch::view(&self.driver, number, memory.handle(), size) else { return };
+        let Ok(view) = SpareMemory::view(&self.driver, number, memory.handle(), size) else { return };
         let region = Region { bytes: size, chunk_bytes: CHUNK_BYTES as u32, ..Region::default() };
         device.views.push(Area {
             region,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::buffers::Buffers;
 use super::hash::Names;
-use super::scratch::Scratch;
+use super::spare_memory::SpareMemory;
 
 /// Memory and names that are ready for the next snapshot, shared by threads.
 #[derive(Debug, Clone, Default)]
@@ -15,10 +15,10 @@ pub(super) struct PrecopyState(Arc<Mutex<PrecopyBuffers>>);
 #[derive(Debug, Default)]
 pub(super) struct PrecopyBuffers {
     /// Memory for copies, by the device's ordinal.
-    pub(super) spare: BTreeMap<i32, Scratch>,
+    pub(super) spare: BTreeMap<i32, SpareMemory>,
     pub(super) names: Names,
     /// Memory used for the precopy: views of the program's memory at addresses of the worker, and memory for hashes.
-    pub(super) used: Vec<Scratch>,
+    pub(super) used: Vec<SpareMemory>,
     /// Registered host memory that is not in use.
     pub(super) buffers: Vec<Buffers>,
 }
@@ -30,7 +30,7 @@ impl PrecopyState {
 
     /// Returns the bytes of device memory that it holds.
     pub(super) fn size(&self) -> u64 {
-        self.lock().spare.values().map(Scratch::size).sum()
+        self.lock().spare.values().map(SpareMemory::size).sum()
     }
 
     /// Releases memory; false if it holds none. The GPU should be at rest.
@@ -40,7 +40,7 @@ impl PrecopyState {
     }
 
     /// Keeps memory of a device that a snapshot has used.
-    pub(super) fn keep(&self, device: i32, spare: Scratch) {
+    pub(super) fn keep(&self, device: i32, spare: SpareMemory) {
         let mut ready = self.lock();
         let before = ready.spare.insert(device, spare);
         ready.used.extend(before);

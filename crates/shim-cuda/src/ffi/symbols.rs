@@ -1,4 +1,4 @@
-//! The exported symbols, generated from `spec/cuda.api`: one a line, each going through [`crate::ffi::guard`].
+//! The exported symbols, generated from `spec/cuda.api`: one a line, each going through [`crate::ffi::exported_call`].
 #![expect(unsafe_code, reason = "the C interface of the library")]
 #![allow(non_snake_case, reason = "the symbols and their parameters carry the vendor's names")]
 #![allow(unreachable_pub, reason = "reached through the dynamic linker")]

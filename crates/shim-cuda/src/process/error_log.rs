@@ -1,4 +1,4 @@
-//! The functions of the error log; [`crate::ffi::guard`] notes failed calls.
+//! The functions of the error log; [`crate::ffi::exported_call`] notes failed calls.
 #![expect(unsafe_code, reason = "writes buffers of C callers")]
 
 use std::ffi::{c_char, c_void};

@@ -8,7 +8,7 @@
 //! - Stacks of threads come from a stock made before the driver opens.
 //! - Threads have no second stack for signals (`server/src/workers/spawn.rs`).
 //! - Mappings request addresses of their own (`transport/src/shm/shared_mapping.rs`, `session/src/memory/pinned_alloc.rs`,
-//!   `session/src/snapshot/scratch.rs`).
+//!   `session/src/snapshot/spare_memory.rs`).
 //!
 //! The worker loads the driver's compilers whether the driver will need them or not (`driver/src/open.rs`).
 

@@ -1,4 +1,4 @@
-//! The guard of every exported symbol: when it may be called, panics, error codes, tracing.
+//! What every exported symbol passes: when it may be called, panics, error codes, tracing.
 //!
 //! The rule: nothing unwinds into the program. A call before `cuInit`, after a fork or during process exit is answered
 //! without touching the session.

@@ -15,16 +15,16 @@ use crate::device::ask::ask;
 use crate::memory::device_block::{access, create};
 
 /// Where addresses are requested: between the last place of the pinned arena and that of managed memory.
-const SCRATCH_ADDRESS_HINT: u64 = 0x4800_0000_0000;
+const SPARE_ADDRESS_HINT: u64 = 0x4800_0000_0000;
 /// Addresses are reserved in multiples of this, see `handlers/memory/virtual_memory.rs`.
 const RESERVE_STEP_BYTES: u64 = 32 << 20;
 /// Memory is allocated in multiples of this.
-pub(super) const SCRATCH_GRANULE_BYTES: u64 = 2 << 20;
+pub(super) const SPARE_GRANULE_BYTES: u64 = 2 << 20;
 /// Largest block, in bytes, that is requested at once: a device whose free memory is in pieces has smaller ones.
-const MAX_SCRATCH_BLOCK_BYTES: u64 = 4 << 30;
+const MAX_SPARE_BLOCK_BYTES: u64 = 4 << 30;
 
 /// Memory at contiguous addresses, released with the value.
-pub(crate) struct Scratch {
+pub(crate) struct SpareMemory {
     driver: Arc<Driver>,
     start: u64,
     /// Length of the reserved address range, in bytes.
@@ -33,18 +33,17 @@ pub(crate) struct Scratch {
     blocks: Vec<u64>,
 }
 
-impl fmt::Debug for Scratch {
+impl fmt::Debug for SpareMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scratch").field("start", &self.start).field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("SpareMemory").field("start", &self.start).field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-impl Scratch {
+impl SpareMemory {
     fn reserve(driver: &Arc<Driver>, size: u64) -> Result<Self, CUresult> {
         let reserved = size.checked_next_multiple_of(RESERVE_STEP_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         // SAFETY: asks for addresses only; the output is a local.
-        let start =
-            ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, SCRATCH_ADDRESS_HINT, 0) })?;
+        let start = ask(|out| unsafe { driver.cuMemAddressReserve(out, reserved as usize, 0, SPARE_ADDRESS_HINT, 0) })?;
         Ok(Self { driver: Arc::clone(driver), start, reserved, blocks: Vec::new() })
     }
 
@@ -54,19 +53,19 @@ impl Scratch {
     ///
     /// There is no memory at all.
     pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
-        let mut scratch = Self::reserve(driver, size)?;
-        let size = size.next_multiple_of(SCRATCH_GRANULE_BYTES);
-        let mut block = MAX_SCRATCH_BLOCK_BYTES.min(size);
-        while scratch.size() < size {
-            let length = block.min(size - scratch.size());
-            match create(driver, device, length).and_then(|memory| scratch.append(device, memory, length, true)) {
+        let mut spare_memory = Self::reserve(driver, size)?;
+        let size = size.next_multiple_of(SPARE_GRANULE_BYTES);
+        let mut block = MAX_SPARE_BLOCK_BYTES.min(size);
+        while spare_memory.size() < size {
+            let length = block.min(size - spare_memory.size());
+            match create(driver, device, length).and_then(|memory| spare_memory.append(device, memory, length, true)) {
                 Ok(()) => {}
-                Err(_) if block > SCRATCH_GRANULE_BYTES => block = (block / 2).next_multiple_of(SCRATCH_GRANULE_BYTES),
-                Err(code) if scratch.blocks.is_empty() => return Err(code),
+                Err(_) if block > SPARE_GRANULE_BYTES => block = (block / 2).next_multiple_of(SPARE_GRANULE_BYTES),
+                Err(code) if spare_memory.blocks.is_empty() => return Err(code),
                 Err(_) => break,
             }
         }
-        Ok(scratch)
+        Ok(spare_memory)
     }
 
     /// Maps a block of the program at addresses of the worker, where `device` may read and write it.
@@ -76,9 +75,9 @@ impl Scratch {
         memory: CUmemGenericAllocationHandle,
         size: u64,
     ) -> Result<Self, CUresult> {
-        let mut scratch = Self::reserve(driver, size)?;
-        scratch.append(device, memory, size, false)?;
-        Ok(scratch)
+        let mut spare_memory = Self::reserve(driver, size)?;
+        spare_memory.append(device, memory, size, false)?;
+        Ok(spare_memory)
     }
 
     /// Maps memory after the mapped blocks, and releases its handle if the caller made that.
@@ -114,7 +113,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for SpareMemory {
     fn drop(&mut self) {
         let mut address = self.start;
         for size in &self.blocks {
