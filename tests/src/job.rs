@@ -34,11 +34,11 @@ const JOB_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Folders of one test: for its jobs, and for its images. They contain nothing else, so that leftovers show.
 #[derive(Debug)]
-pub struct Home {
+pub struct TestFolders {
     folder: TempDir,
 }
 
-impl Home {
+impl TestFolders {
     /// Makes new folders.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Plan<'_> {
     }
 
     /// Returns `command` with everything that the plan adds.
-    fn complete(&self, mut command: Command, home: &Home) -> Command {
+    fn complete(&self, mut command: Command, home: &TestFolders) -> Command {
         command.envs([home.setting()]).envs(self.settings()).envs(self.variables.iter().copied());
         let Some((first, rest)) = self.through.split_first() else { return command };
         let mut outer = Command::new(first);
@@ -114,7 +114,7 @@ impl Plan<'_> {
 #[derive(Debug)]
 pub struct Job<'a> {
     paths: &'a Paths,
-    home: &'a Home,
+    home: &'a TestFolders,
     name: String,
     running: Running,
 }
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
     /// [`ProgramError::Start`].
     pub fn start(
         paths: &'a Paths,
-        home: &'a Home,
+        home: &'a TestFolders,
         way: &Way,
         name: &str,
         program: &Path,
@@ -148,7 +148,7 @@ impl<'a> Job<'a> {
     /// [`ProgramError::Start`].
     pub fn start_launcher(
         paths: &'a Paths,
-        home: &'a Home,
+        home: &'a TestFolders,
         name: &str,
         launcher: &Path,
         plan: &Plan<'_>,
@@ -199,7 +199,7 @@ impl<'a> Job<'a> {
     /// [`ProgramError::Start`].
     pub fn restore(
         paths: &'a Paths,
-        home: &'a Home,
+        home: &'a TestFolders,
         way: &Way,
         name: &str,
         image: &Path,

@@ -184,13 +184,13 @@ fn replaced(text: &str, ports: &BTreeMap<&str, String>) -> String {
 /// Whether a step succeeded and its output has the lines shown.
 fn judge(number: usize, step: &Step, ports: &BTreeMap<&str, String>, shown_output: &str) -> Result<()> {
     let Step { line, command, .. } = step;
-    let (_, behind) = shown_output
+    let (_, after) = shown_output
         .split_once(&format!("{COMMAND_BEGIN_MARK}{number}\r\n"))
         .with_context(|| format!("line {line}: never came to `{command}`:\n{shown_output}"))?;
-    let (output, behind) = behind
+    let (output, after) = after
         .split_once(&format!("{COMMAND_END_MARK}{number} "))
-        .with_context(|| format!("line {line}: `{command}` did not end:\n{behind}"))?;
-    let status = behind.lines().next().unwrap_or_default();
+        .with_context(|| format!("line {line}: `{command}` did not end:\n{after}"))?;
+    let status = after.lines().next().unwrap_or_default();
     ensure!(status == "0", "line {line}: `{command}` ended with {status}:\n{output}");
     let lines = shown_lines(output);
     let mut rest = lines.iter();
@@ -215,7 +215,7 @@ fn fits(expected: &str, got: &str) -> bool {
     let Some(mut remaining) = got.strip_prefix(first) else { return false };
     for part in &parts[1..parts.len() - 1] {
         match remaining.split_once(part) {
-            Some((_, behind)) => remaining = behind,
+            Some((_, after)) => remaining = after,
             None => return false,
         }
     }

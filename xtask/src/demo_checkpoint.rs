@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::job::{Job, Plan, TestFolders};
 use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
@@ -37,7 +37,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         return Ok(());
     }
     line("A program can be saved while it runs, between any two of its calls:");
-    let (server, home) = (Server::start(&paths, "soft", &[])?, Home::new()?);
+    let (server, home) = (Server::start(&paths, "soft", &[])?, TestFolders::new()?);
     let way = Way::through(&server)[0].clone();
     let image = home.image("demo.image");
     let first_output = first_life(&paths, &server, &home, &way, &image)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 }
 
 /// Starts the program, saves it, and kills it with its worker. Returns at least the output that it had printed when it was saved.
-fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
+fn first_life(paths: &Paths, server: &Server, home: &TestFolders, way: &Way, image: &Path) -> Result<String> {
     line("");
     line(&format!("$ katydid run --name demo -- {CHECKPOINT_DEMO_PROGRAM} {} &", PROGRAM_ARGUMENTS.join(" ")));
     let mut job = Job::start(

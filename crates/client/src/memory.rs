@@ -332,8 +332,8 @@ mod tests {
         epoch: Cell<u64>,
         settled: Cell<u32>,
         /// Bytes that another program has, and how often `NOT_READY` precedes their return.
-        lent: Cell<u64>,
-        looks: Cell<u32>,
+        lent_bytes: Cell<u64>,
+        polls: Cell<u32>,
         log: RefCell<Vec<String>>,
         /// Whether nothing can be given back.
         is_stuck: Cell<bool>,
@@ -358,15 +358,15 @@ mod tests {
 
         fn grow(&self, range: &Range<u64>) -> Result<(), CUresult> {
             let bytes = range.end - range.start;
-            if self.lent.get() > 0 && self.used.get() + self.lent.get() + bytes > self.limit {
+            if self.lent_bytes.get() > 0 && self.used.get() + self.lent_bytes.get() + bytes > self.limit {
                 if self.lent_is_refused.get() {
                     return Err(CUresult::ERROR_OUT_OF_MEMORY);
                 }
-                self.looks.set(self.looks.get().saturating_sub(1));
-                if self.looks.get() > 0 {
+                self.polls.set(self.polls.get().saturating_sub(1));
+                if self.polls.get() > 0 {
                     return Err(CUresult::ERROR_NOT_READY);
                 }
-                self.lent.set(0);
+                self.lent_bytes.set(0);
             }
             if self.used.get() + bytes > self.limit {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -387,7 +387,7 @@ mod tests {
 
         fn request_reclaim(&self, bytes: u64) -> bool {
             self.requests.borrow_mut().push(bytes);
-            self.lent.set(if self.is_idle_elsewhere.get() { 0 } else { self.lent.get() });
+            self.lent_bytes.set(if self.is_idle_elsewhere.get() { 0 } else { self.lent_bytes.get() });
             true
         }
 
@@ -404,12 +404,12 @@ mod tests {
     #[test]
     fn memory_that_is_coming_is_waited_for_unless_less_will_do() {
         let (arena, device) = (arena(), Device::with(100));
-        device.lent.set(60 * MIB);
-        device.looks.set(7);
+        device.lent_bytes.set(60 * MIB);
+        device.polls.set(7);
         arena.allocate(20 * MIB, 256, &device).unwrap();
-        assert_eq!((device.log(), device.looks.get()), (vec!["+32".to_owned()], 7));
+        assert_eq!((device.log(), device.polls.get()), (vec!["+32".to_owned()], 7));
         arena.allocate(40 * MIB, 256, &device).unwrap();
-        assert_eq!((device.lent.get(), device.looks.get()), (0, 0));
+        assert_eq!((device.lent_bytes.get(), device.polls.get()), (0, 0));
         assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
     }
 
@@ -485,13 +485,13 @@ mod tests {
     #[test]
     fn idle_memory_of_other_programs_is_requested_once_before_out_of_memory() {
         let (arena, device) = (arena(), Device::with(100));
-        device.lent.set(60 * MIB);
+        device.lent_bytes.set(60 * MIB);
         device.is_idle_elsewhere.set(true);
         device.lent_is_refused.set(true);
         arena.allocate(20 * MIB, 256, &device).unwrap();
         assert_eq!(device.requests.take(), Vec::<u64>::new(), "no program is asked for what is there");
         arena.allocate(40 * MIB, 256, &device).unwrap();
-        assert_eq!((device.requests.take(), device.lent.get()), (vec![40 * MIB], 0));
+        assert_eq!((device.requests.take(), device.lent_bytes.get()), (vec![40 * MIB], 0));
         assert_eq!(arena.allocate(50 * MIB, 256, &device), Err(CUresult::ERROR_OUT_OF_MEMORY));
         assert_eq!(device.requests.take(), [50 * MIB]);
     }

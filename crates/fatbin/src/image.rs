@@ -153,9 +153,9 @@ impl<'a> ModuleImage<'a> {
         for length in table.as_chunks().0 {
             let length = u64::from_le_bytes(*length);
             check_there("a part", length.saturating_add(7) & !7, remaining.len() as u64)?;
-            let (padded, behind) = remaining.split_at(length.next_multiple_of(8) as usize);
+            let (padded, after) = remaining.split_at(length.next_multiple_of(8) as usize);
             parts.push(&padded[..length as usize]);
-            remaining = behind;
+            remaining = after;
         }
         check_limit("what follows the parts", remaining.len() as u64, 0)?;
         Ok(Self { kind, parts })
@@ -164,9 +164,9 @@ impl<'a> ModuleImage<'a> {
 
 fn take<const N: usize>(remaining: &mut &[u8]) -> Result<[u8; N], ModuleImageError> {
     let (needed, available) = (N as u64, remaining.len() as u64);
-    let (field, behind) =
+    let (field, after) =
         remaining.split_first_chunk().ok_or(ModuleImageError::CutOff { what: "the flat form", needed, available })?;
-    *remaining = behind;
+    *remaining = after;
     Ok(*field)
 }
 

@@ -99,11 +99,11 @@ pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ModuleImageError
         let head = u64::from_le_bytes(*head);
         let length = head & ((1 << LENGTH_BITS) - 1);
         check_there("a linked text", length, rest.len() as u64)?;
-        let (text, behind) = rest.split_at(length as usize);
+        let (text, after) = rest.split_at(length as usize);
         let text =
             std::str::from_utf8(text).map_err(|_| ModuleImageError::Field { field: "a linked text", value: 0 })?;
         texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), compilation: decode(head >> LENGTH_BITS) });
-        bytes = behind;
+        bytes = after;
     }
     Ok(texts)
 }

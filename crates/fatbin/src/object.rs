@@ -51,16 +51,16 @@ pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
         file.strip_prefix(ARCHIVE_MAGIC).ok_or(ModuleImageError::Field { field: "the head of a library", value: 0 })?;
     let mut members = Vec::new();
     while remaining.len() >= MEMBER_HEADER_BYTES {
-        let (header, behind) = remaining.split_at(MEMBER_HEADER_BYTES);
+        let (header, after) = remaining.split_at(MEMBER_HEADER_BYTES);
         let size =
             std::str::from_utf8(&header[MEMBER_SIZE_RANGE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
         let size = size.ok_or(ModuleImageError::Field { field: "the size of a library's member", value: 0 })?;
-        let member = behind.get(..size).ok_or(cut_off(behind.len()))?;
+        let member = after.get(..size).ok_or(cut_off(after.len()))?;
         // A name that is a slash, followed only by blanks or another slash, marks a table.
         if !(header.starts_with(b"/ ") || header.starts_with(b"//")) {
             members.push(member);
         }
-        remaining = behind.get(size.next_multiple_of(2)..).unwrap_or_default();
+        remaining = after.get(size.next_multiple_of(2)..).unwrap_or_default();
     }
     Ok(members)
 }

@@ -360,8 +360,8 @@ mod tests {
         let graph = state.create(Owner::Program).unwrap();
         let first = state.add(graph, &[], kernel()).unwrap();
         let fill = CUDA_MEMSET_NODE_PARAMS { dst: 0x1000, pitch: 0, value: 0, elementSize: 1, width: 4, height: 1 };
-        let behind = [(first, CUgraphEdgeData::default())];
-        state.add(graph, &behind, Params::Memset(Memset { fill, context: 1 })).unwrap();
+        let edges = [(first, CUgraphEdgeData::default())];
+        state.add(graph, &edges, Params::Memset(Memset { fill, context: 1 })).unwrap();
         let plain = "digraph dot {\nsubgraph cluster_1 {\nlabel=\"graph_1\" graph[style=\"dashed\"];\n\"graph_1_node_0\"\
             [style=\"bold\" shape=\"octagon\" label=\"0\n_Z8a_kernelPi\n\"];\n\n\"graph_1_node_1\"\
             [style=\"solid\" shape=\"invtrapezium\"label=\"1\nMEMSET\n(0,4)\n\"];\n\n\

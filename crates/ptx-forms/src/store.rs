@@ -147,14 +147,14 @@ impl RecordedAnswers {
     fn packed(&self) -> Vec<u8> {
         let mut names: Vec<&String> = self.records.keys().collect();
         names.sort();
-        let mut places: HashMap<&[u8], u32> = HashMap::new();
+        let mut indices: HashMap<&[u8], u32> = HashMap::new();
         let mut outputs: Vec<&[u8]> = Vec::new();
         let mut out = (names.len() as u32).to_le_bytes().to_vec();
         for name in names {
             let record = &self.records[name];
             let (stage, number) = match &record.answer {
                 DeviceAnswer::Done(output) => {
-                    let index = *places.entry(output).or_insert_with(|| {
+                    let index = *indices.entry(output).or_insert_with(|| {
                         outputs.push(output);
                         outputs.len() as u32 - 1
                     });

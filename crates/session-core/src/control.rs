@@ -363,8 +363,8 @@ impl Orders {
                 }
                 Some(LoopOrder::Quiesce { frames, deadline, answer }) => {
                     let executed = self.link_control.frames();
-                    let behind = QuiesceError::Behind { sent: frames, executed };
-                    let result = if executed < frames { Err(behind) } else { quiesce(session, deadline, pump)? };
+                    let shortfall = QuiesceError::Behind { sent: frames, executed };
+                    let result = if executed < frames { Err(shortfall) } else { quiesce(session, deadline, pump)? };
                     let executed = self.link_control.frames();
                     session.note_frames(executed);
                     is_at_rest = result.is_ok();

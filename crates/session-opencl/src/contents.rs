@@ -181,8 +181,8 @@ impl Session {
             };
             let copier = copiers.get(&area.context).map(Arc::as_ref);
             let fill = |bytes: &mut [u8]| {
-                let places = bytes.chunks_mut(CHUNK_BYTES as usize);
-                read_all(region.chunks.iter().copied().zip(places).collect(), source, progress)
+                let targets = bytes.chunks_mut(CHUNK_BYTES as usize);
+                read_all(region.chunks.iter().copied().zip(targets).collect(), source, progress)
             };
             if let Some(direct) = area.direct_range(copier, false) {
                 let start = ptr::with_exposed_provenance_mut::<u8>(direct.address as usize);

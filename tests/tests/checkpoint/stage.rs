@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::{App, Variant};
-use katydid_tests::job::{Home, Job, Plan, holds_itself};
+use katydid_tests::job::{Job, Plan, TestFolders, holds_itself};
 use katydid_tests::opencl;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
@@ -25,7 +25,7 @@ pub(crate) const WAY_NAMES: [&str; 3] = ["shm", "unix", "tcp"];
 /// The server, way and folders of one test.
 pub(crate) struct Stage {
     pub(crate) paths: Paths,
-    pub(crate) home: Home,
+    pub(crate) home: TestFolders,
     pub(crate) server: Server,
     pub(crate) way: Way,
 }
@@ -66,7 +66,7 @@ impl Stage {
 
     fn with(paths: &Paths, way: &str, server: Server) -> Result<Self> {
         let way = way_to(way, &server)?;
-        Ok(Self { paths: paths.clone(), home: Home::new()?, server, way })
+        Ok(Self { paths: paths.clone(), home: TestFolders::new()?, server, way })
     }
 
     /// Starts an OpenCL program as the job `name`.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::deadline::Limit;
-use katydid_tests::job::{self, Home, Job};
+use katydid_tests::job::{self, Job, TestFolders};
 use katydid_tests::opencl as programs;
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
@@ -177,7 +177,7 @@ fn server(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Server>
     Ok(Server::start_with(paths, &steps::driver(), &[], &variables)?)
 }
 
-fn start<'a>(paths: &'a Paths, home: &'a Home, server: &Server, arguments: &[&str]) -> Result<Job<'a>> {
+fn start<'a>(paths: &'a Paths, home: &'a TestFolders, server: &Server, arguments: &[&str]) -> Result<Job<'a>> {
     let [shm, _] = Way::through(server);
     let libraries = programs::libraries(paths).display().to_string();
     let plan = job::Plan { arguments, variables: &[("LD_LIBRARY_PATH", &libraries)], ..job::Plan::default() };
@@ -196,7 +196,7 @@ fn parse_output(outcome: &Outcome) -> Result<Value> {
 
 /// Makes two checkpoints of the running program and a third one that ends it, then restores it and checks its output.
 fn checkpoints(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Value> {
-    let (server, home) = (server(paths, further)?, Home::new()?);
+    let (server, home) = (server(paths, further)?, TestFolders::new()?);
     let right = program::run(&mut undisturbed(paths, &server), COMMAND_LIMIT)?.text();
     let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let (image, mut figures) = (home.image("image"), Vec::new());
@@ -226,7 +226,7 @@ fn undisturbed(paths: &Paths, server: &Server) -> Command {
 /// Moves the running program from PoCL to the machine's device and back; its output must be the same as without a move.
 fn moves(paths: &Paths, pocl: &Path) -> Result<Value> {
     let drivers: OsString = [pocl.as_os_str(), programs::library(paths)?.as_ref()].join(":".as_ref());
-    let (server, home) = (server(paths, &[(DRIVERS_VARIABLE, drivers)])?, Home::new()?);
+    let (server, home) = (server(paths, &[(DRIVERS_VARIABLE, drivers)])?, TestFolders::new()?);
     let right = program::run(&mut undisturbed(paths, &server), COMMAND_LIMIT)?.text();
     let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let mut figures = Vec::new();

@@ -78,10 +78,10 @@ pub(crate) fn with_unit(number: f64, unit: &str) -> String {
 /// Returns a number with three significant digits.
 pub(crate) fn significant(number: f64) -> String {
     let before_point = if number >= 1.0 { number.log10().floor() as usize + 1 } else { 0 };
-    let places = match number {
+    let digits = match number {
         large if large >= 1.0 => 3_usize.saturating_sub(before_point),
         part if part >= 0.1 => 3,
         _ => 4,
     };
-    format!("{number:.places$}")
+    format!("{number:.digits$}")
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::common::Home;
+use crate::common::HomeFolder;
 use katydid_job::supervisor::folder::Folder;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,7 +63,7 @@ fn was_interrupted(output: &Output, document: &[u8], (signal, name): (Signal, &s
 
 #[test]
 fn a_document_is_written_whatever_signal_ends_the_command() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();
     for signal in SIGNALS {
@@ -83,7 +83,7 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
 
 #[test]
 fn signals_that_the_caller_ignores_stay_ignored() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();
     let plain = home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]);
@@ -98,7 +98,7 @@ fn signals_that_the_caller_ignores_stay_ignored() {
 
 #[test]
 fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folder() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let [socket, temporary, file] = ["silent", "temporary", "calls.json"].map(|name| home.path(name));
     fs::create_dir(&temporary).unwrap();
     let listener = UnixListener::bind(&socket).unwrap();
@@ -118,7 +118,7 @@ fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folde
 /// At that time its job has a folder, and no guard yet that would clear it away.
 #[test]
 fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let socket = home.path("silent");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = format!("unix:{}", socket.display());
@@ -137,7 +137,7 @@ fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
 /// A signal while the program runs goes to the program, and the trace is written.
 #[test]
 fn a_trace_whose_program_is_interrupted_has_its_tables() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let file = home.path("calls.json");
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
     let line = ["trace", "--json", file.to_str().unwrap(), "--driver", "soft", "--", "sh", "-c", script];
@@ -152,7 +152,7 @@ fn a_trace_whose_program_is_interrupted_has_its_tables() {
 
 #[test]
 fn a_checkpoint_whose_command_is_interrupted_is_the_supervisors_to_complete() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let jobs = home.path("katydid/jobs");
     for folder in [home.path("katydid"), jobs.clone()] {
         katydid_scratch::private::folder(&folder).unwrap();

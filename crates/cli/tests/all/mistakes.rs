@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::inotify;
 
-use crate::common::{Home, stand_in};
+use crate::common::{HomeFolder, stand_in};
 
 /// A text that only a running program prints.
 const RAN_LINE: &str = "the program ran";
@@ -26,7 +26,7 @@ fn is_refused(command: &mut Command, status: i32, words: &[&str]) {
 
 #[test]
 fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let file = home.path("file");
     fs::write(&file, "").unwrap();
     let (file, long) = (file.to_str().unwrap(), "x".repeat(4097));
@@ -60,7 +60,7 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
 
 #[test]
 fn non_utf8_variable_is_refused() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let value = OsStr::from_bytes(b"na\xffme");
     for name in ["KATYDID_NAME", "KATYDID_SERVER", "KATYDID_LINK"] {
         for command in ["run", "trace"] {
@@ -72,7 +72,7 @@ fn non_utf8_variable_is_refused() {
 
 #[test]
 fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     fs::create_dir_all(home.path(".config/katydid")).unwrap();
     for (text, word) in [
         ("sever = \"unix:/x\"\n", "`sever`"),
@@ -89,7 +89,7 @@ fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
 
 #[test]
 fn the_config_file_is_read_once() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = stand_in(&home, "softcuda");
     fs::create_dir_all(home.path(".config/katydid")).unwrap();
     let file = home.path(".config/katydid/config.toml");
@@ -110,7 +110,7 @@ fn the_config_file_is_read_once() {
 
 #[test]
 fn required_gpu_is_never_softcuda() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = stand_in(&home, "softcuda");
     for command in ["run", "trace"] {
         let with = |flags: &[&str]| {
@@ -131,7 +131,7 @@ fn required_gpu_is_never_softcuda() {
 
 #[test]
 fn name_that_no_server_accepts_is_refused() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let long = "x".repeat(4097);
     for command in ["run", "trace"] {
         is_refused(&mut home.katydid(&[command, "--name", &long, "--", "echo", RAN_LINE]), 2, &["--name", "4096"]);
@@ -140,7 +140,7 @@ fn name_that_no_server_accepts_is_refused() {
 
 #[test]
 fn invalid_driver_file_is_reported_once() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let listen = format!("unix:{}", home.path("k").display());
     is_refused(
         &mut home.katydid(&["serve", "--listen", &listen, "--driver", "/etc/passwd"]),
@@ -151,7 +151,7 @@ fn invalid_driver_file_is_reported_once() {
 
 #[test]
 fn full_stdout_fails_and_a_closed_pipe_does_not() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     for line in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "bash"], &["images", "ls"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         is_refused(home.katydid(line).stdout(full), 1, &["cannot write the output", "free space"]);
@@ -165,7 +165,7 @@ fn full_stdout_fails_and_a_closed_pipe_does_not() {
 
 #[test]
 fn a_limit_of_the_size_of_files_ends_no_command_without_a_word() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let limited = |line: &[&str]| {
         let inner = home.katydid(line);
         let mut outer = Command::new("sh");
@@ -181,7 +181,7 @@ fn a_limit_of_the_size_of_files_ends_no_command_without_a_word() {
 
 #[test]
 fn malformed_s3_addresses_are_not_taken_for_folders() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     for address in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
         for line in [
             &["inspect", address][..],
@@ -199,7 +199,7 @@ fn malformed_s3_addresses_are_not_taken_for_folders() {
 /// Checks man(1)'s output, if that is installed.
 #[test]
 fn a_man_page_shows_rows_and_examples_as_lines() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     assert!(home.output(&["man", home.folder.path().to_str().unwrap()]).status.success());
     let shown = |page: &str| {
         let groff = Command::new("groff")

@@ -5,12 +5,12 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::common::{Home, stand_in};
+use crate::common::{HomeFolder, stand_in};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn a_program_finds_the_library_and_the_private_server_in_its_environment() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let output = home.output(&["run", "--", "sh", "-c", "echo \"$LD_LIBRARY_PATH\"; echo \"$KATYDID_SERVER\""]);
     let text = String::from_utf8(output.stdout).unwrap();
     let (library, server) = text.trim().split_once('\n').unwrap();
@@ -21,7 +21,7 @@ fn a_program_finds_the_library_and_the_private_server_in_its_environment() {
 
 #[test]
 fn session_flags_reach_the_program_as_variables() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let script = "echo $KATYDID_NAME $KATYDID_MEMORY $KATYDID_LINK";
     let output = home.output(&["run", "--name", "n", "--memory", "4M", "--link", "stream", "sh", "-c", script]);
     assert_eq!(output.stdout, b"n 4194304 stream\n");
@@ -29,7 +29,7 @@ fn session_flags_reach_the_program_as_variables() {
 
 #[test]
 fn the_status_of_the_program_is_the_status_of_run() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     assert_eq!(home.output(&["run", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(home.output(&["run", "--", "sh", "-c", "kill -TERM $$"]).status.code(), Some(143));
     assert_eq!(home.fails(&["run", "--", "/no/such/program"]).0, 127);
@@ -38,7 +38,7 @@ fn the_status_of_the_program_is_the_status_of_run() {
 
 #[test]
 fn signals_are_passed_on_to_the_program() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
     let mut child = home.katydid(&["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
@@ -49,7 +49,7 @@ fn signals_are_passed_on_to_the_program() {
 
 #[test]
 fn within_a_job_katydid_becomes_the_program() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = stand_in(&home, "stand-in");
     let command = ["run", "--server", &server, "sh", "-c", "echo $$ $KATYDID_SERVER"];
     let run = |job: &str| {
@@ -66,7 +66,7 @@ fn within_a_job_katydid_becomes_the_program() {
 
 #[test]
 fn the_config_file_names_the_server_and_unknown_keys_are_refused() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     fs::create_dir_all(home.path(".config/katydid")).unwrap();
     fs::write(home.path(".config/katydid/config.toml"), "server = \"unix:/no/such.sock\"\n").unwrap();
     let (code, text) = home.fails(&["run", "true"]);
@@ -78,7 +78,7 @@ fn the_config_file_names_the_server_and_unknown_keys_are_refused() {
 
 #[test]
 fn a_missing_installation_is_one_line_with_the_remedy() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     fs::remove_file(home.path("lib/shim/libcuda.so.1")).unwrap();
     let (code, text) = home.fails(&["run", "true"]);
     assert!(code == 3 && text.contains("KATYDID_LIB") && text.lines().count() == 1, "{text}");
@@ -86,14 +86,14 @@ fn a_missing_installation_is_one_line_with_the_remedy() {
 
 #[test]
 fn tracing_a_program_without_cuda_says_so_and_keeps_its_status() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let (code, text) = home.fails(&["trace", "--", "sh", "-c", "exit 4"]);
     assert!(code == 4 && text.contains("made no CUDA call"), "{text}");
 }
 
 #[test]
 fn a_closed_pipe_is_success() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut child = home.katydid(&["completions", "bash"]).stdout(writer).spawn().unwrap();
@@ -102,7 +102,7 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_names_every_command_and_exit_status() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let text = String::from_utf8(home.output(&["--help"]).stdout).unwrap();
     for word in ["run", "serve", "ps", "trace", "bench", "doctor", "Exit status", "KATYDID_SERVER"] {
         assert!(text.contains(word), "no {word} in:\n{text}");
@@ -112,7 +112,7 @@ fn help_names_every_command_and_exit_status() {
 
 #[test]
 fn man_pages_are_written_for_every_command() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let folder = home.folder.path().to_str().unwrap();
     assert!(home.output(&["man", folder]).status.success());
     assert!(home.path("katydid.1").exists() && home.path("katydid-run.1").exists());

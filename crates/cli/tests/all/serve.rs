@@ -10,16 +10,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Home, RunningServer};
+use crate::common::{HomeFolder, RunningServer};
 use katydid_tests::deadline::hang::hang_limit;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-fn unix_of(home: &Home) -> String {
+fn unix_of(home: &HomeFolder) -> String {
     format!("unix:{}", home.path("k.sock").display())
 }
 
-fn sessions(home: &Home) -> Value {
+fn sessions(home: &HomeFolder) -> Value {
     let output = home.output(&["ps", "--server", &unix_of(home), "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -27,7 +27,7 @@ fn sessions(home: &Home) -> Value {
 
 #[test]
 fn a_server_answers_ps_and_leaves_nothing_behind() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = RunningServer::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
     assert_eq!(server.addresses[0], unix_of(&home));
     assert!(!server.addresses[1].ends_with(":0"));
@@ -38,7 +38,7 @@ fn a_server_answers_ps_and_leaves_nothing_behind() {
 
 #[test]
 fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = RunningServer::start(&home, &[]);
     assert_eq!(server.addresses, [format!("unix:{}", home.path("katydid.sock").display())]);
     let output = home.output(&["ps"]);
@@ -47,7 +47,7 @@ fn without_listen_the_socket_lies_in_the_runtime_folder_and_ps_finds_it() {
 
 #[test]
 fn interrupt_ends_a_server_as_terminate_does() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let mut server = RunningServer::start(&home, &[&unix_of(&home)]);
     server.signal(Signal::INT);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
@@ -56,7 +56,7 @@ fn interrupt_ends_a_server_as_terminate_does() {
 
 #[test]
 fn a_live_server_is_not_replaced() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let _server = RunningServer::start(&home, &[&unix_of(&home)]);
     let (code, text) = home.fails(&["serve", "--listen", &unix_of(&home)]);
     assert!(code == 3 && text.contains("a server is listening there already"), "{text}");
@@ -65,7 +65,7 @@ fn a_live_server_is_not_replaced() {
 
 #[test]
 fn a_stale_socket_is_replaced() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     drop(UnixListener::bind(home.path("k.sock")).unwrap());
     let server = RunningServer::start(&home, &[&unix_of(&home)]);
     assert_eq!(server.stop(), Some(0));
@@ -73,7 +73,7 @@ fn a_stale_socket_is_replaced() {
 
 #[test]
 fn a_file_in_the_way_is_kept() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     fs::write(home.path("k.sock"), "mine").unwrap();
     let (code, text) = home.fails(&["serve", "--listen", &unix_of(&home)]);
     assert!(code == 3 && text.contains("not a socket"), "{text}");
@@ -82,14 +82,14 @@ fn a_file_in_the_way_is_kept() {
 
 #[test]
 fn tcp_beyond_loopback_is_refused_in_one_line() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let (code, text) = home.fails(&["serve", "--listen", "tcp://0.0.0.0:0"]);
     assert!(code == 3 && text.contains("--insecure") && text.lines().count() == 1, "{text}");
 }
 
 #[test]
 fn a_wrong_address_or_driver_is_a_usage_error() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     assert_eq!(home.fails(&["serve", "--listen", "carrier-pigeon:coop"]).0, 2);
     let (code, text) = home.fails(&["serve", "--driver", "/no/such/libcuda.so.1", "--listen", &unix_of(&home)]);
     assert!(code == 2 && text.contains("/no/such/libcuda.so.1"), "{text}");
@@ -97,7 +97,7 @@ fn a_wrong_address_or_driver_is_a_usage_error() {
 
 #[test]
 fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = RunningServer::start(&home, &[&unix_of(&home)]);
     let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(".cache/katydid/modules"), 0o700);
@@ -120,7 +120,7 @@ fn a_folder_for_modules_is_made_and_one_that_others_can_write_to_is_refused() {
 
 #[test]
 fn without_nvidias_service_mps_is_refused_by_name() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
     let output = command.env("PATH", home.path("nothing")).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -131,7 +131,7 @@ fn without_nvidias_service_mps_is_refused_by_name() {
 }
 
 /// Installs a stand-in for NVIDIA's service, which runs `script`. Returns a PATH with it.
-fn service(home: &Home, script: &str) -> String {
+fn service(home: &HomeFolder, script: &str) -> String {
     let folder = home.path("bin");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("nvidia-cuda-mps-control");
@@ -152,7 +152,7 @@ fn is_alive(pid: &str) -> bool {
 #[test]
 fn the_service_of_a_server_ends_with_it_however_that_ends() {
     for signal in [Signal::TERM, Signal::KILL] {
-        let home = Home::new();
+        let home = HomeFolder::new();
         let note = home.path("note");
         let script = format!(
             "[ \"$1\" = -f ] || exit 1; echo $$ $CUDA_MPS_PIPE_DIRECTORY > {}; \
@@ -185,7 +185,7 @@ fn the_service_of_a_server_ends_with_it_however_that_ends() {
 
 #[test]
 fn a_service_that_ends_while_its_server_lives_is_started_again_at_its_place() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let note = home.path("note");
     // The second start fails.
     let script = format!(
@@ -215,7 +215,7 @@ fn a_service_that_ends_while_its_server_lives_is_started_again_at_its_place() {
 
 #[test]
 fn failed_service_start_is_reported_with_its_output() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = service(&home, "echo 'no device here' >&2; exit 1");
     let mut command = home.katydid(&["serve", "--mps", "--warm", "0", "--listen", &unix_of(&home)]);
     let output = command.env("PATH", path).output().unwrap();
@@ -225,7 +225,7 @@ fn failed_service_start_is_reported_with_its_output() {
 
 #[test]
 fn clients_of_another_protocol_leave_the_server_running() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = RunningServer::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
     let tcp = server.addresses[1].strip_prefix("tcp://").unwrap();
     let oversized = [b"KATYDID\0".as_slice(), &u32::MAX.to_le_bytes(), &[0; 60]].concat();
@@ -242,7 +242,7 @@ fn clients_of_another_protocol_leave_the_server_running() {
 
 #[test]
 fn peers_that_say_nothing_do_not_keep_others_out() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let server = RunningServer::start(&home, &[&unix_of(&home)]);
     let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(home.path("k.sock")).unwrap()).collect();
     assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
@@ -259,7 +259,7 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
 
 #[test]
 fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let output = home.output(&["ps"]);
     assert!(output.status.success() && output.stdout.trim_ascii_start().starts_with(b"ID  NAME"), "{output:?}");
     let (code, text) = home.fails(&["ps", "--server", "unix:/no/such.sock"]);
@@ -269,7 +269,7 @@ fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
 }
 
 /// The entry of a server in the output of `ps`, for a caller with this runtime folder, if any.
-fn listed(home: &Home, runtime: Option<&str>, admin: &str) -> Option<Value> {
+fn listed(home: &HomeFolder, runtime: Option<&str>, admin: &str) -> Option<Value> {
     let mut command = home.katydid(&["ps", "--json"]);
     match runtime {
         Some(folder) => command.env("XDG_RUNTIME_DIR", home.path(folder)),
@@ -283,7 +283,7 @@ fn listed(home: &Home, runtime: Option<&str>, admin: &str) -> Option<Value> {
 
 #[test]
 fn ps_finds_a_server_whatever_runtime_folder_it_and_the_asker_have() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let admin = home.path("k.sock.admin").display().to_string();
     for folder in ["here", "there"] {
         fs::create_dir(home.path(folder)).unwrap();
@@ -304,9 +304,9 @@ fn ps_finds_a_server_whatever_runtime_folder_it_and_the_asker_have() {
 
 #[test]
 fn a_server_that_is_stopped_is_a_row_and_holds_no_other_up() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let admin = home.path("k.sock.admin").display().to_string();
-    let other = Home::new();
+    let other = HomeFolder::new();
     let [server, _running] = [&home, &other].map(|home| RunningServer::start(home, &[&unix_of(home)]));
     server.signal(Signal::STOP);
     let stopped = listed(&home, Some(""), &admin).unwrap();
@@ -323,7 +323,7 @@ fn a_server_that_is_stopped_is_a_row_and_holds_no_other_up() {
 
 #[test]
 fn doctor_tells_of_every_check_and_of_a_server_that_is_not_there() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let output = home.output(&["doctor", "--json", "--server", "unix:/no/such.sock"]);
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let finding = |name: &str| findings.iter().find(|finding| finding["check"] == name).unwrap();

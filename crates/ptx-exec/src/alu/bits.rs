@@ -27,7 +27,7 @@ pub(crate) trait Bits:
 }
 
 macro_rules! bits {
-    ($($ty:ident, $signed:ident, $places:expr;)*) => {$(
+    ($($ty:ident, $signed:ident, $mask:expr;)*) => {$(
         impl Bits for $ty {
             #[inline(always)]
             fn ones(self) -> u32 {
@@ -46,14 +46,14 @@ macro_rules! bits {
 
             #[inline(always)]
             fn field(self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & $places, len & $places);
+                let (pos, len) = (pos & $mask, len & $mask);
                 let shifted = if pos < Self::BITS { self.wrapping_shr(pos) } else { 0 };
                 shifted & low_mask::<$ty>(len)
             }
 
             #[inline(always)]
             fn signed_field(self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & $places, len & $places);
+                let (pos, len) = (pos & $mask, len & $mask);
                 let pos = if pos < Self::BITS { pos } else { Self::BITS - 1 };
                 let shifted = (self as $signed).wrapping_shr(pos);
                 let unused = if len < Self::BITS { Self::BITS - len } else { 0 };
@@ -63,7 +63,7 @@ macro_rules! bits {
 
             #[inline(always)]
             fn insert(self, bits: Self, pos: u32, len: u32) -> Self {
-                let (pos, len) = (pos & $places, len & $places);
+                let (pos, len) = (pos & $mask, len & $mask);
                 let mask = low_mask::<$ty>(len);
                 let keep = !mask.wrapping_shl(pos);
                 let joined = (self & keep) | (bits & mask).wrapping_shl(pos);

@@ -90,20 +90,20 @@ mod tests {
     #[test]
     fn registers_that_are_not_alive_together_share_a_slot() {
         let widths = [Width::Word, Width::Word, Width::Word];
-        let places = allocate(&widths, &[interval(1, 4), interval(3, 9), interval(5, 7)]);
-        assert_eq!((places.slots, places.rows), (vec![0, 32, 0], 2));
+        let allocation = allocate(&widths, &[interval(1, 4), interval(3, 9), interval(5, 7)]);
+        assert_eq!((allocation.slots, allocation.rows), (vec![0, 32, 0], 2));
     }
 
     #[test]
     fn widths_never_mix() {
         let widths = [Width::Double, Width::Pred, Width::Word, Width::Double];
-        let places = allocate(&widths, &[interval(1, 2), interval(1, 2), interval(1, 2), interval(3, 4)]);
-        assert_eq!((places.slots, places.rows, places.pressure), (vec![64, 0, 32, 64], 4, 3));
+        let allocation = allocate(&widths, &[interval(1, 2), interval(1, 2), interval(1, 2), interval(3, 4)]);
+        assert_eq!((allocation.slots, allocation.rows, allocation.pressure), (vec![64, 0, 32, 64], 4, 3));
     }
 
     #[test]
     fn a_register_read_last_where_another_is_written_gives_it_its_slot() {
-        let places = allocate(&[Width::Word, Width::Word], &[interval(1, 2), interval(3, 6)]);
-        assert_eq!(places.slots, [0, 0]);
+        let allocation = allocate(&[Width::Word, Width::Word], &[interval(1, 2), interval(3, 6)]);
+        assert_eq!(allocation.slots, [0, 0]);
     }
 }

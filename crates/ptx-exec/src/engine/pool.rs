@@ -90,8 +90,8 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
     }
     // SAFETY: only the lifetime changes. Helpers call `work` between `enter` and `leave` only, and `Closing` waits for
     // all of them before this function returns or unwinds.
-    let lent = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
-    let task = SharedTask { work: lent, state: Mutex::default(), all_left: Condvar::new() };
+    let work_of_threads = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
+    let task = SharedTask { work: work_of_threads, state: Mutex::default(), all_left: Condvar::new() };
     let task = Arc::new(task);
     let closing = Closing(&task);
     invite(&task, threads - 1);

@@ -310,9 +310,9 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
 }
 
 /// Selects the elements of a column of B that meet the held elements of a row of A.
-fn select_column<const TINY: bool>(parts: &[UnpackedFloat; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
+fn select_column<const TINY: bool>(parts: &[UnpackedFloat; MAX_SPARSE_COLUMNS / 2], positions: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
-    for (position, position_in_sums) in places.iter().enumerate() {
+    for (position, position_in_sums) in positions.iter().enumerate() {
         let (half, index) = step::<TINY>(position);
         lines[half].set(index % PRODUCTS_PER_SUM, parts[usize::from(*position_in_sums) % (MAX_SPARSE_COLUMNS / 2)]);
     }

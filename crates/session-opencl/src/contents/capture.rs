@@ -227,17 +227,17 @@ impl CapturedContents {
     ///
     /// The first error of a read or a write.
     pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
-        let (mut all, mut places) = (Vec::new(), Vec::new());
+        let (mut all, mut locations) = (Vec::new(), Vec::new());
         for (region, copy) in &self.regions {
             let Some(copy) = copy else { continue };
             for (index, length) in lengths(region.bytes).into_iter().enumerate() {
                 all.push(length);
-                places.push((copy, index as u64 * CHUNK_BYTES));
+                locations.push((copy, index as u64 * CHUNK_BYTES));
             }
         }
-        let load: &Load<'_> = &|index, out| places[index].0.load(places[index].1, out);
+        let load: &Load<'_> = &|index, out| locations[index].0.load(locations[index].1, out);
         let mut names = put_each(&all, load, sink, &self.progress)?.into_iter();
-        drop(places);
+        drop(locations);
         let named = |(mut region, copy): (Region, Option<AreaCopy>)| {
             if copy.is_some() {
                 region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK_BYTES) as usize).collect();

@@ -107,8 +107,8 @@ fn flat(platforms: &[journal::Platform]) -> Vec<ListedDevice<'_>> {
     let of = |(number, platform): (usize, &'_ journal::Platform)| -> Vec<(DeviceIndex, usize)> {
         (0..platform.devices.len()).map(|at| ((number, at), number)).collect()
     };
-    let places = platforms.iter().enumerate().flat_map(of);
-    places
+    let devices = platforms.iter().enumerate().flat_map(of);
+    devices
         .map(|(index, number)| {
             let platform = &platforms[number];
             ListedDevice { index, platform: &platform.name, device: &platform.devices[index.1] }

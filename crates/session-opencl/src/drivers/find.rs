@@ -58,7 +58,7 @@ pub(crate) fn candidates() -> Candidates {
     choose(&choice, Path::new(VENDORS_FOLDER), &LIBRARY_FOLDERS.map(Path::new))
 }
 
-fn choose(choice: &DriverVariables, usual: &Path, places: &[&Path]) -> Candidates {
+fn choose(choice: &DriverVariables, usual: &Path, folders: &[&Path]) -> Candidates {
     let mut candidates = Candidates::default();
     if let Some(list) = &choice.libraries {
         env::split_paths(list).for_each(|path| candidates.add(path));
@@ -72,7 +72,7 @@ fn choose(choice: &DriverVariables, usual: &Path, places: &[&Path]) -> Candidate
         Err(error) => candidates.empty.push(format!("{}: {error}", vendors.display())),
     }
     if choice.vendors.is_none() {
-        KNOWN_LIBRARIES.iter().flat_map(|name| paths_of(name, places)).for_each(|path| candidates.add(path));
+        KNOWN_LIBRARIES.iter().flat_map(|name| paths_of(name, folders)).for_each(|path| candidates.add(path));
     }
     candidates
 }
@@ -86,8 +86,8 @@ impl Candidates {
 }
 
 /// Returns the bare name of a library, for the loader to find, and each path where it exists.
-fn paths_of(name: &str, places: &[&Path]) -> Vec<PathBuf> {
-    let existing = places.iter().map(|directory| directory.join(name)).filter(|path| path.exists());
+fn paths_of(name: &str, folders: &[&Path]) -> Vec<PathBuf> {
+    let existing = folders.iter().map(|directory| directory.join(name)).filter(|path| path.exists());
     [PathBuf::from(name)].into_iter().chain(existing).collect()
 }
 

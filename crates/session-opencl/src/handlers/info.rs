@@ -223,8 +223,8 @@ fn binaries(program: &Object<cl_program>) -> Result<Vec<u8>, Code> {
     let sizes = value(|size, out, needed| get(PROGRAM_BINARY_SIZES, size, out, needed))?;
     let sizes = sizes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
     let mut binaries: Vec<Vec<u8>> = sizes.map(|size| vec![0; size as usize]).collect();
-    let mut places: Vec<*mut u8> = binaries.iter_mut().map(Vec::as_mut_ptr).collect();
-    get(PROGRAM_BINARIES, size_of_val(&places[..]), places.as_mut_ptr().cast(), std::ptr::null_mut()).ok()?;
+    let mut pointers: Vec<*mut u8> = binaries.iter_mut().map(Vec::as_mut_ptr).collect();
+    get(PROGRAM_BINARIES, size_of_val(&pointers[..]), pointers.as_mut_ptr().cast(), std::ptr::null_mut()).ok()?;
     let mut bytes = Vec::new();
     list::put(&mut bytes, &binaries);
     Ok(bytes)

@@ -92,13 +92,13 @@ fn binary(
     let devices: Vec<cl_device_id> = session.shared.objects.all_of(context.api, &ids)?;
     let lengths: Vec<usize> = arguments.list::<u64>("lengths")?.into_iter().map(|length| length as usize).collect();
     let mut left = arguments.remaining();
-    let mut places = Vec::new();
+    let mut pointers = Vec::new();
     for length in &lengths {
         let (binary, rest) = left.split_at_checked(*length).ok_or(Code::INVALID_VALUE)?;
-        places.push(binary.as_ptr());
+        pointers.push(binary.as_ptr());
         left = rest;
     }
-    if places.len() != devices.len() {
+    if pointers.len() != devices.len() {
         return Err(Code::INVALID_VALUE.into());
     }
     let mut codes = vec![NO_BUILD_CODE; devices.len()];
@@ -109,7 +109,7 @@ fn binary(
             devices.len() as u32,
             pointer(&devices),
             lengths.as_ptr(),
-            places.as_ptr(),
+            pointers.as_ptr(),
             codes.as_mut_ptr(),
         )
     );

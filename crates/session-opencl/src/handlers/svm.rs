@@ -311,12 +311,12 @@ pub(crate) fn kdclSvmMigrate(
     for (address, size) in addresses.iter().zip(&sizes) {
         session.svm.check(*address, *size)?;
     }
-    let places: Vec<*const void> = addresses.iter().map(|address| pointer(*address).cast_const()).collect();
+    let pointers: Vec<*const void> = addresses.iter().map(|address| pointer(*address).cast_const()).collect();
     let sizes: Vec<usize> = sizes.iter().map(|size| *size as usize).collect();
-    let (queue, number, flags) = (command.queue.handle, places.len() as u32, message.flags);
+    let (queue, number, flags) = (command.queue.handle, pointers.len() as u32, message.flags);
     command.run(session, |count, waits, event| {
-        let (places, sizes) = (places.as_ptr(), sizes.as_ptr());
-        driver!(command.api(), clEnqueueSVMMigrateMem(queue, number, places, sizes, flags, count, waits, event))
+        let (pointers, sizes) = (pointers.as_ptr(), sizes.as_ptr());
+        driver!(command.api(), clEnqueueSVMMigrateMem(queue, number, pointers, sizes, flags, count, waits, event))
     })?;
     Ok(message::kdclSvmMigrateReply {})
 }

@@ -75,8 +75,8 @@ impl Transfer {
     }
 
     /// Reads where the driver is to access fine-grained shared virtual memory, from the end of a message.
-    fn in_svm(&self, session: &Session, mut places: &[u8]) -> Result<Host, Fault> {
-        let mut next = || u64::take(&mut places);
+    fn in_svm(&self, session: &Session, mut address_bytes: &[u8]) -> Result<Host, Fault> {
+        let mut next = || u64::take(&mut address_bytes);
         let ((address, row), slice) = next()
             .zip(next())
             .zip(next())
@@ -224,12 +224,12 @@ fn write_piece(
 fn write_from_host(
     session: &mut Session,
     message: &message::kdclWrite<'_>,
-    mut places: &[u8],
+    mut address_bytes: &[u8],
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
     let bad = || SessionError::BadPart { message: "kdclWrite", part: "host address" };
     let host = session.host.as_ref().ok_or_else(bad)?;
-    let (address, word) = u64::take(&mut places).zip(u64::take(&mut places)).ok_or_else(bad)?;
+    let (address, word) = u64::take(&mut address_bytes).zip(u64::take(&mut address_bytes)).ok_or_else(bad)?;
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
     let host_memory = host.pointer_to(address, transfer.bytes)?;

@@ -97,10 +97,10 @@ impl Session {
         // The latest first: the time of each is relative to the one placed before it.
         recorded.sort_by(|first, second| first.1.total_cmp(&second.1));
         let mut times = ContextTimes { context, ..ContextTimes::default() };
-        let (mut at, mut behind) = (0.0, anchor_event);
+        let (mut at, mut reference) = (0.0, anchor_event);
         for (event, _) in &recorded {
-            at -= f64::from(elapsed(driver, handle(*event)?, behind)?);
-            behind = handle(*event)?;
+            at -= f64::from(elapsed(driver, handle(*event)?, reference)?);
+            reference = handle(*event)?;
             times.stamps.insert(*event, at);
         }
         if recorded.len() <= MAX_PAIRWISE_EVENTS {

@@ -275,8 +275,8 @@ impl<'a> AreaFinder<'a> {
             let variables = code::find(&self.driver, it.loaded, &declared, &name)?;
             let bytes = variables.iter().map(|found| found.size).sum();
             if bytes > 0 {
-                let places = variables.iter().map(|found| (found.address, found.size)).collect();
-                let (title, location) = (format!("variables of {name}"), AreaLocation::Variables(places));
+                let variable_ranges = variables.iter().map(|found| (found.address, found.size)).collect();
+                let (title, location) = (format!("variables of {name}"), AreaLocation::Variables(variable_ranges));
                 self.add("variables", title, it.object, (device, context.0), bytes, location);
             }
             let runs = Some(code::runs(&self.driver, declared.code, sm));

@@ -152,8 +152,8 @@ impl Session {
             let address_check = |load: &ChunkLoad<'_>| {
                 load.area.address(load.offset).filter(|_| load.area.context == copy_context.context)
             };
-            let places: Vec<_> = loads.iter().map(|(load, _)| Some((address_check(load)?, load.length))).collect();
-            let found = hash_chunks(driver, copy_context, &places, None).map_err(refused("hash device memory"))?;
+            let chunks: Vec<_> = loads.iter().map(|(load, _)| Some((address_check(load)?, load.length))).collect();
+            let found = hash_chunks(driver, copy_context, &chunks, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
             self.snapshots.known_contents.lock().extend(named);
         }

@@ -42,15 +42,15 @@ impl StreamQueues {
     /// Notes a function that is about to be queued in a stream.
     pub(crate) fn begin(&self, stream: u64, token: u64) {
         let mut queues = self.lock();
-        let behind = queues.entry(stream).or_default();
-        behind.functions.push_back((token, behind.enqueued));
+        let queue = queues.entry(stream).or_default();
+        queue.functions.push_back((token, queue.enqueued));
     }
 
     /// Notes that the function has returned, or was not queued.
     pub(crate) fn end(&self, token: u64) {
-        self.lock().retain(|_, behind| {
-            behind.functions.retain(|(other, _)| *other != token);
-            !behind.functions.is_empty()
+        self.lock().retain(|_, queue| {
+            queue.functions.retain(|(other, _)| *other != token);
+            !queue.functions.is_empty()
         });
         self.ended.notify_all();
     }
@@ -58,9 +58,9 @@ impl StreamQueues {
     /// Takes queue slots of a stream, if one is left; a stream without host functions always has one.
     pub(crate) fn take(&self, stream: u64, slots: u64) -> bool {
         let mut queues = self.lock();
-        let Some(behind) = queues.get_mut(&stream) else { return true };
-        let is_free = !behind.is_full();
-        behind.enqueued += if is_free { slots } else { 0 };
+        let Some(queue) = queues.get_mut(&stream) else { return true };
+        let is_free = !queue.is_full();
+        queue.enqueued += if is_free { slots } else { 0 };
         is_free
     }
 

@@ -66,7 +66,7 @@ impl CachedTarget {
     ) -> Result<(), CUresult> {
         let handle = function.0.addr();
         let generation = peek(function).or_else(|_| peek(CUkernel(function.0)))?.generation;
-        let lent = TARGET_CACHE.try_with(|cache| {
+        let outcome = TARGET_CACHE.try_with(|cache| {
             // Records are a cache line apart.
             let mut cache = cache.try_borrow_mut().ok()?;
             let entry = &mut cache[handle / 64 % TARGET_CACHE_ENTRIES];
@@ -75,7 +75,7 @@ impl CachedTarget {
             }
             entry.as_ref().map(|cached| launch(&cached.target))
         });
-        match lent {
+        match outcome {
             Ok(Some(launched)) => launched,
             // The thread is ending, or this is a launch inside of another one.
             _ => launch(&LaunchTarget::of(function)?),

@@ -78,7 +78,7 @@ fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(Trans
     let slice = rows.width * rows.rows;
     let (most_rows, most_slices) =
         if slice <= STAGING_PIECE_BYTES { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
-    let places =
+    let offsets =
         (0..rows.slices).step_by(most_slices).flat_map(|z| (0..rows.rows).step_by(most_rows).map(move |y| (y, z)));
     let part = |(y, z): (usize, usize)| {
         let (high, deep) = (most_rows.min(rows.rows - y), most_slices.min(rows.slices - z));
@@ -88,7 +88,7 @@ fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(Trans
         let region = [width, high as u64, deep as u64];
         (TransferExtent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
     };
-    (rows.width <= STAGING_PIECE_BYTES).then(|| places.map(part).collect())
+    (rows.width <= STAGING_PIECE_BYTES).then(|| offsets.map(part).collect())
 }
 
 /// Enqueues a write in parts. Returns false if the caller must write in another way: no piece is free, or a command of another

@@ -90,9 +90,9 @@ impl Heap {
     pub(crate) fn allocate_amid(&mut self, size: u64) -> Option<u64> {
         let whole = size.max(1).checked_next_multiple_of(self.granule)?;
         let middle = (self.range.0 + (self.range.1 - self.range.0) / 2).next_multiple_of(self.granule);
-        let behind = self.free.iter().map(|(&start, &end)| (start.max(middle), end));
+        let later = self.free.iter().map(|(&start, &end)| (start.max(middle), end));
         let range =
-            behind.filter(|(start, _)| *start >= middle).find(|&(start, end)| start < end && end - start >= whole);
+            later.filter(|(start, _)| *start >= middle).find(|&(start, end)| start < end && end - start >= whole);
         match range {
             Some((at, _)) => self.claim(at, at + whole).then_some(at),
             None => self.allocate(size, 1),

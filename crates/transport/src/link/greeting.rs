@@ -261,9 +261,9 @@ mod tests {
         let may_retry = |kind: io::ErrorKind| {
             let (tls, link) =
                 (TlsError::System(kind.into()), LinkError::System { doing: "greet", source: kind.into() });
-            let during = ConnectError::Tls { address: address.clone(), source: tls };
-            let behind = ConnectError::Link { address: address.clone(), source: link };
-            [during, behind].map(|error| ConnectRetry::default().may_retry(&error))
+            let tls_error = ConnectError::Tls { address: address.clone(), source: tls };
+            let link_error = ConnectError::Link { address: address.clone(), source: link };
+            [tls_error, link_error].map(|error| ConnectRetry::default().may_retry(&error))
         };
         for kind in [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe] {
             assert_eq!(may_retry(kind), [true; 2], "{kind}");

@@ -84,8 +84,8 @@ fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
             }
             _ => {
                 let mut sealed = sealer.seal(bytes).unwrap_or_default();
-                let places = sealed.len();
-                if let Some(byte) = sealed.get_mut(usize::from(what) * 7 % places.max(1)) {
+                let length = sealed.len();
+                if let Some(byte) = sealed.get_mut(usize::from(what) * 7 % length.max(1)) {
                     *byte ^= 1 << (what >> 5);
                 }
                 stream.extend(sealed);

@@ -2,7 +2,7 @@
 //! one that dies takes its program along. The other server keeps nothing of either.
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::job::{Home, Plan};
+use katydid_tests::job::{Plan, TestFolders};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
@@ -29,7 +29,7 @@ fn faults(paths: &Paths, way: &str) -> Result<()> {
         failed(&stage, &other, &to, at).with_context(|| format!("a failure at {at}"))?;
         killed(&stage, &other, &to, at).with_context(|| format!("a kill at {at}"))?;
         // The previous supervisor has left its folder.
-        stage.home = Home::new()?;
+        stage.home = TestFolders::new()?;
     }
     Ok(())
 }

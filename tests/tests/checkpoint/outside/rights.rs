@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use katydid_tests::commands::katydid;
-use katydid_tests::job::{Home, Job, Plan};
+use katydid_tests::job::{Job, Plan, TestFolders};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
@@ -65,7 +65,7 @@ fn run_one(paths: &Paths, from: CapabilitySource) -> Result<Completion> {
             return Ok(Completion::ignored_with(format!("no file here takes capabilities: {error}")));
         }
     }
-    let user = User { paths: installation.paths.clone(), home: Home::new()?, from };
+    let user = User { paths: installation.paths.clone(), home: TestFolders::new()?, from };
     chown(user.home.image(""), Some(USER), Some(USER))?;
     chown(user.home.image("run"), Some(USER), Some(USER))?;
     let doctor = user.doctor()?;
@@ -90,7 +90,7 @@ fn run_one(paths: &Paths, from: CapabilitySource) -> Result<Completion> {
 /// An ordinary user with a home of its own.
 struct User {
     paths: Paths,
-    home: Home,
+    home: TestFolders,
     from: CapabilitySource,
 }
 
@@ -141,7 +141,7 @@ impl User {
         let plan = Plan { points: &[30, 60], through: &through, variables: &variables, ..Plan::default() };
         let path = self.paths.program(LOOP.0, LOOP.1);
         let mut job = Job::start(&self.paths, &self.home, &Self::way(), "ordinary", &path, &plan)?;
-        let of_root = Home::new()?;
+        let of_root = TestFolders::new()?;
         for by_root in [false, true] {
             ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
             let options = if by_root { &[][..] } else { &["--leave-running"] };

@@ -15,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A home folder for one test.
-pub(crate) struct Home {
+pub(crate) struct HomeFolder {
     pub(crate) folder: TempDir,
 }
 
-impl Home {
+impl HomeFolder {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for library in ["lib/shim", "lib/soft"] {
@@ -63,12 +63,12 @@ pub(crate) struct RunningServer {
 
 impl RunningServer {
     /// Starts a server without workers, which these tests do not need.
-    pub(crate) fn start(home: &Home, listen: &[&str]) -> Self {
+    pub(crate) fn start(home: &HomeFolder, listen: &[&str]) -> Self {
         Self::start_with(home, &[], listen, &[])
     }
 
     /// Starts a server with further flags and variables.
-    pub(crate) fn start_with(home: &Home, flags: &[&str], listen: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_with(home: &HomeFolder, flags: &[&str], listen: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = home.katydid(&["serve", "--warm", "0"]);
         command.args(flags).envs(variables.iter().copied());
         listen.iter().for_each(|address| {
@@ -107,7 +107,7 @@ impl Drop for RunningServer {
 }
 
 /// Returns the address of a stand-in for a server with this driver, which admits every process and does no more.
-pub(crate) fn stand_in(home: &Home, driver: &str) -> String {
+pub(crate) fn stand_in(home: &HomeFolder, driver: &str) -> String {
     let path = home.path("k.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver: driver.into(), arenas: Vec::new() };

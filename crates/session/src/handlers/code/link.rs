@@ -116,18 +116,18 @@ fn decode(flat: &[u8]) -> Option<Vec<LinkInput>> {
         let kind = u32::from_le_bytes(take(&mut remaining)?);
         let name = u32::from_le_bytes(take(&mut remaining)?) as usize;
         let data = usize::try_from(u64::from_le_bytes(take(&mut remaining)?)).ok()?;
-        let (text, behind) = remaining.split_at_checked(name)?;
-        let (bytes, behind) = behind.split_at_checked(data)?;
+        let (text, after) = remaining.split_at_checked(name)?;
+        let (bytes, after) = after.split_at_checked(data)?;
         let data = bytes.iter().copied().chain([0]).collect();
         inputs.push(LinkInput { kind, name: CString::new(text).ok()?, data });
-        remaining = behind;
+        remaining = after;
     }
     remaining.is_empty().then_some(inputs)
 }
 
 fn take<const N: usize>(remaining: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, behind) = remaining.split_first_chunk()?;
-    *remaining = behind;
+    let (field, after) = remaining.split_first_chunk()?;
+    *remaining = after;
     Some(*field)
 }
 
