@@ -97,7 +97,7 @@ enum Command {
     Deny,
     /// Measures the sources against the targets of style; fails at the hard limits.
     Style,
-    /// Checks the pages under docs and in the root: links, paths, lengths of sentences, tables of figures.
+    /// Checks the pages under docs and in the root: links, paths, variables, constants, flags, tables of figures.
     Pages {
         /// Rewrites the tables that docs/evidence gives, and checks then.
         #[arg(long)]
@@ -109,7 +109,7 @@ enum Command {
     Book,
     /// Rewrites the texts that tests compare with, from what the code says now.
     Bless,
-    /// The programs on a machine with a GPU: `--pack` here makes a folder of two files, and its run.sh does the rest there.
+    /// The programs on a machine with a GPU: `--pack` here makes a script, run.sh, and archives; the script does the rest there.
     GpuTest {
         /// Makes the folder.
         #[arg(long, value_name = "DIR", conflicts_with = "run")]

@@ -212,14 +212,14 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_CONNECT_TIMEOUT",
         SettingReader::Program,
         SettingValue::Silence,
-        "how long a server may take to give a session; 20s unless set; 0s stands for 277h",
+        "how long a server may take to give a session; 0s stands for the longest time ([Limits](limits.md#times))",
     ),
     setting(
         "KATYDID_LANES",
         SettingReader::Program,
         SettingValue::Number(0, 16),
-        "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none; unless set, as many as half \
-         the processors, 4 to 8 ([Transport](../explanation/transport.md#bulk-on-sockets))",
+        "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none \
+         ([Transport](../explanation/transport.md#bulk-on-sockets))",
     ),
     setting(
         "KATYDID_PACKING",
