@@ -14,7 +14,7 @@ pub fn catch_panics<R>(name: impl FnOnce() -> &'static str, body: impl FnOnce() 
 
 #[cold]
 fn say_panic(name: &str) {
-    report(format_args!("{name} met an internal error in Katydid (the lines above say where); please report it"));
+    report(format_args!("{name}: internal error in Katydid, at the place that the lines above name; please report it"));
 }
 
 /// The functions refused so far, by number: each is reported once.

@@ -25,14 +25,14 @@ use crate::workers::users::RunsAs;
 pub(crate) enum NoKeeperError {
     /// Other users use the server too.
     #[error(
-        "workers of this server serve several users and run in a sandbox that no image of a process keeps; use a server that listens \
-         on unix sockets alone, or start it with --no-sandbox"
+        "workers of this server run in a sandbox that no image of a process keeps; use a server on unix sockets alone, or start it \
+         with --no-sandbox"
     )]
     Tenants,
     /// The peer is not the server's own user.
     #[error(
-        "this server keeps no worker as a process for programs that connect by TCP, TLS or vsock: restoring one runs code with the \
-         server's rights; connect to its unix socket, or start it with --allow-worker-images"
+        "this server keeps no worker as a process for programs that connect by TCP, TLS or vsock; connect to its unix socket, or \
+         start it with --allow-worker-images"
     )]
     Network,
     /// No session of this server has the key.

@@ -25,7 +25,7 @@ pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
 /// Runs one exported function. A panic is a bug of softcuda: the library reports it, and the caller gets `UNKNOWN`.
 pub(crate) fn entry(function: sys::Function, body: impl FnOnce() -> CUresult) -> CUresult {
     let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        report(&format!("{}: internal error (please report it)", function.name()));
+        report(&format!("{}: internal error in Katydid; please report it", function.name()));
         CUresult::ERROR_UNKNOWN
     });
     if code != CUresult::SUCCESS {

@@ -1,4 +1,4 @@
-//! Checks the form of `CHANGELOG.md`: the form of Keep a Changelog, with short entries.
+//! Checks the form of `CHANGELOG.md`: the form of Keep a Changelog, with short entries in lines of one width.
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,8 @@ pub(crate) const CHANGELOG_PAGE: &str = "CHANGELOG.md";
 const SECTION_NAMES: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
 /// Largest number of lines in an entry.
 const MAX_ENTRY_LINES: usize = 2;
+/// Largest number of characters in a line of an entry.
+const MAX_ENTRY_LINE_CHARS: usize = 140;
 
 /// Returns the faults of the page.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
@@ -56,6 +58,9 @@ fn of_text(text: &str) -> Vec<String> {
         if entry_lines == MAX_ENTRY_LINES + 1 {
             fault(&format!("an entry has {MAX_ENTRY_LINES} lines at most; a page under docs has room for more"));
         }
+        if entry_lines > 0 && line.chars().count() > MAX_ENTRY_LINE_CHARS {
+            fault(&format!("a line of an entry has {MAX_ENTRY_LINE_CHARS} characters at most"));
+        }
     }
     if releases.first() != Some(&"[Unreleased]") {
         faults.push(format!("{CHANGELOG_PAGE}: the first release is not [Unreleased]"));
@@ -88,6 +93,14 @@ mod tests {
     fn other_headings_and_long_entries_are_named() {
         let text = "## [0.1] - 2026-11-28\n### News\n- One\n  two\n  three.\n";
         assert_eq!(of_text(text).len(), 4);
+    }
+
+    #[test]
+    fn long_lines_of_entries_are_named() {
+        let begin = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- ";
+        let entry = "x".repeat(MAX_ENTRY_LINE_CHARS - "- ".len());
+        assert_eq!(of_text(&format!("{begin}{entry}\n")), Vec::<String>::new());
+        assert_eq!(of_text(&format!("{begin}{entry}x\n")).len(), 1);
     }
 
     #[test]

@@ -293,7 +293,7 @@ pub enum Obstacle {
     },
     /// The job is one task of several that were started together.
     #[error(
-        "this job is one of several tasks that were started together ({task}), and could not be restored without the others; start their launcher with `katydid run` on one machine, or, if this job is none of them, start it with `env -u {} katydid run`",
+        "this job is one of several tasks ({task}); start their launcher by `katydid run` on one machine, or a job of its own by `env -u {} katydid run`",
         task.variable
     )]
     Task {

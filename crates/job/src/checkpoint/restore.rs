@@ -105,7 +105,7 @@ pub enum RestoreError {
     Companion(#[from] CompanionError),
     /// The process of a worker cannot be restored.
     #[error(
-        "the worker of a session cannot be restored: {0}; it needs the driver, the kind of GPU and the build of katydid that its image was made with, and a server whose user may restore processes"
+        "the worker of a session cannot be restored: {0}; use the driver, kind of GPU and katydid of the image, and a server whose user may restore processes"
     )]
     Worker(CompanionError),
     /// A restored program refused an order, or does not answer.
@@ -113,7 +113,7 @@ pub enum RestoreError {
     Member(#[from] MemberError),
     /// Another process writes a file that has to be cut back.
     #[error(
-        "{path} is longer than at the checkpoint and would be cut back, but process {pid} ({program}) has it open for writing: end that first; it may be the job itself, which still runs"
+        "{path} must be cut back to its length at the checkpoint, but process {pid} ({program}) has it open for writing; end that process, which may be the job itself"
     )]
     InUse {
         /// Path of the file.

@@ -123,7 +123,7 @@ pub enum FolderError {
     },
     /// The job is in another mount namespace, such as a container's.
     #[error(
-        "process {pid} belongs to a job in another mount namespace, such as a container's: give this command there, for instance behind `nsenter --target {pid} --mount --pid` or `podman exec`, with {} as the job and an image path of that namespace",
+        "process {pid} belongs to a job in another mount namespace; run this command there (by `nsenter --target {pid} --mount --pid` or `podman exec`), with {} as the job and an image path of that namespace",
         job.display()
     )]
     Elsewhere {

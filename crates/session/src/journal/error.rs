@@ -87,8 +87,8 @@ pub enum RebuildError {
     },
     /// The driver refuses code that another driver accepted.
     #[error(
-        "the driver here does not take the code of a module (it answers {code} to {message}), as it takes none of another \
-         kind of GPU that comes without its text: restore with the driver and GPU that the image was made with"
+        "the driver here does not take the code of a module (it answers {code} to {message}); \
+         restore with the driver and kind of GPU of the image"
     )]
     Code {
         /// The name of the message that was replayed.

@@ -39,7 +39,7 @@ type Visit = unsafe extern "C" fn(user: *mut c_void, CUcontext, CUstream, state:
 /// Runs `body` and stops panics, as every function of the driver API does.
 fn guarded(what: &str, body: impl FnOnce() -> Outcome) -> CUresult {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        report(&format!("{what}: internal error (please report it)"));
+        report(&format!("{what}: internal error in Katydid; please report it"));
         Err(CUresult::ERROR_UNKNOWN)
     });
     outcome.into()

@@ -82,7 +82,7 @@ mod tests {
         command.args(["--exact", "os::log::tests::a_worker_that_panics_in_a_session", "--nocapture"]);
         let outcome = command.env(IS_WORKER, "1").output().unwrap();
         let stderr = String::from_utf8_lossy(&outcome.stderr);
-        assert!(stderr.contains("fault in Katydid itself") && stderr.contains("last words"), "{stderr}");
+        assert!(stderr.contains("internal error in Katydid") && stderr.contains("last words"), "{stderr}");
         assert_eq!(outcome.status.code(), Some(70));
     }
 }

@@ -43,6 +43,6 @@ fn addresses_are_fixed() -> bool {
 
 /// Reports where the fault is, and exits.
 fn end(fault: &PanicHookInfo<'_>) -> ! {
-    Log::early().line(format_args!("fault in Katydid itself: {fault}"));
+    Log::early().line(format_args!("internal error in Katydid: {fault}"));
     leave(OWN_FAULT_STATUS)
 }

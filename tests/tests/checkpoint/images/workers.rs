@@ -231,7 +231,7 @@ fn pointed(paths: &Paths, way: &str) -> Result<()> {
 fn tenants(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let job = looped(&stage, "no-replay")?;
-    goes_on(paths, &stage, job, "workers of this server serve several users")
+    goes_on(paths, &stage, job, "workers of this server run in a sandbox")
 }
 
 fn over_a_network(paths: &Paths, way: &str) -> Result<()> {
