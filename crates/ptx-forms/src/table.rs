@@ -241,16 +241,16 @@ fn program_table(out: &mut String, facts: &Facts<'_>) {
 const RESULT_HEAD: &str = "\
 # softcuda compared with a GPU
 
-Every form of the catalogue (`crates/ptx-forms/catalog`) is run over 512 rows of operands: the edges of its types, bits at
-random, ordinary values, and values that are related to another operand. Beside them stand whole programs and random ones.
-The GPU's answers were recorded once and are kept in `crates/ptx-forms/data`; tests run the same on the interpreter, and
-through the driver API on softcuda, and compare. This page is made by `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms`.
+Every form of the catalogue (`crates/ptx-forms/catalog`) is run over 512 rows of operands. They are the edges of its types,
+random bits, ordinary values, and values that are related to another operand. Whole programs and random ones come on top.
+The GPU's answers were recorded once and are kept in `crates/ptx-forms/data`. Tests run the same on the interpreter, and
+through the driver API on softcuda, and compare. `KATYDID_BLESS=1 cargo test -p katydid-ptx-forms` makes this page.
 
 To record them again on a machine with a GPU:
 
     cargo run --release -p katydid-ptx-forms -- record --out crates/ptx-forms/data
 
-An answer belongs to one question (text, operands and launch): when a case changes, its answer counts no longer and a test
+An answer belongs to one question: text, operands and launch. When a case changes, its answer no longer counts, and a test
 asks for a new one.
 ";
 
@@ -259,16 +259,17 @@ const RESULT_NOTES: &str = "
 ## What is not bit for bit, and why
 
 - **Approximations** (`rcp sqrt rsqrt ex2 lg2 sin cos tanh div` with `.approx` or `.full`): a GPU reads tables that are not
-  published. Both sides are held to the error that the PTX ISA states around the exact function; the table above says how
+  published. Both sides are held to the error that the PTX ISA states around the exact function. The table above says how
   much of it each uses. Zeroes, infinities and NaN must be the same bits.
-- **NaN**: what comes out, with its payload, is compared bit for bit where an instruction stands alone. In random programs
-  the payload is dropped where it is looked at: the GPU's compiler exchanges operands, folds signs into them, and drops what
-  changes nothing but a NaN (`min.f32` of a value with itself), so the payload depends on the instructions around.
-- **`mma.m8n8k4` of `f16`** (an instruction of the first tensor cores, which later GPUs put together from others) may differ in
-  the last bit where operands are edges: in 2 of 2,048 rows it does. How the GPU orders these sums is not published.
-- **Random programs** are compiled for the GPU without optimisation. With it, 9 of the 256 give other results than the same
-  GPU without, all of them where the predicate of a vote meets a loop that lanes leave at different times; softcuda agrees
-  with the unoptimised code in all of them.
+- **NaN**: where an instruction stands alone, its result is compared bit for bit, with its payload. Random programs drop the
+  payload before they look at a NaN, since it depends on the instructions around. The GPU's compiler exchanges operands and
+  folds signs into them. It also drops what changes nothing but a NaN, such as `min.f32` of a value with itself.
+- **`mma.m8n8k4` of `f16`** is an instruction of the first tensor cores; later GPUs put it together from others. Where
+  operands are edges, it may differ in the last bit: in 2 of 2,048 rows it does. NVIDIA does not publish the order of these
+  sums.
+- **Random programs** are compiled for the GPU without optimisation. With it, the same GPU gives other results for 9 of the
+  256. In all of these, the predicate of a vote meets a loop that lanes leave at different times. softcuda agrees with the
+  unoptimised code in all of them.
 - **Programs with a bound of their own** say so in their head, with the reason (sums of tensor cores, filters of textures).
 ";
 

@@ -1,7 +1,8 @@
 //! Counts the words of sentences on pages, in doc comments, and in the messages of errors.
 //!
 //! A span of code counts as one word. Code blocks are left out; for tables only the hard limit is checked. Pages are those of the
-//! root and of `docs`, messages the texts of `#[error("…")]`.
+//! root, of `docs` and of `spec`. Messages are the texts of `#[error("…")]`, `bail!`, `anyhow!` and `Failure::…("…")`, and constants
+//! of text that read like one.
 
 use std::fs;
 use std::path::Path;
@@ -19,6 +20,13 @@ const MAX_P95_WORDS: usize = 30;
 const MAX_WORDS: usize = 45;
 /// Word that takes the place of a span of code for the count.
 const SPAN_WORD: &str = "code";
+/// What begins a message. Its text follows in parentheses, alone or in those of `format!`.
+const MESSAGE_BEGINNINGS: [&str; 4] = ["#[error", "bail!", "anyhow!", "Failure::"];
+/// What begins a constant of text. It counts as a message if it is one line of as many words.
+const CONSTANT_BEGINNING: &str = ": &str";
+const MIN_CONSTANT_WORDS: usize = 5;
+/// Ends the sentence of a message, and is no word.
+const MESSAGE_END: &str = " .";
 
 /// A line of prose or a cell of a table, with the number of its first line.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,9 +38,9 @@ enum Piece {
 /// Returns the faults of all sentences, and prints their figures.
 pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     let sources = ["crates/*.rs", "xtask/*.rs", "tests/*.rs"];
-    let mut faults = of_files(tree, "pages", &[":(glob)*.md", "docs/*.md"], str::to_owned)?;
+    let mut faults = of_files(tree, "pages", &[":(glob)*.md", "docs/*.md", "spec/*.md"], str::to_owned)?;
     faults.extend(of_files(tree, "doc comments", &sources, doc_text)?);
-    faults.extend(of_files(tree, "messages", &["crates/*.rs"], messages)?);
+    faults.extend(of_files(tree, "messages", &["crates/*.rs", "xtask/*.rs"], messages)?);
     Ok(faults)
 }
 
@@ -53,33 +61,52 @@ fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> Strin
     Ok(faults)
 }
 
-/// Returns the texts of `#[error("…")]` in a source, each on the line where it begins.
+/// Returns the texts of messages in a source, each on the line where it begins.
 fn messages(source: &str) -> String {
+    let places = |beginning: &'static str| source.match_indices(beginning).map(move |(at, _)| (at, beginning));
+    let all = MESSAGE_BEGINNINGS.into_iter().chain([CONSTANT_BEGINNING]);
+    let mut beginnings: Vec<(usize, &str)> = all.flat_map(places).collect();
+    beginnings.sort_unstable();
     let mut text = String::new();
     let mut last_line = 0;
-    for attribute in source.match_indices("#[error(").map(|(at, _)| at) {
-        let Some((before, quoted)) = source.get(attribute..).and_then(|rest| rest.split_once('"')) else { continue };
-        if before.contains("transparent") {
-            continue;
-        }
-        let line = source.get(..attribute).map_or(0, |above| above.matches('\n').count());
+    for (at, beginning) in beginnings {
+        let behind = source.get(at + beginning.len()..).unwrap_or_default();
+        let Some(message) = message(behind, beginning == CONSTANT_BEGINNING) else { continue };
+        let line = source.get(..at).map_or(0, |above| above.matches('\n').count());
         text += &"\n".repeat(line.saturating_sub(last_line));
         last_line = line;
-        text += &message(quoted);
+        text += &message;
+        text += MESSAGE_END;
     }
     text
 }
 
-/// Returns a string literal's text up to its closing quote, on one line.
-fn message(quoted: &str) -> String {
+/// Returns the text of a message, on one line, from what is behind its beginning; none if no text comes next.
+fn message(behind: &str, is_constant: bool) -> Option<String> {
+    let (before, quoted) = behind.split_once('"')?;
+    let (before, text) = (before.trim(), literal(quoted));
+    if is_constant {
+        let is_prose = !text.contains('\n') && text.split_whitespace().count() >= MIN_CONSTANT_WORDS;
+        return (before == "=" && is_prose).then_some(text);
+    }
+    let is_of_call = |letter: char| letter.is_alphanumeric() || letter.is_whitespace() || "_!&(".contains(letter);
+    (before.ends_with('(') && before.chars().all(is_of_call)).then(|| text.replace('\n', " "))
+}
+
+/// Returns a string literal's text up to its closing quote.
+fn literal(quoted: &str) -> String {
     let mut text = String::new();
     let mut letters = quoted.chars();
     while let Some(letter) = letters.next() {
         match letter {
             '"' => break,
-            // An escaped end of a line continues behind the indentation of the next one; other escapes are no words.
-            '\\' => text.extend(letters.next().filter(|escaped| *escaped != '\n').map(|_| ' ')),
-            '\n' => text.push(' '),
+            '\\' => match letters.next() {
+                // The text continues behind the indentation of the next line.
+                Some('\n') | None => {}
+                Some('n') => text.push('\n'),
+                // Other escapes are no words.
+                Some(_) => text.push(' '),
+            },
             other => text.push(other),
         }
     }
@@ -230,7 +257,23 @@ mod tests {
         let source = "a\n#[error(\"one {0} two\")]\n#[error(transparent)]\n#[error(\n    \"three \\\n     four\"\n)]\n";
         let text = messages(source);
         let words: Vec<&str> = text.split_whitespace().collect();
-        assert_eq!(words, ["one", "{0}", "two", "three", "four"]);
+        assert_eq!(words, ["one", "{0}", "two", ".", "three", "four", "."]);
         assert_eq!(text.lines().position(|line| line.contains("three")), Some(3), "{text:?}");
+    }
+
+    #[test]
+    fn messages_are_read_from_macros_and_failures() {
+        let source = "bail!(\"one\");\nanyhow!(\n \"two\"\n);\nFailure::Usage(format!(\"three {x}\"))\n\
+            Failure::Other(text)\nbail!(code, \"no\");\n\"bail!\"; \"no\"\n";
+        let text = messages(source);
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["one", ".", "two", ".", "three", "{x}", "."]);
+    }
+
+    #[test]
+    fn constants_of_one_line_of_prose_are_messages_of_their_own() {
+        let source = "const A: &str = \"one two three \\\n    four five\";\nconst B: &str = \"six six six six six six\";\n\
+            const C: &str = \"a short one\";\nconst D: &str = \"many words\\nof a file of lines\";\n\
+            const E: &str = concat!(\"no no no no no no\");\nfn f(a: &str) { g(\"no no no no no no\") }\n";
+        assert_eq!(measured(Path::new("a.rs"), &messages(source)).0, [5, 6]);
     }
 }
