@@ -18,7 +18,7 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
-/// Time limit of a program, longer than any program takes.
+/// Time without progress after which a program is given up (`katydid_tests::deadline`).
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Rewrites all expected results.

@@ -21,7 +21,7 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, jobs};
 
-/// Time limit of a program, longer than any program takes, traced and on a busy machine.
+/// Time without progress after which a traced program is given up (`katydid_tests::deadline`).
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 /// Number of programs at a time: most wait more than they compute.
 const PARALLEL_PROGRAMS: usize = 4;

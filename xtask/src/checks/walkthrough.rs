@@ -1,5 +1,5 @@
-//! Checks the walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree and compile, and the page has the
-//! right number of files for each.
+//! Checks the walk-through of `docs/how-to/add-a-function.md`: its changes apply to this tree and compile, the page has the right
+//! number of files for each, and code that it shows of the tree is there.
 //!
 //! All the changes are applied to a copy below cargo's target folder, which is compiled once. The copy has a target folder of its
 //! own. In a shared one, cargo would take the copy's crates for those of the tree, and then miss changes there.
@@ -20,6 +20,8 @@ const WALKTHROUGH_PAGE: &str = "docs/how-to/add-a-function.md";
 const CHANGES_FOLDER: &str = "docs/how-to/add-a-function";
 /// Names of the changes' files.
 const CHANGE_NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
+/// Begins a block of code of the tree on the page; its first line is a comment with the file's path.
+const CODE_BLOCK_BEGINNING: &str = "```rust,ignore\n// ";
 /// File in which a new line makes `cargo xtask bless` write another coverage page, which no change includes.
 const SPEC_FILE: &str = "spec/cuda.api";
 /// Target folder of the copy, below cargo's target folder.
@@ -43,6 +45,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
             None => bail!("{WALKTHROUGH_PAGE} has no row that links {path} and ends with its files"),
         }
     }
+    check_blocks(&tree.root, &page)?;
     let copy = tree.target.join("walkthrough");
     copy_sources(&tree.root, &copy)?;
     CHANGE_NAMES.iter().try_for_each(|name| apply(tree, &copy, &change(name)))?;
@@ -51,6 +54,20 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     shell::read(&mut check)
         .map(drop)
         .with_context(|| format!("the tree with the changes of {CHANGES_FOLDER} does not compile"))
+}
+
+/// Fails if the page shows a line of code that the file lacks.
+fn check_blocks(root: &Path, page: &str) -> Result<()> {
+    for block in page.split(CODE_BLOCK_BEGINNING).skip(1) {
+        let block = block.split("```").next().unwrap_or_default();
+        let Some((path, code)) = block.split_once('\n') else { continue };
+        let source = fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+        let has_line = |shown: &str| source.lines().any(|line| line.trim() == shown);
+        if let Some(missing) = code.lines().map(str::trim).find(|shown| !has_line(shown)) {
+            bail!("{WALKTHROUGH_PAGE} shows a line that {path} has not: {missing}");
+        }
+    }
+    Ok(())
 }
 
 fn change(name: &str) -> String {
@@ -107,6 +124,15 @@ mod tests {
         let diff = "diff --git a/spec/cuda.api b/spec/cuda.api\n--- a/spec/cuda.api\n+cuFoo () call none 13.0\n\
                     diff --git a/tests/apps/foo.cpp b/tests/apps/foo.cpp\n";
         assert_eq!((files(diff), files("")), (3, 0));
+    }
+
+    #[test]
+    fn code_of_the_tree_is_compared_with_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a.rs"), "fn a() {\n    b();\n}\n").unwrap();
+        let page = |line: &str| format!("```rust,ignore\n// a.rs\nfn a() {{\n  {line}\n}}\n```\n");
+        assert!(check_blocks(root.path(), &page("b();")).is_ok());
+        assert!(check_blocks(root.path(), &page("c();")).is_err());
     }
 
     #[test]

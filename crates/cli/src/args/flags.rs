@@ -100,10 +100,15 @@ pub(crate) enum Command {
 /// Runs CMD on a GPU here or elsewhere.
 ///
 /// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. Without a
-/// known server a private one is started, and ended after CMD. katydid waits for CMD, passes signals on, and ends as CMD
-/// does. CMD and its children are a job, which `katydid checkpoint` finds by the name of the session or by the process id
-/// of any of them; within a job, katydid becomes CMD (exec), which is then part of that job. So does each rank of Open
-/// MPI, as in `mpirun -n 4 katydid run CMD`, if all are on this machine: they are one job, with their launcher.
+/// known server, katydid starts a private one, and ends it after CMD.
+///
+/// katydid waits for CMD, passes signals on, and ends as CMD does.
+///
+/// CMD and its children are a job. `katydid checkpoint` finds a job by the name of its session, or by the process id of any
+/// of its processes. Within a job, katydid becomes CMD (exec), which is then part of that job.
+///
+/// Ranks of Open MPI, as in `mpirun -n 4 katydid run CMD`, are one job with their launcher if all are on this machine. There
+/// katydid becomes CMD as well.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid run --server tcp://127.0.0.1:9923 -- python3 train.py --epochs 3")]
 pub(crate) struct RunFlags {
@@ -228,9 +233,6 @@ pub(crate) struct SessionFlags {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(..=16))]
     pub(crate) lanes: Option<u16>,
     /// Whether large copies are packed (LZ4), where there is no shared memory; off unless given.
-    ///
-    /// auto packs what becomes shorter where that was measured to bring it over the link sooner, and always whatever becomes
-    /// shorter.
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) packing: Option<Packing>,
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
@@ -247,11 +249,12 @@ pub(crate) struct SessionFlags {
 
 /// Saves a running job: its processes and what they have on the GPU.
 ///
-/// JOB is the name of a job, or the id of one of its processes. The job is stopped between two calls, its GPU state is
-/// copied aside, CRIU copies its processes, and the image is written. Unless it is left running, it is ended when the
-/// checkpoint is complete, and its `katydid run` exits with 75; a launcher of ranks that is not below one is killed. What is
-/// in the image from earlier checkpoints already is not written again. A checkpoint that fails leaves the job running and the
-/// image as it was.
+/// JOB is the name of a job, or the id of one of its processes. katydid stops the job between two calls, copies its GPU state
+/// to spare memory, has CRIU copy its processes, and writes the image. What is in the image from earlier checkpoints already
+/// is not written again. A checkpoint that fails leaves the job running and the image as it was.
+///
+/// Unless the job is left running, it is ended when the checkpoint is complete, and its `katydid run` exits with 75. A launcher
+/// of ranks that is not below a `katydid run` is killed.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid checkpoint train -o /scratch/train.image --leave-running")]
 pub(crate) struct CheckpointFlags {
@@ -478,7 +481,7 @@ impl Link {
 pub(crate) enum Packing {
     /// Copies travel as they are.
     Off,
-    /// Where that was measured to be sooner.
+    /// What becomes shorter, where packing was measured to bring it over the link sooner.
     Auto,
     /// Whatever becomes shorter.
     Always,

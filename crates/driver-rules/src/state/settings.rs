@@ -273,7 +273,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_OPENCL_COPIES",
         SettingReader::Server,
         SettingValue::Words(&["process", "device", "host"]),
-        "the one way by which contents are copied aside, to compare ([OpenCL](../explanation/opencl.md))",
+        "the one way by which a checkpoint copies contents, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_MAPS",
