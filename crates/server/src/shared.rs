@@ -18,7 +18,7 @@ use crate::workers::handle::{DriverFound, WorkerNeeds};
 use crate::workers::spawn::{MemoryLimits, WorkerCommand};
 
 /// Reported once, when [`ServerState::stop_loading_opencl`] takes effect.
-const LOADS_NO_MORE: &str = "a worker ended while it loaded OpenCL drivers, so workers load none in advance now; find the faulty \
+const LOADS_NO_MORE: &str = "a worker ended while it loaded OpenCL drivers, so workers load none in advance; find the faulty \
     driver with katydid doctor, name the others in KATYDID_OPENCL_DRIVERS, and restart the server";
 
 /// What all threads of a server use.

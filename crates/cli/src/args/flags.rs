@@ -100,15 +100,12 @@ pub(crate) enum Command {
 /// Runs CMD on a GPU here or elsewhere.
 ///
 /// CMD finds Katydid's libcuda.so.1 first in LD_LIBRARY_PATH and reaches the server through KATYDID_SERVER. Without a
-/// known server, katydid starts a private one, and ends it after CMD.
-///
-/// katydid waits for CMD, passes signals on, and ends as CMD does.
+/// known server, katydid starts a private one, and ends it after CMD. katydid passes signals on, and ends as CMD does.
 ///
 /// CMD and its children are a job. `katydid checkpoint` finds a job by the name of its session, or by the process id of any
 /// of its processes. Within a job, katydid becomes CMD (exec), which is then part of that job.
 ///
-/// Ranks of Open MPI, as in `mpirun -n 4 katydid run CMD`, are one job with their launcher if all are on this machine. There
-/// katydid becomes CMD as well.
+/// Ranks of Open MPI on one machine, as in `mpirun -n 4 katydid run CMD`, are one job with their launcher.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid run --server tcp://127.0.0.1:9923 -- python3 train.py --epochs 3")]
 pub(crate) struct RunFlags {
