@@ -64,7 +64,7 @@ fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         AlreadyExists => "; something else lies there: choose another folder",
         NotFound | NotADirectory => "; give the folder of an image that is there",
-        PermissionDenied | ReadOnlyFilesystem => "; let this user write there, or choose another place",
+        PermissionDenied | ReadOnlyFilesystem => "; let this user read and write there, or choose another place",
         _ => "",
     }
 }

@@ -198,8 +198,8 @@ impl Image {
             let listed: Vec<String> = present.iter().map(ToString::to_string).collect();
             let present = match &listed[..] {
                 [] => "is no checkpoint yet; take one with `katydid checkpoint`".to_owned(),
-                [one] => format!("is {one}; choose it with --at"),
-                several => format!("are {}; choose one with --at", several.join(", ")),
+                [one] => format!("is {one}; name that one"),
+                several => format!("are {}; name one of these", several.join(", ")),
             };
             ImageError::NoCheckpoint { location: self.location(), requested, present }
         })

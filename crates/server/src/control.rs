@@ -30,6 +30,7 @@
 
 use std::os::fd::OwnedFd;
 
+use katydid_wire::printable::is_unprintable;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
@@ -171,19 +172,13 @@ const MAX_PRINTED_NAME_CHARS: usize = 64;
 pub(crate) fn printable_within(bytes: &[u8], most: usize) -> String {
     // Decodes no more than can be shown.
     let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));
-    let mut letters = text.trim().chars().map(|c| if is_obeyed(c) { ' ' } else { c });
+    let mut letters = text.trim().chars().map(|c| if is_unprintable(c) { ' ' } else { c });
     let mut shown: String = letters.by_ref().take(most).collect();
     if letters.next().is_some() {
         shown.pop();
         shown.push('…');
     }
     shown
-}
-
-/// Returns whether a terminal acts on a character instead of showing it, for instance by reversing the text behind it.
-pub(crate) fn is_obeyed(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 use std::fmt;
 
 use crate::message::SPEC_HASH;
+use crate::printable::printable;
 use crate::{handshake, job};
 
 const NOTE_OWNER: [u8; 8] = *b"Katydid\0";
@@ -121,7 +122,7 @@ impl LibraryBuild {
             protocol: u32::from_le_bytes(*protocol),
             job_protocol: u32::from_le_bytes(*job_protocol),
             spec_hash: *spec_hash,
-            release: String::from_utf8_lossy(release).chars().filter(|letter| !letter.is_control()).collect(),
+            release: printable(&String::from_utf8_lossy(release)),
         })
     }
 }

@@ -21,6 +21,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::key::SessionKey;
+use crate::printable::printable;
 
 /// First bytes of every handshake message.
 pub const HANDSHAKE_MAGIC: [u8; 8] = *b"KATYDID\0";
@@ -416,7 +417,7 @@ impl Refused {
         finish(message)
     }
 
-    /// Decodes a refusal of any build.
+    /// Decodes a refusal of any build. Its text is made printable, as it is the server's and goes to the user's terminal.
     ///
     /// # Errors
     /// What is wrong with the bytes.
@@ -425,7 +426,7 @@ impl Refused {
         let mut fields = body(bytes, MessageKind::REFUSED, &prefix.build)?;
         let code = RefusalCode(fields.u32()?);
         fields.zero()?;
-        let text = fields.text()?;
+        let text = printable(&fields.text()?);
         Ok(Self { code, text })
     }
 }
@@ -528,10 +529,10 @@ fn body<'a>(bytes: &'a [u8], kind: MessageKind, local: &Build) -> Result<Fields<
     Ok(Fields { unread: &bytes[PREFIX_BYTES..] })
 }
 
-/// Returns the text of a release, without control characters: a peer's must not reach a terminal.
+/// Returns the text of a release, made printable: it is a peer's.
 fn release_text(padded: &[u8; 16]) -> String {
     let text = padded.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect()
+    printable(&String::from_utf8_lossy(text))
 }
 
 fn start(kind: MessageKind, build: &Build) -> Vec<u8> {

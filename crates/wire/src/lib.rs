@@ -19,6 +19,7 @@ pub mod message;
 pub mod note;
 pub mod nvml;
 pub mod opencl;
+pub mod printable;
 pub mod ranges;
 pub mod sharing;
 

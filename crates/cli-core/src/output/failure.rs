@@ -8,6 +8,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use katydid_wire::printable::printable;
+
 /// Outcome of a command: the exit code if it did its work.
 pub type Outcome = Result<ExitCode, Failure>;
 
@@ -84,13 +86,10 @@ impl Failure {
     }
 }
 
-/// Writes one line for the user to standard error, if that is open. Control characters are replaced, since names in the line come
-/// from elsewhere.
+/// Writes one line for the user to standard error, if that is open. It is made printable, since names in it come from elsewhere.
 pub fn print_message(line: impl Display) {
     use io::Write;
-    let text = line.to_string();
-    let shown = text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter });
-    let text: String = shown.collect();
+    let text = printable(&line.to_string());
     let _ = io::stderr().write_all(format!("katydid: {text}\n").as_bytes());
 }
 

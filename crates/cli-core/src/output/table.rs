@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use katydid_wire::printable::printable;
+
 /// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -24,9 +26,9 @@ impl Table {
         Self { columns: columns.iter().map(|&(title, align)| (title.to_owned(), align)).collect(), rows: Vec::new() }
     }
 
-    /// Appends a row; cells beyond the last column are dropped.
+    /// Appends a row; cells beyond the last column are dropped. Cells are made printable, since they may come from elsewhere.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
     /// Writes titles and rows.
@@ -66,10 +68,10 @@ mod tests {
     fn columns_line_up_and_lines_end_without_spaces() {
         let mut table = Table::new(&[("NAME", Align::Left), ("CALLS", Align::Right), ("NOTE", Align::Left)]);
         table.row(vec!["größe".into(), "7".into(), String::new()]);
-        table.row(vec!["a".into(), "1234567".into(), "x".into()]);
+        table.row(vec!["a".into(), "1234567".into(), "x\x1b\ny".into()]);
         let mut text = Vec::new();
         table.write(&mut text).unwrap();
-        let expected = "NAME     CALLS  NOTE\ngröße        7\na      1234567  x\n";
+        let expected = "NAME     CALLS  NOTE\ngröße        7\na      1234567  x  y\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 

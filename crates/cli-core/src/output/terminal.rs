@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use katydid_wire::printable::printable;
 use rustix::termios::tcgetwinsize;
 
 use crate::args::size::Size;
@@ -27,7 +28,7 @@ impl Progress {
         if self.shown {
             // A line that wraps into the next row could not be erased.
             let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-            let shown: String = line.chars().take(columns.checked_sub(1).unwrap_or(usize::MAX)).collect();
+            let shown: String = printable(line).chars().take(columns.checked_sub(1).unwrap_or(usize::MAX)).collect();
             // A closed terminal is no reason to stop the work.
             let _ = write!(io::stderr(), "\r\x1b[K{shown}");
         }

@@ -15,6 +15,7 @@ use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
 use katydid_driver_rules::state::settings::{MAX_SESSION_NAME_BYTES, MIN_DEVICE_MEMORY_BYTES};
+use katydid_job::supervisor::view::MAX_COMPRESSION_LEVEL;
 use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
@@ -291,7 +292,7 @@ pub(crate) struct ImageFlags {
     #[arg(long)]
     pub(crate) full: bool,
     /// zstd level of what is written, 0 for none; the fastest ordinary one unless given.
-    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(0..=19))]
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_COMPRESSION_LEVEL)))]
     pub(crate) level: Option<u32>,
     /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
     #[arg(long, alias = "patience", value_name = "TIME")]

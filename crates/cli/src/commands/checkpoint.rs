@@ -19,6 +19,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::admin::{self, AdminError};
+use katydid_wire::printable::printable;
 
 /// How long a supervisor whose socket is gone may take to give up its folder: number of tries, and the time between two.
 const MAX_LEAVE_POLLS: u32 = 20;
@@ -188,7 +189,7 @@ fn line(step: &ProgressStep, began: Instant) -> String {
 /// Prints the outcome.
 fn show(report: &Report) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", summary(report))?;
+    writeln!(out, "{}", printable(&summary(report)))?;
     Ok(out.flush()?)
 }
 

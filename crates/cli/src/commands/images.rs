@@ -16,6 +16,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::{Progress, bar};
+use katydid_wire::printable::printable;
 
 /// Time between two changes of the progress line.
 const VERIFY_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -214,12 +215,14 @@ fn write_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
     for (number, faults) in &report.checkpoints {
         match faults.as_slice() {
             [] => writeln!(out, "checkpoint {number}: whole")?,
-            faults => faults.iter().try_for_each(|fault| writeln!(out, "checkpoint {number}: {fault}"))?,
+            faults => faults.iter().try_for_each(|fault| writeln!(out, "checkpoint {number}: {}", printable(fault)))?,
         }
     }
-    report.remarks.iter().try_for_each(|remark| writeln!(out, "not as it was written, and no harm: {remark}"))?;
+    for remark in &report.remarks {
+        writeln!(out, "not as it was written, and no harm: {}", printable(remark))?;
+    }
     writeln!(out, "read {} chunks, {}", report.chunks, Size(report.bytes))?;
-    report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {writer}"))
+    report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {}", printable(writer)))
 }
 
 /// Runs `katydid images gc`.

@@ -12,6 +12,7 @@ use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_wire::printable::printable;
 
 /// Regions of one kind above this number are summed up.
 const MAX_REGIONS_SHOWN: usize = 12;
@@ -53,7 +54,8 @@ impl Node {
 
     /// Writes the node, with `first` before its line, and `rest` before the lines below.
     fn write(&self, out: &mut impl Write, first: &str, rest: &str) -> io::Result<()> {
-        writeln!(out, "{first}{}", self.line)?;
+        // Names and arguments in the image are a program's.
+        writeln!(out, "{first}{}", printable(&self.line))?;
         for (at, node) in self.below.iter().enumerate() {
             let (branch, under) = if at + 1 < self.below.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
             node.write(out, &format!("{rest}{branch}"), &format!("{rest}{under}"))?;

@@ -3,7 +3,8 @@
 
 use std::ffi::OsString;
 
-use katydid_cli_core::server::module_cache::check_writable;
+use katydid_cli_core::args::config;
+use katydid_cli_core::server::module_cache::{check_config, check_writable};
 use katydid_client::cache;
 
 use crate::doctor::finding::Finding;
@@ -33,6 +34,14 @@ pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
             CACHE_REMEDY,
         ),
     }
+}
+
+/// Returns a finding if the config file has a malformed size of the module cache, which `run` and `serve` would refuse.
+pub(super) fn config_size() -> Option<Finding> {
+    // Another error of the file is the server check's.
+    let file = config::own().ok()??;
+    let error = check_config(&file).err()?;
+    Some(Finding::fail(CACHE_CHECK_NAME, error.to_string(), "write a size such as 4G, or remove the line"))
 }
 
 #[cfg(test)]

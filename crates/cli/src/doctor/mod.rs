@@ -21,6 +21,7 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::Outcome;
 use katydid_cli_core::output::terminal::Progress;
+use katydid_wire::printable::printable;
 
 /// Runs `katydid doctor`.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
@@ -41,6 +42,7 @@ fn run_checks(flags: &DoctorFlags) -> Vec<Finding> {
     let mut findings = drivers::libraries();
     findings.extend(variables::checks(|name| std::env::var_os(name)));
     findings.push(cache::check(|name| std::env::var_os(name)));
+    findings.extend(cache::config_size());
     progress.show("trying the drivers");
     findings.extend(drivers::drivers());
     findings.extend(drivers::opencl());
@@ -77,8 +79,8 @@ fn write_finding(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
         Status::Warn => "warn",
         Status::Fail => "FAIL",
     };
-    writeln!(out, "{status:<5} {}: {}", finding.check, finding.detail)?;
-    finding.remedy.iter().try_for_each(|remedy| writeln!(out, "      -> {remedy}"))
+    writeln!(out, "{status:<5} {}: {}", finding.check, printable(&finding.detail))?;
+    finding.remedy.iter().try_for_each(|remedy| writeln!(out, "      -> {}", printable(remedy)))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use katydid_cuda_sys::CUresult;
 use super::filter::Filter;
 use super::summary::{describe_version, is_error, name};
 use katydid_cli_core::args::size::Size;
+use katydid_wire::printable::printable;
 
 /// Writes the calls that the filter shows. A line has process and thread, seconds since the first trace began, the function with
 /// details of its work, the result, the time inside, and the time on the GPU.
@@ -19,7 +20,8 @@ pub(super) fn write(out: &mut impl Write, traces: &[Trace], filter: &Filter) -> 
     all.sort_by_key(|(_, call)| call.start);
     for (trace, call) in all {
         let detail = trace.details.get(&(call.thread, call.start));
-        writeln!(out, "{}", line(trace, call, detail, began))?;
+        // Names of kernels are those of the program's code.
+        writeln!(out, "{}", printable(&line(trace, call, detail, began)))?;
     }
     Ok(())
 }

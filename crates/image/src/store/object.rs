@@ -57,17 +57,25 @@ impl Objects {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(PARALLEL_UPLOADS).enable_all().build();
         let (runtime, scratch) = (runtime.map_err(io)?, Scratch::new("image").map_err(io)?);
-        let prefix = Path::parse(prefix.trim_matches('/'));
-        let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
+        let prefix = parse_prefix(&address, prefix)?;
         let hold = LeaseHold::default();
         Ok(Self(Arc::new(Bucket { objects, prefix, address, runtime, scratch, terms, hold })))
     }
 }
 
+fn parse_prefix(address: &str, prefix: &str) -> Result<Path> {
+    let parsed = Path::parse(prefix.trim_matches('/'));
+    parsed
+        .map_err(|_| ImageError::unfit(address, "a part of its prefix is empty, '.' or '..'; write s3://BUCKET/PREFIX"))
+}
+
 /// Splits an address into bucket and prefix.
 pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
     match address.strip_prefix(S3_SCHEME).map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
-        Some((bucket, prefix)) if !bucket.is_empty() => Ok((bucket, prefix)),
+        Some((bucket, prefix)) if !bucket.is_empty() => {
+            parse_prefix(address, prefix)?;
+            Ok((bucket, prefix))
+        }
         _ => Err(ImageError::unfit(
             address,
             "no address of an object store: write s3://BUCKET/PREFIX, with s3 in small letters; a folder of that name is ./NAME",

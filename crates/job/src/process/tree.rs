@@ -92,6 +92,13 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid).map(|process| process.parent)
 }
 
+/// The user that a process acts as; none for one that is gone.
+pub(crate) fn effective_user(pid: u32) -> Option<u32> {
+    // A process may give itself a name of any bytes.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    proc_field(&String::from_utf8_lossy(&status), "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Ids of the threads of a process, in this process's namespace; empty for one that is gone.
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 
 use katydid_http::{Answer, HttpServer, Limits, Lines};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{Migration, ProgressStep, Request};
@@ -48,7 +49,9 @@ fn stepwise<T>(body: &[u8], work: impl FnOnce(&T, &Lines) + Send + 'static) -> A
 where
     T: DeserializeOwned + Send + 'static,
 {
-    match serde_json::from_slice(body) {
+    // A structure would also be read from an array, whose elements have no names.
+    let parsed = serde_json::from_slice::<serde_json::Map<String, Value>>(body);
+    match parsed.and_then(|object| serde_json::from_value(Value::Object(object))) {
         Ok(request) => Answer::lines(move |lines| work(&request, lines)),
         Err(error) => Answer::problem(400, format_args!("invalid request: {error}; see docs/reference/admin-api.md")),
     }

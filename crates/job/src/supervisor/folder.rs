@@ -24,6 +24,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::iter;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -457,6 +458,8 @@ pub fn find_again(selector: &str, control: &Path) -> Result<JobEntry, FolderErro
 }
 
 /// The job in the initial environment of a process. Its folder may differ from the caller's, and belong to another user.
+///
+/// A program may have become another user since, so root's jobs count for processes of all users.
 fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
     let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
         return Ok(None);
@@ -465,6 +468,10 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
     if mounts("self") != mounts(&pid.to_string()) {
         let job = folder.file_name().unwrap_or_default().into();
         return Err(FolderError::Elsewhere { pid, job });
+    }
+    let owner = fs::symlink_metadata(&folder).ok().map(|stat| stat.uid());
+    if owner.is_none_or(|owner| owner != 0 && tree::effective_user(pid) != Some(owner)) {
+        return Ok(None);
     }
     Ok(alive(&folder).map(|entry| (entry, folder.join("control"))))
 }
@@ -477,22 +484,28 @@ pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Chooses among jobs of a name: the one in the caller's folder for new jobs, else the caller's only one.
+/// Chooses among jobs. A name means the caller's job in its folder for new jobs, else the caller's only one. A process id comes
+/// before another user's job of that name: any user may call a job like the process of someone else.
 fn choose<'a>(jobs: &'a [FoundJob], first: &Path, us: u32, selector: &str) -> Result<&'a FoundJob, FolderError> {
-    let named: Vec<&FoundJob> = jobs.iter().filter(|job| job.entry.name == selector).collect();
-    let own: Vec<&FoundJob> = named.iter().copied().filter(|job| job.user == us).collect();
+    let named = jobs.iter().filter(|job| job.entry.name == selector);
+    let (own, foreign): (Vec<&FoundJob>, Vec<&FoundJob>) = named.partition(|job| job.user == us);
     let here = own.iter().copied().find(|job| job.folder.parent() == Some(first));
-    match (here, &own[..], &named[..]) {
-        (Some(job), ..) | (None, &[job], _) | (None, [], &[job]) => return Ok(job),
-        (None, [], []) => {}
-        (None, own, all) => {
-            let several = if own.is_empty() { all } else { own };
-            let supervisors: Vec<String> = several.iter().map(|job| job.entry.supervisor.to_string()).collect();
-            return Err(FolderError::Several { wanted: selector.to_owned(), supervisors: supervisors.join(", ") });
-        }
+    let of_process = || selector.parse().ok().and_then(|pid| jobs.iter().find(|job| has_process(job, pid)));
+    match (here, &own[..]) {
+        (Some(job), _) | (None, &[job]) => Ok(job),
+        (None, []) => match (of_process(), &foreign[..]) {
+            (Some(job), _) | (None, &[job]) => Ok(job),
+            (None, []) => Err(unknown(jobs, selector)),
+            (None, several) => Err(ambiguous(several, selector)),
+        },
+        (None, several) => Err(ambiguous(several, selector)),
     }
-    let of_process = selector.parse().ok().and_then(|pid| jobs.iter().find(|job| has_process(&job.entry, pid)));
-    of_process.ok_or_else(|| unknown(jobs, selector))
+}
+
+/// The error for a name that several jobs have.
+fn ambiguous(jobs: &[&FoundJob], selector: &str) -> FolderError {
+    let supervisors: Vec<String> = jobs.iter().map(|job| job.entry.supervisor.to_string()).collect();
+    FolderError::Several { wanted: selector.to_owned(), supervisors: supervisors.join(", ") }
 }
 
 /// Most jobs that a message names.
@@ -517,10 +530,12 @@ fn unknown(jobs: &[FoundJob], selector: &str) -> FolderError {
     FolderError::Unknown { wanted: selector.to_owned(), present }
 }
 
-/// Whether a process belongs to a job.
-fn has_process(entry: &JobEntry, pid: u32) -> bool {
-    let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
-    entry.supervisor == pid || (entry.program != 0 && holds(entry.program))
+/// Whether a process belongs to a job: it is the supervisor, or descends from it. The job's owner writes what `job.json` says, so
+/// that counts only if the supervisor is a process of the owner.
+fn has_process(job: &FoundJob, pid: u32) -> bool {
+    let supervisor = job.entry.supervisor;
+    tree::effective_user(supervisor) == Some(job.user)
+        && iter::successors(Some(pid), |pid| tree::parent(*pid)).any(|ancestor| ancestor == supervisor)
 }
 
 /// Removes the folders of jobs, and temporary folders, that this user's supervisors left when they were killed.
@@ -690,11 +705,32 @@ mod tests {
         assert!(find(&all, "train").unwrap_err().contains("one of 3, 4"));
         all.push(here);
         assert_eq!(find(&all, "train").unwrap(), Path::new("/here/train/control"));
-        assert_eq!(find(&all, "2").unwrap(), Path::new("/others/train/control"));
         assert!(find(&all[..2], "other").unwrap_err().contains("no job other: there are train, train"));
         let many: Vec<FoundJob> = (0..10).map(|pid| job("/many", 7, pid)).collect();
         assert!(find(&many, "other").unwrap_err().contains("train and 2 more, which `katydid ps` lists; name"));
         assert!(find(&all[..2], "").unwrap_err().starts_with("the name of the job is empty: there are train, train;"));
+    }
+
+    #[test]
+    fn a_process_id_means_the_job_of_its_user_whatever_others_call_or_claim() {
+        let job = |name: &str, user, path: &str| FoundJob {
+            entry: JobEntry { name: name.into(), supervisor: std::process::id(), program: 1, command: String::new() },
+            user,
+            folder: path.into(),
+        };
+        let us = geteuid().as_raw();
+        let own = std::process::id().to_string();
+        let jobs = [job(&own, us + 1, "/impostor"), job("claims", us + 2, "/liar"), job("train", us, "/meant")];
+        let find = |jobs: &[FoundJob], selector: &str| {
+            choose(jobs, Path::new("/here"), us + 3, selector).map(|found| found.folder.clone()).ok()
+        };
+        assert_eq!(find(&jobs, &own), Some("/meant".into()));
+        assert_eq!(find(&jobs, "1"), None, "only descendants of the supervisor are the job's");
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        assert_eq!(find(&jobs, &child.id().to_string()), Some("/meant".into()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(find(&jobs[..1], &own), Some("/impostor".into()), "a name of another user's job is one still");
     }
 
     #[test]
@@ -805,13 +841,5 @@ mod tests {
             assert_eq!(tidy(name), tidied);
         }
         assert!(check_name("train").is_ok() && check_name("a/b").is_err());
-    }
-
-    #[test]
-    fn a_process_below_the_program_belongs_to_the_job() {
-        let parent = tree::tree(std::process::id()).unwrap()[0].parent;
-        let entry = JobEntry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
-        assert!(has_process(&entry, std::process::id()));
-        assert!(!has_process(&entry, u32::MAX));
     }
 }

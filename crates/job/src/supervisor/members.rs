@@ -4,7 +4,7 @@
 //! thread that waits for an answer waits on that too, until the answer comes, the member is gone, or the time is up. A member
 //! that left its worker stays in the list without a connection. A member whose connection ends otherwise is removed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -29,6 +29,8 @@ use crate::supervisor::question::{Answerer, Question};
 
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
+/// Most silent processes that a message names.
+const MAX_NAMED_PEERS: usize = 8;
 /// Most connections whose peers have not sent their hello.
 const MAX_UNKNOWN_MEMBERS: usize = 1024;
 /// How long a program may take to say hello: it connects here first, and then to its server.
@@ -559,9 +561,16 @@ struct UnknownPeer(Members, u64);
 
 /// The error for peers that connected and sent no hello.
 fn silent(unknown_peers: &BTreeMap<u64, u32>) -> io::Error {
-    let named = unknown_peers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
+    // One process may have many connections.
+    let pids: BTreeSet<u32> = unknown_peers.values().copied().collect();
+    let named = pids.iter().take(MAX_NAMED_PEERS).map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
-    let text = format!("nothing was heard for {} s of {}", MEMBER_HELLO_TIMEOUT.as_secs(), named.join(", "));
+    let more = match pids.len().saturating_sub(MAX_NAMED_PEERS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let seconds = MEMBER_HELLO_TIMEOUT.as_secs();
+    let text = format!("nothing was heard for {seconds} s of {}{more}", named.join(", "));
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 

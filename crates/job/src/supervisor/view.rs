@@ -1,10 +1,12 @@
 //! The JSON that the control socket returns and accepts (`docs/reference/admin-api.md`).
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use katydid_wire::handshake::SessionKind;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::supervisor::members::{Member, MemberState};
 
@@ -81,11 +83,11 @@ pub struct Request {
     /// Whether everything is saved, even if it seems unchanged since an earlier checkpoint.
     #[serde(default)]
     pub full: bool,
-    /// How many checkpoints the image keeps, including this one; null: all.
-    #[serde(default)]
+    /// How many checkpoints the image keeps, including this one, at least 1; null: all.
+    #[serde(default, deserialize_with = "kept_checkpoints")]
     pub keep: Option<u32>,
-    /// zstd level of chunks, 0: not compressed; null: the usual one.
-    #[serde(default)]
+    /// zstd level of chunks, 0 (not compressed) to 19; null: the usual one.
+    #[serde(default, deserialize_with = "compression_level")]
     pub level: Option<u32>,
     /// How long the GPU may take to come to rest, in milliseconds; null: 30 s.
     #[serde(default, alias = "patience_ms")]
@@ -93,6 +95,32 @@ pub struct Request {
     /// Whether the checkpoint is taken even if a rehearsal of the restore failed.
     #[serde(default)]
     pub force: bool,
+}
+
+/// Highest zstd level of an image's chunks.
+pub const MAX_COMPRESSION_LEVEL: u32 = 19;
+
+fn kept_checkpoints<'de, D: Deserializer<'de>>(source: D) -> Result<Option<u32>, D::Error> {
+    within(source, "keep", 1..=u32::MAX)
+}
+
+fn compression_level<'de, D: Deserializer<'de>>(source: D) -> Result<Option<u32>, D::Error> {
+    within(source, "level", 0..=MAX_COMPRESSION_LEVEL)
+}
+
+/// Reads an optional number that must lie in `range`.
+fn within<'de, D: Deserializer<'de>>(
+    source: D,
+    field: &str,
+    range: RangeInclusive<u32>,
+) -> Result<Option<u32>, D::Error> {
+    let number = Option::<u32>::deserialize(source)?;
+    match number {
+        Some(number) if !range.contains(&number) => {
+            Err(D::Error::custom(format_args!("{field} must be from {} to {}", range.start(), range.end())))
+        }
+        number => Ok(number),
+    }
 }
 
 /// The body of `POST /v1/migrations`, which moves the job's sessions while its processes stay.

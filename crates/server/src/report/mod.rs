@@ -11,9 +11,10 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use katydid_wire::printable::is_unprintable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::{is_obeyed, printable_within};
+use crate::control::printable_within;
 use limits::LineLimits;
 pub(crate) use limits::{LineKind, LineSource};
 
@@ -76,7 +77,7 @@ impl Reporter {
     fn worker_line(&self, kind: LineKind, worker: u32, line: &[u8]) -> bool {
         let text = String::from_utf8_lossy(line);
         if self.verbosity == Verbosity::Private {
-            let shown = |letter| if is_obeyed(letter) && letter != '\t' { ' ' } else { letter };
+            let shown = |letter| if is_unprintable(letter) && letter != '\t' { ' ' } else { letter };
             write_line("", &text.chars().map(shown).collect::<String>());
             return true;
         }
