@@ -63,15 +63,15 @@ fn of_files(tree: &Tree, kind: &str, patterns: &[&str], prose: fn(&str) -> Strin
 
 /// Returns the texts of messages in a source, each on the line where it begins.
 fn messages(source: &str) -> String {
-    let places = |beginning: &'static str| source.match_indices(beginning).map(move |(at, _)| (at, beginning));
+    let occurrences = |beginning: &'static str| source.match_indices(beginning).map(move |(at, _)| (at, beginning));
     let all = MESSAGE_BEGINNINGS.into_iter().chain([CONSTANT_BEGINNING]);
-    let mut beginnings: Vec<(usize, &str)> = all.flat_map(places).collect();
+    let mut beginnings: Vec<(usize, &str)> = all.flat_map(occurrences).collect();
     beginnings.sort_unstable();
     let mut text = String::new();
     let mut last_line = 0;
     for (at, beginning) in beginnings {
-        let behind = source.get(at + beginning.len()..).unwrap_or_default();
-        let Some(message) = message(behind, beginning == CONSTANT_BEGINNING) else { continue };
+        let rest = source.get(at + beginning.len()..).unwrap_or_default();
+        let Some(message) = message(rest, beginning == CONSTANT_BEGINNING) else { continue };
         let line = source.get(..at).map_or(0, |above| above.matches('\n').count());
         text += &"\n".repeat(line.saturating_sub(last_line));
         last_line = line;
@@ -81,9 +81,9 @@ fn messages(source: &str) -> String {
     text
 }
 
-/// Returns the text of a message, on one line, from what is behind its beginning; none if no text comes next.
-fn message(behind: &str, is_constant: bool) -> Option<String> {
-    let (before, quoted) = behind.split_once('"')?;
+/// Returns the text of a message, on one line, from the text after its beginning; none if no text comes next.
+fn message(rest: &str, is_constant: bool) -> Option<String> {
+    let (before, quoted) = rest.split_once('"')?;
     let (before, text) = (before.trim(), literal(quoted));
     if is_constant {
         let is_prose = !text.contains('\n') && text.split_whitespace().count() >= MIN_CONSTANT_WORDS;
