@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 
 /// The state letter of a process that a signal has stopped.
 pub(crate) const STOPPED_STATE: char = 'T';
+/// The state letters of a thread that has ended.
+const ENDED_STATES: [char; 2] = ['Z', 'X'];
 /// `PF_EXITING` in the flags of `/proc/PID/stat`: the process is ending (`include/linux/sched.h`).
 const PF_EXITING: u64 = 0x4;
 /// How long a parent may take to reap a process that has ended.
@@ -195,6 +197,15 @@ pub fn has_ended(pid: u32) -> bool {
 /// Whether a process is about to end, or has ended: the kernel sets that before it closes the process's sockets.
 pub(crate) fn is_ending(pid: u32) -> bool {
     stat_number(pid, 6).is_none_or(|flags| flags & PF_EXITING != 0)
+}
+
+/// Whether a thread of a process still runs, perhaps only to its end. Once none does, the process's files are closed.
+pub(crate) fn has_live_thread(pid: u32) -> bool {
+    let state = |thread: u32| {
+        let text = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+        parse_stat(thread, &String::from_utf8_lossy(&text)).map(|process| process.state)
+    };
+    threads(pid).into_iter().filter_map(state).any(|state| !ENDED_STATES.contains(&state))
 }
 
 /// Whether a signal has stopped a process.

@@ -388,6 +388,8 @@ pub fn keep(
     ended: &OwnedFd,
 ) -> io::Result<()> {
     let GuardDescriptors { link, inherited } = descriptors;
+    // In another namespace the number may be another process's.
+    let started = is_our_parent(supervisor).then(|| tree::started(supervisor)).flatten();
     set_child_subreaper(Some(getpid()))?;
     unix_session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);
@@ -409,7 +411,7 @@ pub fn keep(
     if end == SupervisorExit::Alone {
         take_away(&names);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
-        outlive(supervisor, deadline);
+        outlive(supervisor, started, deadline);
         shared_memory::undo_after_exit(supervisor, deadline);
         folder::clear_away_after_exit(supervisor, deadline);
     }
@@ -427,10 +429,13 @@ enum SupervisorExit {
     Alone,
 }
 
-/// Waits until the kernel has closed all descriptors of a dying process: then its children have another parent. Does not wait for
-/// a process that was gone before, or that is in another namespace.
-fn outlive(supervisor: u32, deadline: Instant) {
-    while is_our_parent(supervisor) && Instant::now() < deadline {
+/// Waits until the kernel has closed all descriptors of a dying process: then its children have another parent, and its last
+/// thread has ended. The kernel changes the parent when the first threads end, while another one may still hold locks. Does not
+/// wait for a process that was gone before, or that is in another namespace.
+fn outlive(supervisor: u32, started: Option<u64>, deadline: Instant) {
+    let is_known = || started.is_some() && tree::started(supervisor) == started;
+    let runs = || is_our_parent(supervisor) || (is_known() && tree::has_live_thread(supervisor));
+    while runs() && Instant::now() < deadline {
         thread::sleep(GUARD_REAP_POLL_INTERVAL);
     }
 }
