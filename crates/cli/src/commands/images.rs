@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_object_store_that_cannot_be_asked_is_a_failure() {
-        for address in ["s3://", "http://host/image", "s3:///image"] {
+        for address in ["s3://", "http://host/image", "s3:///image", "s3://bucket/../image"] {
             let error = images_in(Path::new(address)).unwrap_err().to_string();
             assert!(error.contains(address) && error.contains("s3://BUCKET/PREFIX"), "{error}");
         }

@@ -293,4 +293,13 @@ mod tests {
         assert!(!request.leave_running && request.keep.is_none());
         assert!(serde_json::from_str::<Request>(r#"{"image":"/i","leaverunning":true}"#).is_err());
     }
+
+    #[test]
+    fn numbers_have_the_bounds_of_the_command_line() {
+        let keep = |number: u32| serde_json::from_str::<Request>(&format!(r#"{{"image":"/i","keep":{number}}}"#));
+        let level = |number: u32| serde_json::from_str::<Request>(&format!(r#"{{"image":"/i","level":{number}}}"#));
+        assert_eq!((keep(1).unwrap().keep, level(0).unwrap().level), (Some(1), Some(0)));
+        assert!(keep(0).unwrap_err().to_string().contains("keep must be from 1 to"));
+        assert!(level(20).unwrap_err().to_string().contains("level must be from 0 to 19"));
+    }
 }
