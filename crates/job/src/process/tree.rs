@@ -62,7 +62,12 @@ pub fn tree(root: u32) -> io::Result<Vec<Process>> {
 
 /// Reads `/proc/PID/stat`; `None` for a process that is gone.
 fn stat(pid: u32) -> Option<Process> {
-    parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(pid, &proc_text(pid, "stat")?)
+}
+
+/// The text of `/proc/PID/FILE`; `None` for a process that is gone. A process may give itself a name of any bytes.
+fn proc_text(pid: u32, file: &str) -> Option<String> {
+    fs::read(format!("/proc/{pid}/{file}")).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The name in parentheses may hold anything, even parentheses and blanks: the last parenthesis ends it.
@@ -81,7 +86,7 @@ pub(crate) fn proc_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 /// Bytes of private memory and of shared memory without a file that these processes have, according to the kernel.
 pub(crate) fn memory(processes: &[Process]) -> u64 {
     let of = |process: &Process| {
-        let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
+        let status = proc_text(process.pid, "status").unwrap_or_default();
         let kibibytes = |name| proc_field(&status, name)?.split_whitespace().next()?.parse::<u64>().ok();
         ["RssAnon:", "RssShmem:"].into_iter().filter_map(kibibytes).sum::<u64>().saturating_mul(1024)
     };
@@ -96,9 +101,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 
 /// The user that a process acts as; none for one that is gone.
 pub(crate) fn effective_user(pid: u32) -> Option<u32> {
-    // A process may give itself a name of any bytes.
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    proc_field(&String::from_utf8_lossy(&status), "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()
+    proc_field(&proc_text(pid, "status")?, "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Ids of the threads of a process, in this process's namespace; empty for one that is gone.
@@ -118,7 +121,7 @@ pub fn children(parent: u32) -> Vec<u32> {
 /// Processor time of a process and of its reaped children, in ticks of 10 ms; 0 for one that is gone.
 #[must_use]
 pub fn ticks(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let text = proc_text(pid, "stat").unwrap_or_default();
     let words = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
     // User and system time of the process, then of its children.
     words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum()
@@ -132,7 +135,7 @@ pub fn started(pid: u32) -> Option<u64> {
 
 /// A number of `/proc/PID/stat`, by its position after the name, where the state has 0; `None` for a process that is gone.
 fn stat_number(pid: u32, position: usize) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = proc_text(pid, "stat")?;
     text.rsplit_once(") ")?.1.split(' ').nth(position)?.parse().ok()
 }
 
@@ -140,7 +143,7 @@ fn stat_number(pid: u32, position: usize) -> Option<u64> {
 /// process that is gone.
 #[must_use]
 pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = proc_text(pid, "stat")?;
     let mut words = text.rsplit_once(") ")?.1.split(' ').skip(2);
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
@@ -152,14 +155,14 @@ pub(crate) fn terminal(pid: u32) -> Option<u64> {
 
 /// The process group of a process, in its own namespace; `None` for one that is gone.
 pub(crate) fn seen_group(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = proc_text(pid, "status")?;
     proc_field(&status, "NSpgid:").and_then(innermost)
 }
 
 /// The id of a process in its own PID namespace. For a process that is gone, returns `pid`.
 #[must_use]
 pub fn pid_in_own_namespace(pid: u32) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc_text(pid, "status").unwrap_or_default();
     proc_field(&status, "NSpid:").and_then(innermost).unwrap_or(pid)
 }
 
@@ -179,7 +182,7 @@ fn innermost(list: &str) -> Option<u32> {
 /// The name of a process; empty for one that is gone.
 #[must_use]
 pub fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+    proc_text(pid, "comm").unwrap_or_default().trim_end().to_owned()
 }
 
 /// Whether a process with this id exists, dead or alive.
@@ -201,10 +204,8 @@ pub(crate) fn is_ending(pid: u32) -> bool {
 
 /// Whether a thread of a process still runs, perhaps only to its end. Once none does, the process's files are closed.
 pub(crate) fn has_live_thread(pid: u32) -> bool {
-    let state = |thread: u32| {
-        let text = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-        parse_stat(thread, &String::from_utf8_lossy(&text)).map(|process| process.state)
-    };
+    let state =
+        |thread: u32| parse_stat(thread, &proc_text(pid, &format!("task/{thread}/stat"))?).map(|process| process.state);
     threads(pid).into_iter().filter_map(state).any(|state| !ENDED_STATES.contains(&state))
 }
 
@@ -285,10 +286,29 @@ pub(crate) fn raw(pid: u32) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_name_may_be_of_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff) \xfe"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        let pid = child.id();
+        assert_eq!((parent(pid), pid_in_own_namespace(pid)), (Some(std::process::id()), pid));
+        assert_eq!(
+            (name(pid).as_str(), effective_user(pid)),
+            ("\u{fffd}) \u{fffd}", effective_user(std::process::id()))
+        );
+        assert!(started(pid).is_some() && group_and_session(pid).is_some() && has_live_thread(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!has_live_thread(pid));
+    }
 
     #[test]
     fn a_name_may_hold_parentheses() {
