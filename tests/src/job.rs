@@ -347,7 +347,9 @@ fn has_holder(view: &Value) -> bool {
     let members = view.get("members").and_then(Value::as_array);
     // A job with a checkpoint in progress does not wait for the test.
     let busy = view.get("checkpoint").is_some_and(|checkpoint| !checkpoint.is_null());
-    !busy && members.is_some_and(|members| members.iter().any(holds_itself))
+    // The supervisor may not know yet that a program runs that is quick to come to its point.
+    let is_started = view["program"] != 0;
+    !busy && is_started && members.is_some_and(|members| members.iter().any(holds_itself))
 }
 
 /// Returns whether a member of a job, as described by the control socket, has its worker and pauses itself at a point. A member

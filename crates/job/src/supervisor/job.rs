@@ -166,12 +166,14 @@ impl Job {
         self.0.checkpoint(request, notify)
     }
 
-    /// Called when the program has ended, or will not be started: waits for a running checkpoint.
+    /// Called when the program has ended, or will not be started: waits for a running checkpoint, and until questions are
+    /// answered.
     pub fn finish_operations(&self) {
         self.0.root.set(Start::Never);
         self.0.members.close();
         drop(lock(&self.0.exclusive));
         self.0.locked_processes.clear();
+        self.0.members.wait_for_answers();
     }
 
     /// Called when the program has ended: waits for a running checkpoint. Returns the report of the checkpoint for which the

@@ -117,6 +117,8 @@ struct MembersState {
     entries: Vec<MemberEntry>,
     /// Connections whose peers have not sent their hello, with the peers' process ids in this process's namespace.
     unknown_peers: BTreeMap<u64, u32>,
+    /// Questions that are being answered.
+    pending_questions: usize,
     /// Whether the program has ended.
     is_closed: bool,
     /// Number of members that ever joined with a session of their own: it tells whether one joined between two moments.
@@ -290,6 +292,12 @@ impl Members {
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.0.changed.notify_all();
+    }
+
+    /// Waits until every question that was heard has its answer: the program may end by what its asker is about to be told.
+    pub(crate) fn wait_for_answers(&self) {
+        let has_some = |state: &mut MembersState| state.pending_questions > 0;
+        drop(self.0.changed.wait_while(self.lock(), has_some).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Notes the new address and key of a member that has resumed its session. The state stays: the member may have lost the
@@ -630,12 +638,36 @@ impl UnknownPeer {
     /// Answers a question, and waits until the peer has closed the connection: it may be a program of the job, which cannot be
     /// dumped before.
     fn answer(&self, mut stream: &UnixStream, question: &Question) {
-        let reply = self.0.0.answerer.get().map(|answerer| (answerer.0)(question));
-        let Some(bytes) = reply.and_then(|reply| reply.encode().ok()) else { return };
-        if stream.write_all(&bytes).is_ok() {
+        if self.send_answer(stream, question).is_ok() {
             // The peer sends nothing more, so this waits for the end.
             let _ = stream.set_read_timeout(Some(MEMBER_CLOSE_TIMEOUT)).and_then(|()| stream.read(&mut [0]));
         }
+    }
+
+    fn send_answer(&self, mut stream: &UnixStream, question: &Question) -> io::Result<()> {
+        let _pending = PendingQuestion::new(&self.0);
+        let answerer = self.0.0.answerer.get().ok_or(io::ErrorKind::NotConnected)?;
+        let bytes = (answerer.0)(question).encode().map_err(io::Error::other)?;
+        // A peer that reads nothing does not keep the job from ending.
+        stream.set_write_timeout(Some(MEMBER_HELLO_TIMEOUT))?;
+        stream.write_all(&bytes)
+    }
+}
+
+/// A question that is being answered, as long as the value lives.
+struct PendingQuestion<'a>(&'a Members);
+
+impl<'a> PendingQuestion<'a> {
+    fn new(members: &'a Members) -> Self {
+        members.lock().pending_questions += 1;
+        Self(members)
+    }
+}
+
+impl Drop for PendingQuestion<'_> {
+    fn drop(&mut self) {
+        self.0.lock().pending_questions -= 1;
+        self.0.0.changed.notify_all();
     }
 }
 

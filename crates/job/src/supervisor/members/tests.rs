@@ -286,6 +286,35 @@ fn asking_process_is_answered_and_is_not_a_member() {
 }
 
 #[test]
+fn job_does_not_end_before_its_questions_are_answered() {
+    let (folder, members, _events) = socket();
+    let (release, released) = mpsc::channel();
+    let (ask, asked) = mpsc::channel();
+    let released = Mutex::new(released);
+    members.answer_with(Answerer(Box::new(move |_| {
+        ask.send(()).unwrap();
+        released.lock().unwrap().recv().unwrap();
+        ToProgram::Answer { code: 0, state: 0, text: String::new() }
+    })));
+    let mut program = UnixStream::connect(folder.path().join("shims")).unwrap();
+    send(
+        &program,
+        &FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, timeout_ms: 250, gpus: Vec::new() },
+    );
+    asked.recv().unwrap();
+    let job = thread::spawn(move || {
+        members.close();
+        members.wait_for_answers();
+        program.set_nonblocking(true).unwrap();
+        program.read(&mut [0; 1]).map_err(|error| error.kind())
+    });
+    // A job that does not wait ends meanwhile.
+    thread::sleep(Duration::from_millis(20));
+    release.send(()).unwrap();
+    assert_eq!(job.join().unwrap(), Ok(1));
+}
+
+#[test]
 fn peer_with_another_protocol_is_not_a_member() {
     let (folder, members, _events) = socket();
     let mut peer = UnixStream::connect(folder.path().join("shims")).unwrap();
