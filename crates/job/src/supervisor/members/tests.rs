@@ -288,12 +288,12 @@ fn asking_process_is_answered_and_is_not_a_member() {
 #[test]
 fn job_does_not_end_before_its_questions_are_answered() {
     let (folder, members, _events) = socket();
-    let (release, released) = mpsc::channel();
-    let (ask, asked) = mpsc::channel();
-    let released = Mutex::new(released);
+    let (release, releases) = mpsc::channel();
+    let (note_question, questions) = mpsc::channel();
+    let releases = Mutex::new(releases);
     members.answer_with(Answerer(Box::new(move |_| {
-        ask.send(()).unwrap();
-        released.lock().unwrap().recv().unwrap();
+        note_question.send(()).unwrap();
+        releases.lock().unwrap().recv().unwrap();
         ToProgram::Answer { code: 0, state: 0, text: String::new() }
     })));
     let mut program = UnixStream::connect(folder.path().join("shims")).unwrap();
@@ -301,7 +301,7 @@ fn job_does_not_end_before_its_questions_are_answered() {
         &program,
         &FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, timeout_ms: 250, gpus: Vec::new() },
     );
-    asked.recv().unwrap();
+    questions.recv().unwrap();
     let job = thread::spawn(move || {
         members.close();
         members.wait_for_answers();
