@@ -34,15 +34,50 @@ enum WorkItem<A: Api> {
 
 /// The executor sleeps until its next item.
 const STATE_ASLEEP: u8 = 0;
-/// The executor sleeps, and an item that will wake it is queued.
+/// A [`WorkItem::Rouse`] is queued, or about to be, whatever the executor does meanwhile.
 const STATE_WAKING: u8 = 1;
 /// The executor works, or spins for its next item.
 const STATE_AWAKE: u8 = 2;
 
+/// What an executor does, as far as the main loop knows. Only the [`WorkItem::Rouse`] itself ends [`STATE_WAKING`], so at most one
+/// is on its way, and the queue has room for a call.
+#[derive(Default)]
+struct ExecutorState(AtomicU8);
+
+impl ExecutorState {
+    fn pass(&self, from: u8, to: u8) -> bool {
+        self.0.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Called by the main loop: whether it is to queue a [`WorkItem::Rouse`].
+    fn begin_rouse(&self) -> bool {
+        self.pass(STATE_ASLEEP, STATE_WAKING)
+    }
+
+    /// Called when the executor has taken a [`WorkItem::Rouse`].
+    fn note_rouse(&self) {
+        self.0.store(STATE_AWAKE, Ordering::Relaxed);
+    }
+
+    /// Called when the executor has taken a call.
+    fn note_call(&self) {
+        self.pass(STATE_ASLEEP, STATE_AWAKE);
+    }
+
+    /// Called by the executor before it waits for an item. If a [`WorkItem::Rouse`] is on its way, that ends the wait.
+    fn note_wait(&self) {
+        self.pass(STATE_AWAKE, STATE_ASLEEP);
+    }
+
+    fn is_awake(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == STATE_AWAKE
+    }
+}
+
 /// The main loop's side of an executor.
 struct Executor<A: Api> {
     items: SyncSender<WorkItem<A>>,
-    state: Arc<AtomicU8>,
+    state: Arc<ExecutorState>,
 }
 
 /// The executors of a session, by program thread.
@@ -83,7 +118,7 @@ impl<A: Api> Executors<A> {
     /// Returns whether the executor of `thread` would take a call at once. It may be about to sleep.
     #[must_use]
     pub fn is_awake(&self, thread: u32) -> bool {
-        self.by_thread.get(&thread).is_some_and(|executor| executor.state.load(Ordering::Relaxed) == STATE_AWAKE)
+        self.by_thread.get(&thread).is_some_and(|executor| executor.state.is_awake())
     }
 
     /// Has the executor of `thread` spin for calls for a while.
@@ -96,9 +131,8 @@ impl<A: Api> Executors<A> {
             self.start(shared, thread)?;
         }
         let Some(executor) = self.by_thread.get(&thread) else { return Ok(()) };
-        // One item is enough, and leaves room for a call.
-        let state = &executor.state;
-        if state.compare_exchange(STATE_ASLEEP, STATE_WAKING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if executor.state.begin_rouse() {
+            // A full queue is that of a program that does not wait for its replies.
             let _ = executor.items.try_send(WorkItem::Rouse);
         }
         Ok(())
@@ -109,7 +143,7 @@ impl<A: Api> Executors<A> {
             return Err(SessionError::TooManyThreads { most: MAX_EXECUTORS });
         }
         let (items, queue) = sync_channel(QUEUE_CAPACITY);
-        let state = Arc::new(AtomicU8::new(STATE_ASLEEP));
+        let state = Arc::<ExecutorState>::default();
         let (shared, own_state) = (Arc::clone(shared), Arc::clone(&state));
         start_thread(format!("blocking {thread}"), move || work::<A>(&shared, &queue, &own_state))?;
         self.by_thread.insert(thread, Executor { items, state });
@@ -118,19 +152,21 @@ impl<A: Api> Executors<A> {
 }
 
 /// Runs the queued items until the session is dropped.
-fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, state: &AtomicU8) {
+fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, state: &ExecutorState) {
     let (mut current, spin) = (A::NO_CONTEXT, Spin::for_word());
     let next = || {
-        // It sleeps only with an empty queue: whenever `STATE_ASLEEP` is replaced, an item that wakes it is queued.
         let soon = if A::EXECUTORS_SPIN { spin_for_next(items, &spin) } else { None };
         soon.or_else(|| items.try_recv().ok()).or_else(|| {
-            state.store(STATE_ASLEEP, Ordering::Relaxed);
+            state.note_wait();
             items.recv().ok()
         })
     };
     while let Some(item) = next() {
-        state.store(STATE_AWAKE, Ordering::Relaxed);
-        let WorkItem::Call(context, task) = item else { continue };
+        let WorkItem::Call(context, task) = item else {
+            state.note_rouse();
+            continue;
+        };
+        state.note_call();
         if context != current && context != A::NO_CONTEXT {
             A::enter(shared, context);
             current = context;
@@ -180,4 +216,32 @@ fn spin_for_next<T>(queue: &Receiver<T>, spin: &Spin) -> Option<T> {
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The executor takes a call, runs it and sleeps again, between the main loop's decision and its item.
+    #[test]
+    fn an_executor_is_roused_once_however_late_the_item_comes() {
+        let state = ExecutorState::default();
+        assert!(!state.is_awake() && state.begin_rouse());
+        state.note_call();
+        state.note_wait();
+        assert!(!state.begin_rouse(), "another item would take the place of a call");
+        state.note_rouse();
+        assert!(state.is_awake() && !state.begin_rouse());
+        state.note_wait();
+        assert!(state.begin_rouse());
+    }
+
+    #[test]
+    fn an_executor_with_a_call_is_awake_until_it_waits() {
+        let state = ExecutorState::default();
+        state.note_call();
+        assert!(state.is_awake() && !state.begin_rouse());
+        state.note_wait();
+        assert!(!state.is_awake() && state.begin_rouse());
+    }
 }
