@@ -118,6 +118,12 @@ pub fn tree(pid: u32) -> Vec<u32> {
     processes
 }
 
+/// Returns the id of a process in its own PID namespace; `None` if the process is gone.
+pub fn pid_in_own_namespace(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
+}
+
 /// Kills a process; one that is gone needs no kill.
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);

@@ -20,17 +20,20 @@ use crate::output::line;
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// Number of suites at a time.
-const AT_A_TIME: usize = 3;
+/// Number of suites at a time. Each runs several tests at a time. With three suites, programs that spin for each other take a third
+/// more of the processors.
+const AT_A_TIME: usize = 2;
 /// Interval of checks whether a silent suite has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time in which a suite prints nothing: many times the longest test. A test that hangs would otherwise hold up the others'
 /// results for ever.
 const MAX_SILENCE: Duration = Duration::from_secs(20 * 60);
-/// Folder of the package whose suites test the whole system. They take longest, so they come first.
+/// Folder of the package whose suites test the whole system.
 const SYSTEM_PACKAGE: &str = "tests";
-/// The first of these suites, which takes longer than any other.
+/// The suite that takes longest, and comes first. The suites that mostly wait run beside it.
 const LONGEST_SUITE: &str = "checkpoint";
+/// Suites that keep all processors busy by themselves, and come last.
+const BUSY_SUITES: [&str; 3] = ["opencl", "apps", "frameworks"];
 
 /// A test binary.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,8 +47,8 @@ pub(crate) struct Suite {
     filter: &'static str,
 }
 
-/// Builds the suites that `arguments` of `cargo test` name, to run the tests whose names contain `filter`. The longest come
-/// first.
+/// Builds the suites that `arguments` of `cargo test` name, to run the tests whose names contain `filter`. They come in the order
+/// in which they keep the processors busy best.
 pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Result<Vec<Suite>> {
     let mut cargo = shell::cargo(&tree.root, &["test", "--no-run", "--message-format=json-render-diagnostics"]);
     let output = cargo.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -57,7 +60,8 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     let mut suites =
         messages.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
     suites.sort_by_key(|suite| {
-        (suite.name != LONGEST_SUITE, !suite.folder.ends_with(SYSTEM_PACKAGE), suite.name.clone())
+        let busy = BUSY_SUITES.iter().position(|name| *name == suite.name);
+        (suite.name != LONGEST_SUITE, busy, !suite.folder.ends_with(SYSTEM_PACKAGE), suite.name.clone())
     });
     Ok(suites)
 }

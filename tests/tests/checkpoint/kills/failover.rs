@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
-use katydid_tests::watch::{kill, runs, until};
+use katydid_tests::watch::{kill, pid_in_own_namespace, runs, tree, until};
 
 use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
@@ -113,34 +113,48 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
+/// A process that holds itself at a point.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldProcess {
+    pid: u32,
+    /// Its id in its own PID namespace: a restored job has one if its ids are in use here.
+    own_pid: u64,
+}
+
 /// Kills the worker of a process, and waits until the process has another one or has ended with it.
-fn replaced_by_another(stage: &Stage, pid: u64) -> Result<()> {
+fn replaced_by_another(stage: &Stage, process: HeldProcess) -> Result<()> {
     let mut worker = None;
     until("the one that holds itself has a worker", || {
-        worker = worker_of(stage, pid).ok().flatten();
+        worker = worker_of(stage, process).ok().flatten();
         worker.is_some()
     })?;
     let worker = worker.context("it had one")?;
     kill(worker);
-    let is_replaced = || match worker_of(stage, pid) {
+    let is_replaced = || match worker_of(stage, process) {
         Ok(Some(other)) => other != worker,
-        _ => !u32::try_from(pid).is_ok_and(runs),
+        _ => !runs(process.pid),
     };
     Ok(until("it has another worker", is_replaced)?)
 }
 
 /// Returns the worker of a process's session.
-pub(crate) fn worker_of(stage: &Stage, pid: u64) -> Result<Option<u32>> {
+pub(crate) fn worker_of(stage: &Stage, process: HeldProcess) -> Result<Option<u32>> {
     let sessions = stage.server.sessions()?;
-    let session = sessions.iter().find(|session| session["pid"].as_u64() == Some(pid));
+    let session = sessions.iter().find(|session| {
+        // Of a program on another machine, the server knows only what that says of itself.
+        let pid = if session["peer"] == "unix" { process.pid.into() } else { process.own_pid };
+        session["pid"] == pid
+    });
     Ok(session.and_then(|session| u32::try_from(session["worker_pid"].as_u64()?).ok()))
 }
 
 /// Returns the process that holds itself at a point.
-pub(crate) fn holding(job: &Job<'_>) -> Option<u64> {
+pub(crate) fn holding(job: &Job<'_>) -> Option<HeldProcess> {
     let view = job.view()?;
     let member = view["members"].as_array()?.iter().find(|member| holds_itself(member))?;
-    member["pid"].as_u64()
+    let own_pid = member["pid"].as_u64()?;
+    let pid = tree(job.pid()).into_iter().find(|pid| pid_in_own_namespace(*pid).map(u64::from) == Some(own_pid))?;
+    Some(HeldProcess { pid, own_pid })
 }
 
 /// The trials' names and ways.
