@@ -21,8 +21,8 @@
 //!
 //! Without a working CRIU, the tests are shown as ignored, with the reason.
 //!
-//! By default the binary runs tests that take two cores a few minutes. It runs all scenarios and the programs made for
-//! checkpoints on the way that the commit chooses, and one checkpoint each of a slice of the other programs.
+//! By default the binary runs tests that take two cores a few minutes. It runs every second scenario and the programs
+//! made for checkpoints on the way that the commit chooses, and one checkpoint each of a slice of the other programs.
 //! `KATYDID_TEST_ALL=1` takes all ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything.
 //! `KATYDID_CHECKPOINT_SEED` chooses other calls, and `KATYDID_CHECKPOINT_COUNT` sets their number in a run.
 //! `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
@@ -60,9 +60,9 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::stage::WAY_NAMES;
 
-/// Whether every test run includes this test: all faults around a checkpoint, and the programs that each keep one kind of
-/// state across checkpoints. Each runs on one way; the next commit chooses another. The other programs keep little for
-/// long, but make calls that these do not: a run has a slice of them, and the sweep has all.
+/// Whether a test run includes this test: faults around a checkpoint, and the programs that each keep one kind of state across
+/// checkpoints. Each program runs on one way, and every second fault; the next commit chooses others. The other programs keep
+/// little for long, but make calls that these do not: a run has a slice of them, and the sweep has all.
 fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [way, scenario] => ways.is_chosen(way, scenario, slice),
@@ -86,11 +86,11 @@ impl ScenarioWays {
         Self(ways)
     }
 
-    /// Whether the commit chooses this way among the ways of this scenario.
+    /// Whether the commit chooses this scenario, and this way among its ways.
     fn is_chosen(&self, way: &str, scenario: &str, slice: &Slice) -> bool {
         let Some(ways) = self.0.get(scenario) else { return true };
         let index = ways.iter().position(|other| other == way);
-        index.is_none_or(|index| slice.chooses(scenario, index, ways.len()))
+        index.is_none_or(|index| slice.chooses(scenario, index, SCENARIO_SLICES * ways.len()))
     }
 }
 
@@ -100,6 +100,8 @@ fn is_chosen(way: &str, program: &str, slice: &Slice) -> bool {
     index.is_none_or(|index| slice.chooses(program, index, WAY_NAMES.len()))
 }
 
+/// Number of slices of the scenarios.
+const SCENARIO_SLICES: usize = 2;
 /// Number of slices of the programs that are not made for checkpoints.
 const OTHER_SLICES: u64 = 12;
 
@@ -157,7 +159,7 @@ fn main() -> ExitCode {
     if !is_sweep() {
         let slice = Slice::of_this_test();
         println!(
-            "checkpoints: scenarios and programs that were made for it on one way, and other programs, of {slice}"
+            "checkpoints: every second scenario and programs that were made for it on one way, and other programs, of {slice}"
         );
         let ways = ScenarioWays::of(&trials);
         trials.retain(|trial| is_steady(trial.name(), &slice, &ways) || is_sliced(trial.name(), &slice, &apps));

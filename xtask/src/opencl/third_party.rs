@@ -77,7 +77,7 @@ const WHOLE_RUNS: [&str; 7] = [
     "test_array",
 ];
 /// Number of slices of the brief programs.
-const BRIEF_SLICES: u64 = 4;
+const BRIEF_SLICES: u64 = 8;
 /// Number of slices of PyOpenCL's long tests.
 const LONG_SLICES: u64 = 32;
 
