@@ -20,9 +20,8 @@ use crate::output::line;
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// Number of suites at a time. Each runs several tests at a time. With three suites, programs that spin for each other take a third
-/// more of the processors.
-const AT_A_TIME: usize = 2;
+/// Number of suites at a time.
+const AT_A_TIME: usize = 3;
 /// Interval of checks whether a silent suite has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time in which a suite prints nothing: many times the longest test. A test that hangs would otherwise hold up the others'
