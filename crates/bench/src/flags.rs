@@ -13,9 +13,9 @@ const DEFAULT_DRIVER: &str = "auto";
 
 /// Measures Katydid beside the native driver on this machine.
 ///
-/// The same measuring program runs on the driver directly, through Katydid over shared memory, and through Katydid
-/// over TCP on loopback, in turns, so that drift of the machine meets all three alike. Each figure is a median; ratios
-/// are to native, and below 1 is faster than native.
+/// The same measuring program runs on the driver directly, and through Katydid over shared memory, over a unix socket
+/// and over TCP on loopback, in turns, so that drift of the machine meets all four alike. Each figure is a median;
+/// ratios are to native, and below 1 is faster than native.
 #[derive(Debug, Args)]
 pub struct BenchFlags {
     /// `soft` measures how fast the software device computes, beside OpenCL on this CPU, `checkpoint` what checkpoints

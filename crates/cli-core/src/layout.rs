@@ -4,6 +4,7 @@
 //! bin/katydid
 //! lib/katydid/shim/libcuda.so.1    the shim for CUDA programs
 //! lib/katydid/shim/libkatydid_opencl.so, vendors/katydid.icd    the shim for OpenCL programs
+//! lib/katydid/shim/libnvidia-ml.so.1    NVML, as the program's GPUs show it
 //! lib/katydid/loader/libOpenCL.so.1    the OpenCL shim again, for machines without an OpenCL loader
 //! lib/katydid/soft/libcuda.so.1    softcuda
 //! lib/katydid/criu/                CRIU with its libraries; only used if the system's does not work

@@ -97,6 +97,6 @@ pub struct SessionView {
     pub driver: Option<String>,
     /// Device memory that the session holds, in bytes; none until the worker reports.
     pub device_memory: Option<u64>,
-    /// CUDA calls that reached the worker; none until the worker reports.
+    /// Calls that reached the worker; none until the worker reports.
     pub calls: Option<u64>,
 }

@@ -321,7 +321,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_SOFT_RACES",
         SettingReader::Soft,
         ANY_NUMBER,
-        "reports races of kernels; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
+        "reports races of kernels, unless 0; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
     ),
     setting(
         "KATYDID_SOFT_DISPLACE",

@@ -72,7 +72,7 @@ impl From<Member> for MemberView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Path of the image, which must be absolute.
+    /// The image: an absolute path, or `s3://BUCKET/PREFIX`.
     pub image: PathBuf,
     /// Whether the program goes on afterwards; else it is killed once the checkpoint is complete.
     #[serde(default)]
@@ -127,7 +127,7 @@ fn within<'de, D: Deserializer<'de>>(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migration {
-    /// The server: `unix:/path` or `tcp://host:port`.
+    /// Address of the server, in any form of [`katydid_transport::Address`].
     pub to: String,
     /// OpenCL devices to use in place of the sessions' own: `NEW` or `OLD=NEW`, each a number, a type (`cpu`, `gpu`,
     /// `accelerator`) or a part of a name.
@@ -249,7 +249,7 @@ pub struct Report {
     pub job: String,
     /// Processes of the job, the program first, as the supervisor sees them.
     pub pids: Vec<u32>,
-    /// Workers of its sessions; 0 where they are on another machine.
+    /// Process ids of the sessions' workers, on their machine.
     pub workers: Vec<u32>,
     /// Bytes of GPU memory in the checkpoint.
     pub bytes_content: u64,
