@@ -218,7 +218,8 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_LANES",
         SettingReader::Program,
         SettingValue::Number(0, 16),
-        "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none \
+        "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none; unless set half the \
+         processors, 4 at least and 8 at most \
          ([Transport](../explanation/transport.md#bulk-on-sockets))",
     ),
     setting(
