@@ -834,14 +834,14 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
         &socket,
         &post("/v1/checkpoints", "1.0", &json!({"image": image, "leave_running": true, "level": 3})),
     )?;
-    let steps = lines(&answer);
-    let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
+    let progress = lines(&answer);
+    let stages: Vec<&str> = progress.iter().filter_map(|line| line["stage"].as_str()).collect();
     let order =
         ["prepare", "hold", "pause", "capture", "leave", "dump", "resume", "write", "rehearse", "commit", "done"];
     let mut found = stages.clone();
     found.dedup();
     ensure!(found == order, "{stages:?}");
-    let done = steps.last().context("no last line")?;
+    let done = progress.last().context("no last line")?;
     for field in ["bytes_content", "bytes_added", "bytes_files", "stopped_us", "took_us"] {
         ensure!(done[field].as_u64().is_some(), "no {field} in {done}");
     }

@@ -403,10 +403,10 @@ fn devices(paths: &Paths, way: &str) -> Result<()> {
 /// Checks that a migration is refused with these words before anything stops.
 fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
     let answer = exchange(&job.control(), &post("/v1/migrations", "1.0", &json!({ "to": to })))?;
-    let steps = lines(&answer);
-    let stages: Vec<&str> = steps.iter().filter_map(|step| step["stage"].as_str()).collect();
+    let progress = lines(&answer);
+    let stages: Vec<&str> = progress.iter().filter_map(|line| line["stage"].as_str()).collect();
     ensure!(stages == ["prepare", "failed"], "{answer}");
-    let why = steps.last().and_then(|step| step["error"].as_str()).unwrap_or_default();
+    let why = progress.last().and_then(|line| line["error"].as_str()).unwrap_or_default();
     ensure!(words.iter().all(|word| why.contains(word)), "{answer}");
     Ok(())
 }

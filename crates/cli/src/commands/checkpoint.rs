@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use katydid_job::process::stopped;
 use katydid_job::supervisor::folder::{self, FolderError};
-use katydid_job::supervisor::view::{ProgressStep, Report, Request};
+use katydid_job::supervisor::view::{Report, Request, StageProgress};
 use serde::Serialize;
 use serde_json::json;
 
@@ -124,33 +124,33 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
 
 /// Sends the request, and waits for the report or the failure that ends the answer.
 fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
-    match last_step(job, control, "/v1/checkpoints", request)? {
-        Some(ProgressStep::Done(report)) => Ok(report),
-        Some(ProgressStep::Failed { error, .. }) => Err(Failure::work(format!("no checkpoint: {error}"))),
+    match last_stage(job, control, "/v1/checkpoints", request)? {
+        Some(StageProgress::Done(report)) => Ok(report),
+        Some(StageProgress::Failed { error, .. }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }
 }
 
-/// Sends a request to a supervisor, shows the progress steps of the answer, and returns the last one; `None` if there was none. A
+/// Sends a request to a supervisor, shows the stages of the answer, and returns the last one; `None` if there was none. A
 /// job that ended before it took the request counts as unknown.
-pub(crate) fn last_step(
+pub(crate) fn last_stage(
     job: &str,
     control: &Path,
     path: &str,
     request: &impl Serialize,
-) -> Result<Option<ProgressStep>, Failure> {
+) -> Result<Option<StageProgress>, Failure> {
     interrupt::leaves("the job's supervisor goes on with it (`katydid ps` shows how far it is)");
     let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
-    let outcome = admin::post_lines(control, path, request, |step: ProgressStep| {
+    let outcome = admin::post_lines(control, path, request, |stage: StageProgress| {
         // The rate is that of the current stage.
-        if began.0 != step.name() {
-            began = (step.name(), Instant::now());
+        if began.0 != stage.name() {
+            began = (stage.name(), Instant::now());
         }
-        progress.show(&line(&step, began.1));
-        let ended = step.is_last();
-        last = Some(step);
+        progress.show(&line(&stage, began.1));
+        let ended = stage.is_last();
+        last = Some(stage);
         ended
     });
     match outcome {
@@ -175,13 +175,13 @@ fn missing_job(job: &str, control: &Path) -> Option<FolderError> {
     tries.find_map(|error| error)
 }
 
-/// Describes a step, for the terminal.
-fn line(step: &ProgressStep, began: Instant) -> String {
-    match step {
-        ProgressStep::Write { done, total, written } => {
+/// Describes a stage, for the terminal.
+fn line(stage: &StageProgress, began: Instant) -> String {
+    match stage {
+        StageProgress::Write { done, total, written } => {
             bar(*done, *total, &format!(", {} new", Size(*written)), began.elapsed())
         }
-        ProgressStep::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
+        StageProgress::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
         other => other.name(),
     }
 }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn ended_job_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
-        let result = last_step("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
+        let result = last_stage("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
         assert!(matches!(&result, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{result:?}");
     }
 }

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use katydid_job::process::stopped;
 use katydid_job::supervisor::folder;
-use katydid_job::supervisor::view::{CompletedMigration, Migration, ProgressStep};
+use katydid_job::supervisor::view::{CompletedMigration, Migration, StageProgress};
 
 use crate::args::flags::MigrateFlags;
-use crate::commands::checkpoint::{last_step, whole_path};
+use crate::commands::checkpoint::{last_stage, whole_path};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -33,9 +33,9 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
 
 /// Sends the request, and waits for the report or the failure that ends the answer.
 fn ask(job: &str, control: &Path, migration: &Migration) -> Result<CompletedMigration, Failure> {
-    match last_step(job, control, "/v1/migrations", migration)? {
-        Some(ProgressStep::Moved(moved)) => Ok(moved),
-        Some(ProgressStep::Failed { error, of_server }) => {
+    match last_stage(job, control, "/v1/migrations", migration)? {
+        Some(StageProgress::Moved(moved)) => Ok(moved),
+        Some(StageProgress::Failed { error, of_server }) => {
             let text = format!("not moved, and everything goes on: {error}");
             // Another program may have taken the slot that was free before.
             Err(if of_server { Failure::server(text) } else { Failure::work(text) })

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_job::supervisor::folder::FoundJob;
 use katydid_job::supervisor::registry;
-use katydid_job::supervisor::view::{JobView, ProgressStep};
+use katydid_job::supervisor::view::{JobView, StageProgress};
 use katydid_server::{ReservedView, ServerView, SessionView, SessionsView};
 use katydid_transport::Address;
 use rustix::process::geteuid;
@@ -89,7 +89,7 @@ struct JobLine {
     server: Option<String>,
     /// Number of programs that use a GPU.
     members: Option<usize>,
-    /// The current step of a running checkpoint.
+    /// The current stage of a running checkpoint.
     checkpoint: Option<String>,
     folder: PathBuf,
 }
@@ -228,8 +228,8 @@ impl JobLine {
         let FoundJob { entry, user, folder } = job;
         let (members, checkpoint, command) = match reply {
             Some(view) => {
-                let step = view.checkpoint.as_ref().map(ProgressStep::name);
-                (Some(view.members.len()), step, view.command)
+                let stage = view.checkpoint.as_ref().map(StageProgress::name);
+                (Some(view.members.len()), stage, view.command)
             }
             None => (None, None, vec![entry.command.clone()]),
         };
@@ -240,7 +240,7 @@ impl JobLine {
     /// State of the job in a few words, for the table.
     fn state(&self) -> String {
         match (&self.checkpoint, self.members) {
-            (Some(step), _) => format!("checkpoint: {step}"),
+            (Some(stage), _) => format!("checkpoint: {stage}"),
             (None, Some(_)) if self.program == 0 => "starting".to_owned(),
             (None, Some(_)) => "running".to_owned(),
             (None, None) => SILENT_TEXT.to_owned(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 use rustix::thread::gettid;
 
-use crate::supervisor::view::ProgressStep;
+use crate::supervisor::view::StageProgress;
 
 /// Variable that names the stage at which a test fails the supervisor.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
@@ -30,9 +30,9 @@ pub struct InjectedFailure {
     pub stage: String,
 }
 
-/// Fails, or does not return, if the environment names the stage that `step` begins.
-pub(crate) fn inject(step: &ProgressStep) -> Result<(), InjectedFailure> {
-    inject_at(&step.name())
+/// Fails, or does not return, if the environment names `stage`.
+pub(crate) fn inject(stage: &StageProgress) -> Result<(), InjectedFailure> {
+    inject_at(&stage.name())
 }
 
 /// Fails, or does not return, if the environment names this stage, which belongs to no checkpoint.

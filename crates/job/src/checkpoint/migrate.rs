@@ -33,7 +33,7 @@ use crate::checkpoint::{fault_injection, obstacles};
 use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{CompletedMigration, Migration, ProgressStep, Request};
+use crate::supervisor::view::{CompletedMigration, Migration, Request, StageProgress};
 use crate::sync::lock;
 
 /// The link of a member that shares memory with its worker.
@@ -64,17 +64,17 @@ impl MigrationImage {
 pub(crate) fn migrate(
     job: &JobState,
     requested: &Migration,
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<CompletedMigration, CheckpointError> {
     let (since, stages) = (Instant::now(), Stages::default());
-    let notify = &|step: &ProgressStep| {
-        stages.enter(step);
-        notify(step);
+    let notify = &|stage: &StageProgress| {
+        stages.enter(stage);
+        notify(stage);
     };
     let server = address(&requested.to)?;
     let request = request(requested)?;
-    notify(&ProgressStep::Prepare);
-    fault_injection::inject(&ProgressStep::Prepare)?;
+    notify(&StageProgress::Prepare);
+    fault_injection::inject(&StageProgress::Prepare)?;
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let migration_image = MigrationImage::new(requested.image.as_deref())?;
     let image = Image::create_or_open(&migration_image.path)?;
@@ -142,7 +142,7 @@ struct MoveRun<'a> {
     server: &'a Address,
     migration_image: &'a MigrationImage,
     image: &'a Image,
-    notify: &'a (dyn Fn(&ProgressStep) + Sync),
+    notify: &'a (dyn Fn(&StageProgress) + Sync),
     stages: &'a Stages,
 }
 
@@ -226,9 +226,9 @@ impl<'a> MoveRun<'a> {
     }
 
     /// Reports that a stage begins.
-    fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
-        (self.notify)(step);
-        Ok(fault_injection::inject(step)?)
+    fn begin(&self, stage: &StageProgress) -> Result<(), CheckpointError> {
+        (self.notify)(stage);
+        Ok(fault_injection::inject(stage)?)
     }
 
     /// Completes the image, rebuilds the sessions from it, and moves the programs over. Returns the new workers, and the bytes
@@ -240,17 +240,17 @@ impl<'a> MoveRun<'a> {
         manifest: Manifest,
         rehearsed: &mut Vec<Companion>,
     ) -> Result<(Vec<u32>, u64), CheckpointError> {
-        self.begin(&ProgressStep::Commit)?;
+        self.begin(&StageProgress::Commit)?;
         let committed = writer.commit(manifest)?;
         let reader = self.image.checkpoint(CheckpointChoice::Number(committed.number))?;
         let catalogue = Catalogue::new(&reader);
-        self.begin(&ProgressStep::Rebuild)?;
+        self.begin(&StageProgress::Rebuild)?;
         let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;
         let workers = rebuilt.iter().map(|companion| companion.worker).collect();
-        self.begin(&ProgressStep::Leave)?;
+        self.begin(&StageProgress::Leave)?;
         stop.detach(Questions::Refused)?;
         self.leave(stop)?;
-        self.begin(&ProgressStep::Resume)?;
+        self.begin(&StageProgress::Resume)?;
         stop.move_to(&mut rebuilt, &catalogue, &self.requested.to)?;
         self.job.locked_processes.forget_gpus();
         // Later programs read the server from here; without it they would use the old one.

@@ -34,7 +34,7 @@ use crate::supervisor::member_error::MemberError;
 use crate::supervisor::members::{Member, MemberState};
 use crate::supervisor::question::{Answerer, Question};
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{ProgressStep, Request};
+use crate::supervisor::view::{Request, StageProgress};
 
 /// Bytes of a UUID.
 const UUID_BYTES: usize = 16;
@@ -241,7 +241,7 @@ impl JobState {
     /// Has the program let go of its worker, and waits until the program is back to wait for another. From then on the supervisor
     /// notices its end.
     fn detach(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
-        fault_injection::inject(&ProgressStep::Leave)?;
+        fault_injection::inject(&StageProgress::Leave)?;
         stop.detach(Questions::Refused)?;
         let hidden = self.members.hide();
         let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
@@ -258,7 +258,7 @@ impl JobState {
         sessions: Vec<Session>,
         member: &Member,
     ) -> Result<CheckpointNumber, CheckpointError> {
-        fault_injection::inject(&ProgressStep::Commit)?;
+        fault_injection::inject(&StageProgress::Commit)?;
         let times = Times { began: millis_since_epoch(), written: millis_since_epoch(), stopped_us: 0 };
         let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
         Ok(writer.commit(manifest)?.number)
@@ -303,7 +303,7 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<
     // Nothing has been submitted since the lock, so the device comes to rest well within the limit.
     stop.pause(GPU_IDLE_TIMEOUT)?;
     stop.ready(attempt.plan(), attempt.writer)?;
-    attempt.begin(&ProgressStep::Capture)?;
+    attempt.begin(&StageProgress::Capture)?;
     attempt.capture_alone(stop)?;
     attempt.write(stop, false)
 }

@@ -17,7 +17,7 @@ use crate::checkpoint::quiesce::{Participant, QuiescedJob, address, in_parallel}
 use crate::checkpoint::request::{CRIU_FOLDER, keeps_stopped};
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{ProgressStep, Request};
+use crate::supervisor::view::{Request, StageProgress};
 
 /// A session that no replay brings back.
 #[derive(Debug)]
@@ -47,15 +47,15 @@ pub(crate) fn rehearse(
     request: &Request,
     stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<RehearsalOutcome, CheckpointError> {
     let participants: Vec<&Participant> =
         stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
         return Ok(RehearsalOutcome::Passed(None));
     }
-    notify(&ProgressStep::Rehearse);
-    fault_injection::inject(&ProgressStep::Rehearse)?;
+    notify(&StageProgress::Rehearse);
+    fault_injection::inject(&StageProgress::Rehearse)?;
     let reader = writer.draft(manifest.clone())?;
     let (catalogue, memory) = (Catalogue::new(&reader), writer.folder(CRIU_FOLDER)?);
     let generations = job.generations.clone().and_next();

@@ -54,7 +54,7 @@ use crate::process::{attributes, libraries, shared_memory, stdio, terminals, tre
 use crate::supervisor::companion::{Plan, Questions};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{ProgressStep, Report, Request};
+use crate::supervisor::view::{Report, Request, StageProgress};
 use crate::sync::lock;
 
 /// zstd level of chunks unless the request says.
@@ -67,16 +67,16 @@ const CHECKPOINT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) fn take(
     job: &JobState,
     request: &Request,
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<Report, CheckpointError> {
     let (began, since, stages) = (millis_since_epoch(), Instant::now(), Stages::default());
-    let notify = &|step: &ProgressStep| {
-        stages.enter(step);
-        notify(step);
+    let notify = &|stage: &StageProgress| {
+        stages.enter(stage);
+        notify(stage);
     };
     let path = image_of(request)?;
-    notify(&ProgressStep::Prepare);
-    fault_injection::inject(&ProgressStep::Prepare)?;
+    notify(&StageProgress::Prepare);
+    fault_injection::inject(&StageProgress::Prepare)?;
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
     if criu.is_some() {
@@ -157,7 +157,7 @@ fn rehearse_and_commit(
     request: &Request,
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&mut Writer, &mut Manifest),
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<(Option<String>, Vec<String>, CommittedCheckpoint), CheckpointError> {
     let (warning, saved_sessions) = match rehearse(job, request, stop, (writer, manifest), notify)? {
         RehearsalOutcome::Passed(warning) => (warning, Vec::new()),
@@ -176,12 +176,12 @@ fn clean_up(
     image: &Image,
     frozen: Option<FrozenProcesses>,
     warning: Option<String>,
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> (bool, Vec<String>) {
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut running = !keeps_stopped(request);
     if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
-        notify(&ProgressStep::Kill);
+        notify(&StageProgress::Kill);
         if let Err(error) = frozen.kill() {
             running = true;
             warnings.push(format!("the program was not ended: {error}"));
@@ -197,10 +197,10 @@ fn clean_up(
 fn commit(
     writer: &mut Writer,
     manifest: &Manifest,
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<CommittedCheckpoint, CheckpointError> {
-    notify(&ProgressStep::Commit);
-    fault_injection::inject(&ProgressStep::Commit)?;
+    notify(&StageProgress::Commit);
+    fault_injection::inject(&StageProgress::Commit)?;
     Ok(writer.complete(manifest.clone())?)
 }
 
@@ -211,7 +211,7 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) request: &'a Request,
     pub(crate) writer: &'a Writer,
     pub(crate) criu: Option<&'a Criu>,
-    pub(crate) notify: &'a (dyn Fn(&ProgressStep) + Sync),
+    pub(crate) notify: &'a (dyn Fn(&StageProgress) + Sync),
     pub(crate) stages: &'a Stages,
     /// Katydid's libraries that the image already has.
     pub(crate) libraries: OnceLock<Vec<Library>>,
@@ -274,7 +274,7 @@ impl<'j> Attempt<'j, '_> {
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         };
         if !keeps_stopped(self.request) {
-            if let Err(error) = self.begin(&ProgressStep::Resume) {
+            if let Err(error) = self.begin(&StageProgress::Resume) {
                 return Err(undo(&mut stop, dumped.frozen, questions, error));
             }
             if self.criu.is_some() {
@@ -343,13 +343,13 @@ impl<'j> Attempt<'j, '_> {
         dumper: Option<Dumper>,
         arrivals: u64,
     ) -> Result<Option<DumpOutcome>, CheckpointError> {
-        self.begin(&ProgressStep::Hold)?;
+        self.begin(&StageProgress::Hold)?;
         stop.hold()?;
-        self.begin(&ProgressStep::Pause)?;
+        self.begin(&StageProgress::Pause)?;
         stop.pause(
             self.request.quiesce_timeout_ms.map_or(GPU_IDLE_TIMEOUT, |millis| Duration::from_millis(millis.into())),
         )?;
-        self.begin(&ProgressStep::Capture)?;
+        self.begin(&StageProgress::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture_alone(stop)?;
             let is_complete = self.job.members.arrivals() == arrivals;
@@ -402,7 +402,7 @@ impl<'j> Attempt<'j, '_> {
     }
 
     fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
-        self.stages.beside(&ProgressStep::Capture, || workers.capture(self.plan(), self.writer))
+        self.stages.beside(&StageProgress::Capture, || workers.capture(self.plan(), self.writer))
     }
 
     fn left_and_dumped(
@@ -410,12 +410,12 @@ impl<'j> Attempt<'j, '_> {
         programs: Programs<'_>,
         (criu, dumper): (&Criu, Dumper),
     ) -> Result<DumpOutcome, CheckpointError> {
-        self.begin(&ProgressStep::Leave)?;
+        self.begin(&StageProgress::Leave)?;
         programs.leave()?;
         let total = tree::memory(&processes(self.root)?);
-        self.begin(&ProgressStep::Dump { done: 0, total })?;
+        self.begin(&StageProgress::Dump { done: 0, total })?;
         let folder = self.writer.folder(CRIU_FOLDER)?;
-        let notify = |done| (self.notify)(&ProgressStep::Dump { done, total });
+        let notify = |done| (self.notify)(&StageProgress::Dump { done, total });
         dump_progress::watched(&folder, &notify, || self.dump(criu, dumper))
     }
 
@@ -512,16 +512,16 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Reports that a stage begins.
-    pub(crate) fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
-        (self.notify)(step);
-        Ok(fault_injection::inject(step)?)
+    pub(crate) fn begin(&self, stage: &StageProgress) -> Result<(), CheckpointError> {
+        (self.notify)(stage);
+        Ok(fault_injection::inject(stage)?)
     }
 
     /// Waits for the workers, and takes in what they and CRIU wrote.
     pub(crate) fn write(&self, stop: &mut QuiescedJob<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
-        self.begin(&ProgressStep::Write { done: 0, total: 0, written: 0 })?;
+        self.begin(&StageProgress::Write { done: 0, total: 0, written: 0 })?;
         let parts = stop.write(self.writer, &|done, total, written| {
-            (self.notify)(&ProgressStep::Write { done, total, written });
+            (self.notify)(&StageProgress::Write { done, total, written });
         })?;
         if is_dumped {
             self.writer.adopt_folder(CRIU_FOLDER)?;

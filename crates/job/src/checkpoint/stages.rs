@@ -1,11 +1,11 @@
-//! Measures how long each stage of a checkpoint took, from its progress steps. A stage lasts until another one begins. A stage
-//! that runs beside the others is timed by its own thread.
+//! Measures how long each stage of a checkpoint took, from the reported progress. A stage lasts until another one begins. A
+//! stage that runs beside the others is timed by its own thread.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::supervisor::view::ProgressStep;
+use crate::supervisor::view::StageProgress;
 use crate::sync::lock;
 
 /// The stages of one checkpoint.
@@ -19,9 +19,9 @@ struct Inner {
 }
 
 impl Stages {
-    /// Records a progress step. Steps of the same stage start no new one; a stage that comes again adds to its time.
-    pub(crate) fn enter(&self, step: &ProgressStep) {
-        let name = step.name();
+    /// Records reported progress. More of the same stage starts no new one; a stage that comes again adds to its time.
+    pub(crate) fn enter(&self, stage: &StageProgress) {
+        let name = stage.name();
         let mut inner = lock(&self.0);
         if inner.current.as_ref().is_none_or(|(now, _)| *now != name) {
             inner.close();
@@ -30,10 +30,10 @@ impl Stages {
     }
 
     /// Times work that runs beside the reported stages. This time replaces the time until the next stage began.
-    pub(crate) fn beside<T>(&self, step: &ProgressStep, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn beside<T>(&self, stage: &StageProgress, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let done = work();
-        lock(&self.0).finished.insert(step.name(), since.elapsed());
+        lock(&self.0).finished.insert(stage.name(), since.elapsed());
         done
     }
 
@@ -66,9 +66,9 @@ mod tests {
     #[test]
     fn a_stage_lasts_until_another_begins() {
         let stages = Stages::default();
-        let write = |done| ProgressStep::Write { done, total: 2, written: 0 };
-        for step in [ProgressStep::Hold, ProgressStep::Pause, write(1), write(2), ProgressStep::Hold] {
-            stages.enter(&step);
+        let write = |done| StageProgress::Write { done, total: 2, written: 0 };
+        for stage in [StageProgress::Hold, StageProgress::Pause, write(1), write(2), StageProgress::Hold] {
+            stages.enter(&stage);
         }
         let over = stages.end();
         assert_eq!(over.keys().collect::<Vec<_>>(), ["hold", "pause", "write"]);
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn parallel_stages_are_timed_separately() {
         let stages = Stages::default();
-        stages.enter(&ProgressStep::Capture);
-        stages.enter(&ProgressStep::Dump { done: 0, total: 0 });
-        stages.beside(&ProgressStep::Capture, || std::thread::sleep(Duration::from_millis(3)));
+        stages.enter(&StageProgress::Capture);
+        stages.enter(&StageProgress::Dump { done: 0, total: 0 });
+        stages.beside(&StageProgress::Capture, || std::thread::sleep(Duration::from_millis(3)));
         stages.close();
         let over = stages.end();
         assert_eq!(over.keys().collect::<Vec<_>>(), ["capture", "dump"]);

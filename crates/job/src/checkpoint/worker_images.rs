@@ -25,7 +25,7 @@ use crate::checkpoint::fault_injection;
 use crate::checkpoint::quiesce::{Participant, QuiescedJob, address};
 use crate::checkpoint::rehearsal::NoReplay;
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress};
-use crate::supervisor::view::ProgressStep;
+use crate::supervisor::view::StageProgress;
 
 /// Saves the workers of the sessions in `lost` as processes, and notes that in the manifest.
 ///
@@ -36,9 +36,9 @@ pub(crate) fn take(
     stop: &mut QuiescedJob<'_>,
     (writer, manifest): (&Writer, &mut Manifest),
     lost: Vec<NoReplay>,
-    notify: &(dyn Fn(&ProgressStep) + Sync),
+    notify: &(dyn Fn(&StageProgress) + Sync),
 ) -> Result<Vec<String>, CheckpointError> {
-    notify(&ProgressStep::KeepWorkers);
+    notify(&StageProgress::KeepWorkers);
     let mut warnings = Vec::new();
     for NoReplay { session, cause } in lost {
         if let Err(error) = keep(stop, writer, manifest, &session) {
@@ -48,7 +48,7 @@ pub(crate) fn take(
         warnings
             .push(format!("{session} is kept as the process of its worker, since no replay brings it back: {cause}"));
     }
-    match fault_injection::inject(&ProgressStep::KeepWorkers) {
+    match fault_injection::inject(&StageProgress::KeepWorkers) {
         Ok(()) => Ok(warnings),
         Err(error) => Err(give_back(stop, writer, manifest, error.into())),
     }

@@ -3,7 +3,7 @@
 //! | request                | answer                                                                       |
 //! |------------------------|------------------------------------------------------------------------------|
 //! | `GET /v1/job`          | [`JobView`](crate::supervisor::view::JobView)                                            |
-//! | `POST /v1/checkpoints` | takes a [`Request`]; [`ProgressStep`]s, one JSON object a line, the last one the end |
+//! | `POST /v1/checkpoints` | takes a [`Request`]; [`StageProgress`]s, one JSON object a line, the last one the end |
 //! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
 //!
 //! Any other request is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Migration, ProgressStep, Request};
+use crate::supervisor::view::{Migration, Request, StageProgress};
 
 /// Starts to answer requests for the job.
 pub(crate) fn open(listener: UnixListener, job: &Arc<JobState>) -> io::Result<HttpServer> {
@@ -33,10 +33,10 @@ fn route(request: &katydid_http::Request, job: &Weak<JobState>) -> Answer {
         ("GET", "/v1/job") => Answer::json(200, &job.view()),
         ("POST", "/v1/checkpoints") => stepwise(&request.body, move |checkpoint: &Request, lines| {
             // The outcome is the last line.
-            drop(job.checkpoint(checkpoint, &|step| send_step(lines, step)));
+            drop(job.checkpoint(checkpoint, &|stage| send_stage(lines, stage)));
         }),
         ("POST", "/v1/migrations") => stepwise(&request.body, move |migration: &Migration, lines| {
-            drop(job.migrate(migration, &|step| send_step(lines, step)));
+            drop(job.migrate(migration, &|stage| send_stage(lines, stage)));
         }),
         (_, "/v1/job") => Answer::problem(405, "only GET works here"),
         (_, "/v1/checkpoints" | "/v1/migrations") => Answer::problem(405, "only POST works here"),
@@ -57,6 +57,6 @@ where
     }
 }
 
-fn send_step(lines: &Lines, step: &ProgressStep) {
-    if step.is_last() { lines.finish(step) } else { lines.send(step) }
+fn send_stage(lines: &Lines, stage: &StageProgress) {
+    if stage.is_last() { lines.finish(stage) } else { lines.send(stage) }
 }

@@ -22,7 +22,7 @@ use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{MemberEvent, Members};
 use crate::supervisor::ranks::LauncherTask;
 use crate::supervisor::state::{JobState, Root, Start};
-use crate::supervisor::view::{ProgressStep, Report, Request};
+use crate::supervisor::view::{Report, Request, StageProgress};
 use crate::sync::lock;
 
 /// Settings of a job.
@@ -101,7 +101,7 @@ impl Job {
             checkpointer: Mutex::new(()),
             recovery: Mutex::new(None),
             locked_processes: LockedProcesses::default(),
-            step: Mutex::new(None),
+            stage: Mutex::new(None),
             last: Mutex::new(None),
             criu_killed: AtomicBool::new(false),
             stopped: StoppedProcesses::default(),
@@ -153,7 +153,7 @@ impl Job {
         let _ = self.0.folder.describe(root, &self.0.command.join(" "));
     }
 
-    /// Takes a checkpoint and reports each step, from `prepare` to `done` or `failed`.
+    /// Takes a checkpoint and reports each stage, from `prepare` to `done` or `failed`.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Job {
     pub fn checkpoint(
         &self,
         request: &Request,
-        notify: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&StageProgress) + Sync),
     ) -> Result<Report, CheckpointError> {
         self.0.checkpoint(request, notify)
     }

@@ -7,12 +7,12 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::{migrate, run};
 use crate::process::tree;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{CompletedMigration, JobView, Migration, ProgressStep, Report, Request};
+use crate::supervisor::view::{CompletedMigration, JobView, Migration, Report, Request, StageProgress};
 use crate::sync::lock;
 
-/// The last progress step of a failed operation.
-fn failed(error: &CheckpointError) -> ProgressStep {
-    ProgressStep::Failed { error: error.to_string(), of_server: error.is_of_server() }
+/// The last stage of a failed operation.
+fn failed(error: &CheckpointError) -> StageProgress {
+    StageProgress::Failed { error: error.to_string(), of_server: error.is_of_server() }
 }
 
 impl JobState {
@@ -29,52 +29,52 @@ impl JobState {
         })
     }
 
-    /// Moves the job's sessions, and reports each step.
+    /// Moves the job's sessions, and reports each stage.
     pub(crate) fn migrate(
         &self,
         request: &Migration,
-        notify: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&StageProgress) + Sync),
     ) -> Result<CompletedMigration, CheckpointError> {
         let outcome = self.exclusively(|| {
             self.or_release(|| self.answer_members_during(notify, |notify| migrate::migrate(self, request, notify)))
         });
         match &outcome {
-            Ok(moved) => notify(&ProgressStep::Moved(moved.clone())),
+            Ok(moved) => notify(&StageProgress::Moved(moved.clone())),
             Err(error) => notify(&failed(error)),
         }
         outcome
     }
 
-    /// Does `work`, and shows its steps in the job's view meanwhile.
+    /// Does `work`, and shows its stages in the job's view meanwhile.
     fn answer_members_during<T>(
         &self,
-        notify: &(dyn Fn(&ProgressStep) + Sync),
-        work: impl FnOnce(&(dyn Fn(&ProgressStep) + Sync)) -> T,
+        notify: &(dyn Fn(&StageProgress) + Sync),
+        work: impl FnOnce(&(dyn Fn(&StageProgress) + Sync)) -> T,
     ) -> T {
-        let outcome = work(&|step| {
-            *lock(&self.step) = Some(step.clone());
-            notify(step);
+        let outcome = work(&|stage| {
+            *lock(&self.stage) = Some(stage.clone());
+            notify(stage);
         });
-        *lock(&self.step) = None;
+        *lock(&self.stage) = None;
         outcome
     }
 
     pub(crate) fn checkpoint(
         &self,
         request: &Request,
-        notify: &(dyn Fn(&ProgressStep) + Sync),
+        notify: &(dyn Fn(&StageProgress) + Sync),
     ) -> Result<Report, CheckpointError> {
         let outcome = self.exclusively(|| self.take(request, notify));
         // Reported last, since the requester may ask for the next one at once.
         match &outcome {
-            Ok(report) => notify(&ProgressStep::Done(report.clone())),
+            Ok(report) => notify(&StageProgress::Done(report.clone())),
             Err(error) => notify(&failed(error)),
         }
         outcome
     }
 
     /// Takes a checkpoint. The caller is in the queue of operations ([`Self::exclusively`]).
-    fn take(&self, request: &Request, notify: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
+    fn take(&self, request: &Request, notify: &(dyn Fn(&StageProgress) + Sync)) -> Result<Report, CheckpointError> {
         let outcome = self.or_release(|| self.answer_members_during(notify, |notify| run::take(self, request, notify)));
         if let Ok(report) = &outcome {
             *lock(&self.last) = Some(report.clone());
@@ -110,7 +110,7 @@ impl JobState {
             command: self.command.clone(),
             host: self.host.clone(),
             members: self.members.list().into_iter().map(Into::into).collect(),
-            checkpoint: lock(&self.step).clone(),
+            checkpoint: lock(&self.stage).clone(),
             last: lock(&self.last).clone(),
         }
     }

@@ -23,7 +23,7 @@ use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Member, MemberState, Members};
 use crate::supervisor::ranks::LauncherTask;
-use crate::supervisor::view::{ProgressStep, Report};
+use crate::supervisor::view::{Report, StageProgress};
 use crate::sync::lock;
 
 /// Set by tests that ask for a checkpoint wherever a program holds itself.
@@ -97,7 +97,7 @@ pub(crate) struct JobState {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Processes that are locked or checkpointed one by one.
     pub(crate) locked_processes: LockedProcesses,
-    pub(crate) step: Mutex<Option<ProgressStep>>,
+    pub(crate) stage: Mutex<Option<StageProgress>>,
     pub(crate) last: Mutex<Option<Report>>,
     /// Whether a CRIU was killed while it held the program.
     pub(crate) criu_killed: AtomicBool,

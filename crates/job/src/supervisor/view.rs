@@ -25,8 +25,8 @@ pub struct JobView {
     pub host: String,
     /// Programs with a GPU side.
     pub members: Vec<MemberView>,
-    /// The current step of the running checkpoint; null if there is none.
-    pub checkpoint: Option<ProgressStep>,
+    /// The current stage of the running checkpoint; null if there is none.
+    pub checkpoint: Option<StageProgress>,
     /// The last checkpoint that was completed.
     pub last: Option<Report>,
 }
@@ -164,11 +164,11 @@ pub struct CompletedMigration {
     pub stages_us: BTreeMap<String, u64>,
 }
 
-/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: the current step. The last one is `done`, `moved` or
+/// A line of the answer to `POST /v1/checkpoints` and `/v1/migrations`: the current stage. The last one is `done`, `moved` or
 /// `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
-pub enum ProgressStep {
+pub enum StageProgress {
     /// CRIU is found, the image opened, and the workers connected. The program runs.
     Prepare,
     /// The program's calls are held from here on.
@@ -223,12 +223,12 @@ pub enum ProgressStep {
     },
 }
 
-impl ProgressStep {
+impl StageProgress {
     /// Name of the stage, as on the control socket.
     #[must_use]
     pub fn name(&self) -> String {
-        let step = serde_json::to_value(self).unwrap_or_default();
-        step["stage"].as_str().unwrap_or_default().to_owned()
+        let line = serde_json::to_value(self).unwrap_or_default();
+        line["stage"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Whether this is the last line.
@@ -280,11 +280,11 @@ mod tests {
 
     #[test]
     fn a_step_is_a_flat_object() {
-        let json = serde_json::to_value(ProgressStep::Write { done: 1, total: 2, written: 3 }).unwrap();
+        let json = serde_json::to_value(StageProgress::Write { done: 1, total: 2, written: 3 }).unwrap();
         assert_eq!(json, serde_json::json!({"stage": "write", "done": 1, "total": 2, "written": 3}));
-        let failed = ProgressStep::Failed { error: "no".into(), of_server: true };
-        assert_eq!(serde_json::from_value::<ProgressStep>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
-        assert!(failed.is_last() && !ProgressStep::Hold.is_last());
+        let failed = StageProgress::Failed { error: "no".into(), of_server: true };
+        assert_eq!(serde_json::from_value::<StageProgress>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
+        assert!(failed.is_last() && !StageProgress::Hold.is_last());
     }
 
     #[test]
