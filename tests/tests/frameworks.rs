@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use anyhow::{Result, ensure};
-use katydid_tests::frameworks::trial::Stage;
+use katydid_tests::frameworks::trial::Fixture;
 use katydid_tests::frameworks::{Item, Verdict, items, python, toolkit};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
@@ -46,9 +46,9 @@ fn items_say_the_same(family: &str) -> Result<()> {
         item.seconds = WAIT_TIMEOUT.as_secs();
         let (paths, python, native, ways) = (paths.clone(), python.clone(), native.clone(), ways.clone());
         let (driver, variables) = (driver.clone(), variables.clone());
-        let stage = Stage { paths, python, native, ways, driver, variables, deadline: None };
+        let fixture = Fixture { paths, python, native, ways, driver, variables, deadline: None };
         let results = RefCell::new(Vec::new());
-        stage.run(&item, &|result| results.borrow_mut().push(result));
+        fixture.run(&item, &|result| results.borrow_mut().push(result));
         let results = results.into_inner();
         ensure!(results.len() == 4, "{} was not run on every way: {results:?}", item.name);
         for result in results {

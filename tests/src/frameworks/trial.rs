@@ -19,7 +19,7 @@ const MAX_SHOWN_DIFFERENCES: usize = 4;
 
 /// Settings of all trials.
 #[derive(Debug, Clone)]
-pub struct Stage {
+pub struct Fixture {
     /// Folders of the build and of the tests.
     pub paths: Paths,
     /// The Python that has the frameworks.
@@ -45,7 +45,7 @@ enum RunEnding {
     Late,
 }
 
-impl Stage {
+impl Fixture {
     /// Runs an item on every way, and reports each result as it arrives. Without a native result, no other way runs.
     pub fn run(&self, item: &Item, report: &dyn Fn(ItemReport)) {
         let result = |way: &Way, verdict, seconds, results: ItemResults| ItemReport {
@@ -178,7 +178,7 @@ mod tests {
         script::write(&shell, "#!/bin/sh\nshift\nexec sh \"$@\"\n").unwrap();
         let paths = Paths { frameworks: folder.path().to_owned(), ..Paths::of_pack(folder.path()) };
         let way = |name: &'static str| Way::Direct { name, folder: Some(format!("/{name}").into()) };
-        let stage = Stage {
+        let fixture = Fixture {
             paths,
             python: shell,
             native: way("native"),
@@ -196,7 +196,7 @@ mod tests {
             is_soft: true,
         };
         let verdicts = Mutex::new(Vec::new());
-        stage.run(&item, &|result| verdicts.lock().unwrap().push((result.way, result.verdict)));
+        fixture.run(&item, &|result| verdicts.lock().unwrap().push((result.way, result.verdict)));
         verdicts.into_inner().unwrap()
     }
 

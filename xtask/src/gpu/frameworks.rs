@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use katydid_tests::frameworks::trial::Stage;
+use katydid_tests::frameworks::trial::Fixture;
 use katydid_tests::frameworks::{self, Item, ItemReport, Verdict};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
@@ -140,14 +140,14 @@ fn run(
     let ways = beside.map(|way| way.way(&server, &options.driver)).collect();
     let native = Way::Direct { name: "native", folder: is_soft.then(|| paths.soft()) };
     let driver = options.driver.clone();
-    let stage = Stage { paths, python, native, ways, driver, variables, deadline };
-    step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
+    let fixture = Fixture { paths, python, native, ways, driver, variables, deadline };
+    step(&format!("{} items, {} ways beside the native one", items.len(), fixture.ways.len()));
     let (timed, others): (Vec<Item>, Vec<Item>) = items.into_iter().partition(Item::is_timed);
     let journal = ResultJournal::begin(report, &machine)?;
-    let mut reports = run_all(&stage, others, at_a_time(options), &journal);
-    reports.extend(run_all(&stage, timed, 1, &journal));
+    let mut reports = run_all(&fixture, others, at_a_time(options), &journal);
+    reports.extend(run_all(&fixture, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
-    let text = table(&machine, &stage, &reports)?;
+    let text = table(&machine, &fixture, &reports)?;
     fs::write(report.join("frameworks.md"), &text).context("cannot write to the report")?;
     line(&text);
     let bad = reports.iter().filter(|reports| reports.verdict.is_bad()).count();
@@ -189,10 +189,10 @@ impl ResultJournal {
 }
 
 /// Runs all items, several at a time; results come back in the order of the list.
-fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
+fn run_all(fixture: &Fixture, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<ItemReport> {
     let run = |item: Item| {
         let results = Mutex::new(Vec::new());
-        stage.run(&item, &|result| {
+        fixture.run(&item, &|result| {
             journal.report_item(&result);
             results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         });
@@ -202,8 +202,8 @@ fn run_all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJo
 }
 
 /// Returns a table with a row for each item and a column for each way, followed by every reason.
-fn table(machine: &Value, stage: &Stage, reports: &[ItemReport]) -> Result<String> {
-    let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
+fn table(machine: &Value, fixture: &Fixture, reports: &[ItemReport]) -> Result<String> {
+    let ways: Vec<String> = [&fixture.native].into_iter().chain(&fixture.ways).map(ToString::to_string).collect();
     let mut items: Vec<&str> = reports.iter().map(|reports| reports.item.as_str()).collect();
     items.dedup();
     let rows = items.into_iter().map(|item| {

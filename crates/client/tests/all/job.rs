@@ -30,7 +30,7 @@ const KEY: SessionKey = SessionKey([7; 16]);
 const NOTHING: kdCopyIn<'_> = kdCopyIn { destination: 0, stream: 0, data: &[] };
 
 /// A program in a session, its worker, and the socket where its supervisor listens.
-struct Stage {
+struct Fixture {
     folder: TempDir,
     session: &'static Session<CUresult>,
     server: UnixListener,
@@ -50,7 +50,7 @@ fn ready() -> Ready {
     Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas: vec![] }
 }
 
-impl Stage {
+impl Fixture {
     fn new(kind: LinkKind, stops: Vec<u64>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("server");
@@ -153,8 +153,8 @@ impl Supervisor {
     }
 }
 
-fn resume(stage: &Stage) -> ToProgram {
-    ToProgram::Resume { address: format!("unix:{}", stage.folder.path().join("server").display()), key: KEY }
+fn resume(fixture: &Fixture) -> ToProgram {
+    ToProgram::Resume { address: format!("unix:{}", fixture.folder.path().join("server").display()), key: KEY }
 }
 
 const KINDS: [LinkKind; 2] = [LinkKind::SHM, LinkKind::STREAM];
@@ -162,89 +162,89 @@ const KINDS: [LinkKind; 2] = [LinkKind::SHM, LinkKind::STREAM];
 #[test]
 fn a_program_is_held_leaves_and_is_resumed() {
     for kind in KINDS {
-        let stage = Stage::new(kind, vec![]);
-        stage.enqueue();
-        let (supervisor, state, _) = stage.member();
+        let fixture = Fixture::new(kind, vec![]);
+        fixture.enqueue();
+        let (supervisor, state, _) = fixture.member();
         assert_eq!(state, 0);
         // An order that is invalid now is refused, and changes nothing.
         assert!(matches!(supervisor.order(&ToProgram::Leave {}), FromProgram::Failed { .. }));
-        assert!(matches!(supervisor.order(&resume(&stage)), FromProgram::Failed { .. }));
+        assert!(matches!(supervisor.order(&resume(&fixture)), FromProgram::Failed { .. }));
         assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 1 });
         let late = thread::spawn({
-            let session = stage.session;
+            let session = fixture.session;
             move || session.enqueue(0, &NOTHING)
         });
-        stage.link_control.detach();
+        fixture.link_control.detach();
         assert_eq!(supervisor.order(&ToProgram::Leave {}), FromProgram::Left { frames: 1 });
         drop(supervisor);
-        let (supervisor, state, frames) = stage.member();
+        let (supervisor, state, frames) = fixture.member();
         assert_eq!((state, frames), (1, 1));
         assert!(matches!(supervisor.order(&ToProgram::Hold {}), FromProgram::Failed { .. }));
         assert!(!late.is_finished());
         thread::scope(|scope| {
-            scope.spawn(|| stage.take_back());
-            assert_eq!(supervisor.order(&resume(&stage)), FromProgram::Resumed {});
+            scope.spawn(|| fixture.take_back());
+            assert_eq!(supervisor.order(&resume(&fixture)), FromProgram::Resumed {});
         });
         late.join().unwrap().unwrap();
-        stage.session.call(0, &cuCtxSynchronize {}).unwrap();
-        assert_eq!([(); 2].map(|()| stage.frames.lock().unwrap().recv().unwrap()), [0, 1]);
+        fixture.session.call(0, &cuCtxSynchronize {}).unwrap();
+        assert_eq!([(); 2].map(|()| fixture.frames.lock().unwrap().recv().unwrap()), [0, 1]);
         assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 3 });
         assert_eq!(supervisor.order(&ToProgram::Release {}), FromProgram::Released {});
-        stage.enqueue();
+        fixture.enqueue();
     }
 }
 
 #[test]
 fn a_program_that_is_held_goes_on_when_its_supervisor_ends() {
     for kind in KINDS {
-        let stage = Stage::new(kind, vec![]);
-        let (supervisor, _, _) = stage.member();
+        let fixture = Fixture::new(kind, vec![]);
+        let (supervisor, _, _) = fixture.member();
         assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 0 });
         let late = thread::spawn({
-            let session = stage.session;
+            let session = fixture.session;
             move || session.enqueue(0, &NOTHING)
         });
         drop(supervisor);
         late.join().unwrap().unwrap();
         // Another supervisor finds the program unchanged.
-        assert_eq!(stage.member().1, 0);
+        assert_eq!(fixture.member().1, 0);
     }
 }
 
 #[test]
 fn a_program_that_is_away_waits_for_a_supervisor_as_long_as_one_may_come() {
     for kind in KINDS {
-        let mut stage = Stage::new(kind, vec![]);
-        let (supervisor, _, _) = stage.member();
+        let mut fixture = Fixture::new(kind, vec![]);
+        let (supervisor, _, _) = fixture.member();
         supervisor.order(&ToProgram::Hold {});
-        stage.link_control.detach();
+        fixture.link_control.detach();
         supervisor.order(&ToProgram::Leave {});
         // No supervisor listens, but the lock shows that one will.
-        std::fs::remove_file(stage.path()).unwrap();
-        (stage.listener, _) = (None, supervisor);
+        std::fs::remove_file(fixture.path()).unwrap();
+        (fixture.listener, _) = (None, supervisor);
         let waiting = thread::spawn({
-            let session = stage.session;
+            let session = fixture.session;
             move || session.enqueue(0, &NOTHING)
         });
         thread::sleep(Duration::from_millis(1200));
         assert!(!waiting.is_finished());
-        stage.lock = None;
+        fixture.lock = None;
         assert_eq!(waiting.join().unwrap(), Err(CUresult::WORKER_LOST), "{kind:?}");
-        assert!(stage.session.is_lost());
+        assert!(fixture.session.is_lost());
     }
 }
 
 #[test]
 fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
     for kind in KINDS {
-        let stage = Stage::new(kind, vec![]);
-        let (supervisor, _, _) = stage.member();
+        let fixture = Fixture::new(kind, vec![]);
+        let (supervisor, _, _) = fixture.member();
         // The order is answered after the link was told to wait for another worker.
         supervisor.order(&ToProgram::Release {});
-        shutdown(&*stage.link_control.socket().unwrap(), Shutdown::Both).unwrap();
+        shutdown(&*fixture.link_control.socket().unwrap(), Shutdown::Both).unwrap();
         assert_eq!(supervisor.receive(), FromProgram::Lost { frames: 0 });
         let waiting = thread::spawn({
-            let session = stage.session;
+            let session = fixture.session;
             move || session.call(0, &cuCtxSynchronize {})
         });
         supervisor.send(&ToProgram::GiveUp { text: "there is no image".into() });
@@ -255,12 +255,12 @@ fn a_program_that_lost_its_worker_waits_for_the_supervisors_word() {
 #[test]
 fn a_program_stops_at_the_frames_that_were_named() {
     for kind in KINDS {
-        let stage = Stage::new(kind, vec![2, 5]);
+        let fixture = Fixture::new(kind, vec![2, 5]);
         let program = thread::spawn({
-            let session = stage.session;
+            let session = fixture.session;
             move || (0..7).try_for_each(|_| session.enqueue(0, &NOTHING))
         });
-        let (supervisor, _, _) = stage.member();
+        let (supervisor, _, _) = fixture.member();
         for stop in [2, 5] {
             assert_eq!(supervisor.receive(), FromProgram::Reached { frames: stop });
             assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: stop });

@@ -185,7 +185,7 @@ mod tests {
 
     /// Memory that a context has left behind may be another process's, at the same addresses.
     #[test]
-    fn stages_go_with_their_context_and_are_freed_by_no_other_thread() {
+    fn staging_blocks_go_with_their_context_and_are_freed_by_no_other_thread() {
         let (driver, _guard) = soft::driver();
         let blocks = StagingBlocks::default();
         let held = blocks.make(&driver, 1, 7, BLOCK_BYTES).unwrap();
