@@ -342,14 +342,14 @@ impl<C: ApiCode> Session<C> {
         self.link.lengthen_pinned(length)
     }
 
-    /// Waits like [`ReclaimLink::next_reclaim_request`](katydid_transport::ReclaimLink::next_reclaim_request).
+    /// Waits like [`ReclaimLink::next_reclaim_notice`](katydid_transport::ReclaimLink::next_reclaim_notice).
     ///
     /// # Errors
     ///
     /// [`ApiCode::WORKER_LOST`]; the program's own calls report the loss.
-    pub fn next_reclaim_request(&self) -> Result<u32, C> {
+    pub fn next_reclaim_notice(&self) -> Result<u32, C> {
         self.check()?;
-        self.link.next_reclaim_request().map_err(|_| C::WORKER_LOST)
+        self.link.next_reclaim_notice().map_err(|_| C::WORKER_LOST)
     }
 
     /// Prepares the cheap way to queue frames: see [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).

@@ -322,7 +322,7 @@ fn a_thread_that_listens_does_not_wake_for_each_reply() {
         std::thread::scope(|scope| {
             let listener = scope.spawn(move || {
                 sender.send(gettid()).unwrap();
-                [link.next_reclaim_request().unwrap(), link.next_reclaim_request().unwrap()]
+                [link.next_reclaim_notice().unwrap(), link.next_reclaim_notice().unwrap()]
             });
             let thread = receiver.recv().unwrap();
             let busy = || {

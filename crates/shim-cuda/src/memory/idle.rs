@@ -83,9 +83,9 @@ fn announce(device: &Device) -> Result<(), CUresult> {
     if is_there { shim.session.enqueue(context, &kdReclaimWait { device: device.position as u32 }) } else { Ok(()) }
 }
 
-/// Answers the worker's reclaim requests until the session ends.
+/// Answers the worker's reclaim notices until the session ends.
 fn serve(shim: &Shim, devices: &[Device]) {
-    while let Ok(number) = shim.session.next_reclaim_request() {
+    while let Ok(number) = shim.session.next_reclaim_notice() {
         let Ok(reply) = shim.session.ask(0, &kdReclaimDevices {}) else { return };
         for (ordinal, device) in devices.iter().enumerate() {
             if reply.devices & 1_u32.checked_shl(device.position as u32).unwrap_or(0) != 0 {

@@ -86,7 +86,7 @@ struct LinkState {
     joined: JoinedConnections,
     signals: Signals,
     /// Reclaim notices sent on a stream link.
-    reclaim_requests: AtomicU32,
+    reclaim_notices: AtomicU32,
 }
 
 /// Replaces the memory that the program left with by the memory that it comes with.
@@ -160,7 +160,7 @@ impl LinkControl {
                 send_lock,
                 joined: JoinedConnections::default(),
                 signals,
-                reclaim_requests: AtomicU32::new(0),
+                reclaim_notices: AtomicU32::new(0),
             }),
         })
     }
@@ -316,7 +316,7 @@ impl LinkControl {
                 _ => thread::sleep(SEND_POLL_INTERVAL),
             }
         };
-        let number = self.state.reclaim_requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let number = self.state.reclaim_notices.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let head = ReplyHead::from(ReclaimNotice { number }).encode(0).ok()?;
         let sent = line.send(&mut [IoSlice::new(&head)]);
         drop(whole);

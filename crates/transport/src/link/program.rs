@@ -152,7 +152,7 @@ pub trait ReclaimLink: Send + Sync {
     ///
     /// # Errors
     /// As [`CallLink::enqueue`].
-    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
+    fn next_reclaim_notice(&self) -> Result<u32, LinkError> {
         Err(LinkError::Closed)
     }
 

@@ -7,7 +7,7 @@
 //! | [`WORKER_ASLEEP_OFFSET`]     |                 4 | 1: the worker sleeps on this word                             |
 //! | [`WORKER_BARRIERS_OFFSET`]   |                 4 | 1: the worker runs barriers (`sync/barrier.rs`) before it sleeps   |
 //! | [`PROGRAM_ASLEEP_OFFSET`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
-//! | [`RECLAIM_REQUESTS_OFFSET`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
+//! | [`RECLAIM_NOTICES_OFFSET`]            |                 4 | number of reclaim notices; a thread sleeps on it              |
 //! | [`RING_OFFSET`]              |             4 MiB | frames                                                        |
 //! | [`BUSY_WORDS_OFFSET`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
 //! | [`REPLY_SLOTS_OFFSET`]           | 1024 x [`REPLY_SLOT_BYTES`]  | a slot for each thread of the program; see below              |
@@ -41,8 +41,8 @@ pub(crate) const WORKER_ASLEEP_OFFSET: usize = 2 * WORD_STRIDE_BYTES;
 pub(crate) const WORKER_BARRIERS_OFFSET: usize = WORKER_ASLEEP_OFFSET + 4;
 /// Offset of the word on which the program sleeps.
 pub(crate) const PROGRAM_ASLEEP_OFFSET: usize = 3 * WORD_STRIDE_BYTES;
-/// Offset of the word on which the program's thread sleeps that answers reclaim notices.
-pub(crate) const RECLAIM_REQUESTS_OFFSET: usize = 4 * WORD_STRIDE_BYTES;
+/// Offset of the number of reclaim notices; a thread of the program sleeps on it.
+pub(crate) const RECLAIM_NOTICES_OFFSET: usize = 4 * WORD_STRIDE_BYTES;
 /// Offset of the ring of frames.
 pub(crate) const RING_OFFSET: usize = PAGE_BYTES;
 /// Bytes of the ring.

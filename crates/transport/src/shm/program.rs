@@ -21,8 +21,8 @@ use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, above_standard};
 use crate::shm::channel::{ReplyWords, RingMemory, reply_slot};
 use crate::shm::layout::{
-    CHANNEL_ADDRESS, CHANNEL_BYTES, INITIAL_PINNED_BYTES, RECLAIM_REQUESTS_OFFSET, REPLY_FRAME_OFFSET,
-    REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET, RING_OFFSET, RING_WINDOW_BYTES,
+    CHANNEL_ADDRESS, CHANNEL_BYTES, INITIAL_PINNED_BYTES, RECLAIM_NOTICES_OFFSET, REPLY_FRAME_OFFSET, REPLY_SLOT_BYTES,
+    REPLY_SLOTS_OFFSET, RING_OFFSET, RING_WINDOW_BYTES,
 };
 use crate::shm::mapped_fd::MappedFd;
 use crate::shm::reply;
@@ -190,7 +190,7 @@ impl ShmProgram {
     fn wake_all(&self) {
         self.staging.give_up();
         self.wake_waiters();
-        let reclaim_notices = self.shared.word(RECLAIM_REQUESTS_OFFSET);
+        let reclaim_notices = self.shared.word(RECLAIM_NOTICES_OFFSET);
         // A thread that is about to sleep on the word then does not.
         reclaim_notices.fetch_add(1, Ordering::Release);
         wait::wake(reclaim_notices);
@@ -415,8 +415,8 @@ impl ReclaimLink for ShmProgram {
         Ok(())
     }
 
-    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
-        let word = self.shared.word(RECLAIM_REQUESTS_OFFSET);
+    fn next_reclaim_notice(&self) -> Result<u32, LinkError> {
+        let word = self.shared.word(RECLAIM_NOTICES_OFFSET);
         loop {
             self.socket.get()?;
             let number = word.load(Ordering::Acquire);

@@ -17,7 +17,7 @@ use crate::link::worker::{Frame, LinkEvent, OUT_OF_ORDER, OutgoingReply, Replier
 use crate::os::descriptor::is_hung_up;
 use crate::shm::channel::{ReplyWords, RingMemory, create, reply_slot};
 use crate::shm::layout::{
-    CHANNEL_ADDRESS, CHANNEL_BYTES, RECLAIM_REQUESTS_OFFSET, REPLY_FRAME_OFFSET, RING_BYTES, STAGING_BYTES,
+    CHANNEL_ADDRESS, CHANNEL_BYTES, RECLAIM_NOTICES_OFFSET, REPLY_FRAME_OFFSET, RING_BYTES, STAGING_BYTES,
 };
 use crate::shm::reply;
 use crate::shm::ring::{Consumer, InvalidCounter, Memory as _, RingSide};
@@ -58,7 +58,7 @@ enum FrameWait {
 
 /// Wakes the program's thread that listens for reclaim notices. Returns this notice's number.
 fn reclaim_notice(shared: &SharedMapping) -> u32 {
-    let word = shared.word(RECLAIM_REQUESTS_OFFSET);
+    let word = shared.word(RECLAIM_NOTICES_OFFSET);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     wait::wake(word);
     number

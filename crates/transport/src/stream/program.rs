@@ -48,7 +48,7 @@ pub(crate) struct StreamProgram {
     opened: Condvar,
     notify_fd: NotifyFd,
     /// Signals the thread that listens for reclaim notices.
-    reclaim_requests: NotifyFd,
+    reclaim_notices: NotifyFd,
     replies: Mutex<ReplyDispatcher>,
     /// Notified when a thread has stopped reading.
     unread: Condvar,
@@ -142,7 +142,7 @@ impl StreamProgram {
             send_half: Mutex::new(SendHalf { sealer, ..SendHalf::default() }),
             opened: Condvar::new(),
             notify_fd: NotifyFd::default(),
-            reclaim_requests: NotifyFd::default(),
+            reclaim_notices: NotifyFd::default(),
             replies: Mutex::new(ReplyDispatcher {
                 frames: Some(Box::new(frames)),
                 reader: None,
@@ -362,7 +362,7 @@ impl StreamProgram {
                 // Signals the thread that listens: no other thread may read the rest for long. Also if nothing is left: as long
                 // as others read faster, the system would wake it for each reply, only to sleep again.
                 replies.is_listened = false;
-                self.reclaim_requests.notify();
+                self.reclaim_notices.notify();
             }
             replies.frames = Some(frames);
             self.unread.notify_all();
@@ -432,7 +432,7 @@ impl StreamProgram {
         self.received.fetch_add(1, Ordering::Relaxed);
         if let Some(reclaim_notice) = head.reclaim_notice().filter(|_| length == 0) {
             self.replies().reclaim_notice = Some(reclaim_notice.number);
-            self.reclaim_requests.notify();
+            self.reclaim_notices.notify();
             return Ok(ReadOutcome::Other);
         }
         if let Some(own) = own.filter(|own| own.sequence == head.sequence) {
@@ -591,7 +591,7 @@ impl StreamProgram {
     /// Wakes all threads that wait for replies.
     fn ring_all(&self) {
         self.replies().waiting.values().for_each(|waiter| waiter.wakeup.notify_one());
-        self.reclaim_requests.notify();
+        self.reclaim_notices.notify();
     }
 }
 
@@ -698,7 +698,7 @@ impl QuiesceLink for StreamProgram {
 }
 
 impl ReclaimLink for StreamProgram {
-    fn next_reclaim_request(&self) -> Result<u32, LinkError> {
+    fn next_reclaim_notice(&self) -> Result<u32, LinkError> {
         self.listen()
     }
 }

@@ -20,7 +20,7 @@ const MAX_LISTEN_DELAY: Duration = Duration::from_millis(320);
 impl StreamProgram {
     /// Waits for the next reclaim notice and returns its number.
     pub(super) fn listen(&self) -> Result<u32, LinkError> {
-        self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
+        self.reclaim_notices.install().map_err(LinkError::system("listen for the worker"))?;
         let mut lag = LISTEN_DELAY;
         loop {
             let (reclaim_notice, is_left) = self.take_notice();
@@ -53,7 +53,7 @@ impl StreamProgram {
     /// Waits until bytes have come or a reclaim notice was signalled. With a limit, waits only for a notice, and at most that
     /// long.
     fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
-        let notify_fd = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
+        let notify_fd = self.reclaim_notices.fd().ok_or(LinkError::Closed)?;
         let has_socket = limit.is_none() && self.socket.is_connected();
         let socket = if has_socket { self.socket.get()? } else { notify_fd };
         let mut both = [socket, notify_fd].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -75,7 +75,7 @@ impl StreamProgram {
         let mut replies = self.replies();
         replies.is_listened = false;
         // A thread that leaves a reclaim notice signals afterwards.
-        if let Some(notify_fd) = self.reclaim_requests.fd() {
+        if let Some(notify_fd) = self.reclaim_notices.fd() {
             drain_notifications(notify_fd);
         }
         replies.reclaim_notice.is_some()
