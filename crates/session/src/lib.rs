@@ -26,7 +26,7 @@ mod tests;
 mod transfer;
 
 pub use calls::fault::SessionError;
-pub use code::store::ImageStore;
+pub use code::module_cache::ModuleCache;
 pub use device::gather;
 pub use journal::{BenchedCall, JournalError, RebuildError, SavedState, SessionRequirements, messages_of};
 pub use memory::device_memory;

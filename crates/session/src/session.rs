@@ -21,8 +21,8 @@ use crate::calls::busy_poll::main_loop;
 use crate::calls::executor::{ExecutorCall, task};
 use crate::calls::fault::Fault;
 use crate::calls::session_shared::{Cuda, CudaSessionShared, TaskContext};
+use crate::code::module_cache::ModuleCache;
 use crate::code::module_images::ModuleImages;
-use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
 use crate::journal::{EventTimes, Journal, Replay};
 use crate::memory::address_check::AddressCheck;
@@ -114,7 +114,7 @@ impl Session {
             packer: Arc::default(),
             uploads: Uploads::of_images(),
             images: ModuleImages::default(),
-            store: None,
+            module_cache: None,
             unstored: HashSet::new(),
             graphs: Graphs::default(),
             linked: HashMap::new(),
@@ -141,9 +141,9 @@ impl Session {
         Arc::clone(&self.shared.reclaim)
     }
 
-    /// Has the session look for images in `store` before programs send them.
-    pub fn use_store(&mut self, store: ImageStore) {
-        self.store = Some(store);
+    /// Has the session look for images in `module_cache` before programs send them.
+    pub fn use_module_cache(&mut self, module_cache: ModuleCache) {
+        self.module_cache = Some(module_cache);
     }
 
     /// Sets the generations of its job (8 bytes each): the session exports to, and imports from, programs that live in the

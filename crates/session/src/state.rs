@@ -11,8 +11,8 @@ use katydid_wire::facts::Facts;
 
 use crate::calls::busy_poll::MainLoop;
 use crate::calls::session_shared::CudaSessionShared;
+use crate::code::module_cache::ModuleCache;
 use crate::code::module_images::ModuleImages;
-use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
 use crate::journal::{EventTimes, Journal, Replay};
 use crate::memory::address_check::AddressCheck;
@@ -56,8 +56,8 @@ pub struct Session {
     pub(crate) packer: Arc<CompressionPolicy>,
     pub(crate) uploads: Uploads,
     pub(crate) images: ModuleImages,
-    /// Images that programs have sent to servers like this one, if it stores them.
-    pub(crate) store: Option<ImageStore>,
+    /// Images that programs have sent to servers like this one, if it keeps them.
+    pub(crate) module_cache: Option<ModuleCache>,
     /// Threads whose next image is to be stored.
     pub(crate) unstored: HashSet<u32>,
     pub(crate) graphs: Graphs,

@@ -34,7 +34,7 @@ use katydid_wire::handshake::{Build, ConnectionRole, RefusalCode, Refused, Sessi
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use katydid_session::{BenchedCall, ImageStore};
+pub use katydid_session::{BenchedCall, ModuleCache};
 pub use options::WorkerOptions;
 pub use os::layout::STACKS_KEPT;
 pub use os::sandbox::{
@@ -78,8 +78,8 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     let control = options.control.as_fd();
     let warm = match WarmDriver::start(&options.driver, options.soft.as_deref(), options.requires_gpu) {
         Ok(warm) => {
-            let images = options.images.map(|images| images.reporting_to(|text| Log::early().line(text)));
-            WarmDriver { images, has_journal: options.has_journal, ..warm }
+            let module_cache = options.module_cache.map(|cache| cache.reporting_to(|text| Log::early().line(text)));
+            WarmDriver { module_cache, has_journal: options.has_journal, ..warm }
         }
         Err(error) => {
             // The server reports it, or passes it on to the program that waits.

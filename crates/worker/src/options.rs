@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use katydid_driver::DriverChoice;
-use katydid_session::ImageStore;
+use katydid_session::ModuleCache;
 
 use crate::os::sandbox::Sandbox;
 
@@ -21,8 +21,8 @@ pub struct WorkerOptions {
     pub soft: Option<PathBuf>,
     /// Softcuda must not be opened.
     pub requires_gpu: bool,
-    /// The server's store of module images that programs have sent; none without one.
-    pub images: Option<ImageStore>,
+    /// The server's cache of module images that programs have sent; none without one.
+    pub module_cache: Option<ModuleCache>,
     /// Most bytes of the machine's own memory that the worker may hold.
     pub host_memory: u64,
     /// The process only answers questions about the devices.

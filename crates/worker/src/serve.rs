@@ -66,9 +66,9 @@ fn begin(
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver: warm.name, arenas: ranges };
     let link = program.open(build, &ready, 0)?;
     session.connect(&*link);
-    // Without the store programs send their module images each time.
-    if let Some(store) = warm.images {
-        session.use_store(store);
+    // Without the cache programs send their module images each time.
+    if let Some(module_cache) = warm.module_cache {
+        session.use_module_cache(module_cache);
     }
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };

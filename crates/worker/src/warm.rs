@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
-use katydid_session::{CopyContext, ImageStore, WarmContext, gather};
+use katydid_session::{CopyContext, ModuleCache, WarmContext, gather};
 use katydid_wire::facts::Facts;
 use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
@@ -56,8 +56,8 @@ pub(crate) struct WarmDriver {
     pub(crate) contexts: Vec<WarmContext>,
     /// What a checkpoint needs in the first context.
     pub(crate) copy_context: Option<CopyContext>,
-    /// The server's store of module images that programs have sent; none without one.
-    pub(crate) images: Option<ImageStore>,
+    /// The server's cache of module images that programs have sent; none without one.
+    pub(crate) module_cache: Option<ModuleCache>,
     /// Whether sessions keep a journal.
     pub(crate) has_journal: bool,
 }
@@ -87,9 +87,9 @@ impl WarmDriver {
         let facts = gather::devices(&driver).map_err(|code| WarmError::Facts { name: name.clone(), code })?;
         let contexts: Vec<WarmContext> = retain(&driver, 0).into_iter().collect();
         let copy_context = contexts.first().and_then(|context| copy_context(&driver, context));
-        let (images, has_journal) = (None, true);
+        let (module_cache, has_journal) = (None, true);
         let driver = Arc::new(driver);
-        Ok(Self { driver, name, gpu_error, facts, contexts, copy_context, images, has_journal })
+        Ok(Self { driver, name, gpu_error, facts, contexts, copy_context, module_cache, has_journal })
     }
 }
 

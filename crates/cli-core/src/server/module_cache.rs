@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use katydid_client::cache;
 use katydid_scratch::Scratch;
 use katydid_server::RunsAs;
-use katydid_worker::ImageStore;
+use katydid_worker::ModuleCache;
 
 use crate::args::config::{self, ConfigFile};
 use crate::args::size::Size;
@@ -60,14 +60,14 @@ pub enum FolderError {
 }
 
 /// The module cache of a server.
-pub struct ModuleCache {
+pub struct ServerModuleCache {
     folder: PathBuf,
     size: Size,
     /// A temporary folder, which is removed with the server.
     _scratch: Option<Scratch>,
 }
 
-impl ModuleCache {
+impl ServerModuleCache {
     /// Prepares the folder. Returns `None` if code cannot be kept at all; then programs send it each time.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ fn is_foreign(entry: &DirEntry, runs_as: &RunsAs) -> bool {
         name == "lost+found" || [".nfs", ".tmp"].iter().any(|start| name.as_bytes().starts_with(start.as_bytes()));
     let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
     let passes = is_left || (!matches!(runs_as, RunsAs::OwnUser(_)) && (!is_file || name.as_bytes().starts_with(b".")));
-    !ImageStore::owns(&name) && !passes
+    !ModuleCache::owns(&name) && !passes
 }
 
 /// Checks that files can be created in a folder, or, if it is missing, in the nearest existing one above.

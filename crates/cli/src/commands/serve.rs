@@ -20,7 +20,7 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use katydid_cli_core::server::isolation::tell_of_missing_layers;
-use katydid_cli_core::server::module_cache::ModuleCache;
+use katydid_cli_core::server::module_cache::ServerModuleCache;
 use katydid_cli_core::server::mps::Mps;
 use katydid_cli_core::server::start::{config, names_library, peer_sessions, start};
 use katydid_cli_core::server::{worker_env, worker_user};
@@ -46,12 +46,12 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     if config.worker.serves_tenants && may_have_own_users {
         config.worker.runs_as = worker_user::own_users(&driver, &opened_by_workers(&driver)?, quiet);
     }
-    let modules = ModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
+    let modules = ServerModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
     let serves_tenants = config.worker.serves_tenants;
     // It ends after the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
-    config.worker.arguments.extend(modules.iter().flat_map(ModuleCache::arguments));
+    config.worker.arguments.extend(modules.iter().flat_map(ServerModuleCache::arguments));
     let server = match start(config, requires_gpu, &|| is_signalled.load(Ordering::Relaxed)) {
         // A signal ends the server even while a driver takes long.
         Err(_) if is_signalled.load(Ordering::Relaxed) => return Ok(ExitCode::SUCCESS),

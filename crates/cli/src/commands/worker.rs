@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use katydid_driver::DriverChoice;
 use katydid_job::keeper::KeeperOptions;
-use katydid_worker::{ImageStore, Sandbox, WorkerOptions};
+use katydid_worker::{ModuleCache, Sandbox, WorkerOptions};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_type;
 
@@ -31,8 +31,8 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());
-    let images =
-        flags.module_cache.clone().zip(flags.module_cache_size).map(|(folder, limit)| ImageStore::new(folder, limit));
+    let module_cache =
+        flags.module_cache.clone().zip(flags.module_cache_size).map(|(folder, limit)| ModuleCache::new(folder, limit));
     let (watches, has_journal, requires_gpu) = (flags.watch, !flags.no_journal, flags.require_gpu);
     let host_memory = flags.host_memory;
     let sandbox = flags.sandbox.map(|reach| sandbox(reach, flags, soft.as_deref()));
@@ -43,7 +43,7 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
         driver,
         soft,
         requires_gpu,
-        images,
+        module_cache,
         host_memory,
         watches,
         has_journal,

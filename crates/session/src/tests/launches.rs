@@ -6,7 +6,7 @@ use katydid_wire::message::{cuEventCreate, kdFacts, kdLaunch, kdModuleLoad, kdMo
 use super::fake::calls;
 use super::stage::Stage;
 use crate::calls::fault::SessionError;
-use crate::code::store::ImageStore;
+use crate::code::module_cache::ModuleCache;
 
 fn launch(bytes: &[u8], attributes: u32) -> kdLaunch<'_> {
     kdLaunch {
@@ -98,24 +98,24 @@ fn invalid_image_is_refused_by_the_call() {
 #[test]
 fn an_image_that_a_program_sent_is_there_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    let store = ImageStore::new(folder.path().to_owned(), 1 << 20);
+    let cache = ModuleCache::new(folder.path().to_owned(), 1 << 20);
     let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
     let (total, hash) = (image.len() as u64, blake3::hash(&image));
     let recall = kdModuleLookup { total, hash: hash.as_bytes() };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     for is_known in [false, true] {
         let mut stage = Stage::new();
-        stage.session.use_store(store.clone());
+        stage.session.use_module_cache(cache.clone());
         assert_eq!(stage.call(&recall).payload, u32::from(is_known).to_le_bytes());
         if !is_known {
             stage.enqueue(&kdUpload { total, data: &image });
         }
         assert_eq!(stage.call(&load).status, 0);
     }
-    // Nothing is known without a store, or of another length. A hash of the wrong size is refused.
+    // Nothing is known without a cache, or of another length. A hash of the wrong size is refused.
     let mut stage = Stage::new();
     assert_eq!(stage.call(&recall).payload, [0; 4]);
-    stage.session.use_store(store.clone());
+    stage.session.use_module_cache(cache.clone());
     assert_eq!(stage.call(&kdModuleLookup { total: total + 1, ..recall }).payload, [0; 4]);
     let short = kdModuleLookup { total, hash: &hash.as_bytes()[1..] };
     assert_eq!(stage.call(&short).status, CUresult::ERROR_INVALID_VALUE.0);

@@ -32,7 +32,7 @@ pub(crate) fn kdModuleLookup(
 ) -> CallResult<kdModuleLookupReply> {
     let hash = message.hash.try_into().map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
     session.uploads.discard(head.thread);
-    let stored = session.store.as_ref().and_then(|store| store.get(hash, message.total));
+    let stored = session.module_cache.as_ref().and_then(|cache| cache.get(hash, message.total));
     if let Some(image) = &stored {
         session.uploads.add(head.thread, message.total, image)?;
     } else {
@@ -41,13 +41,13 @@ pub(crate) fn kdModuleLookup(
     success(kdModuleLookupReply { known: u32::from(stored.is_some()) })
 }
 
-/// Stores an image that a program asked for by its hash. After a failure the store is not used any more: it only saves time.
+/// Stores an image that a program asked for by its hash. After a failure the cache is not used any more: it only saves time.
 fn store(session: &mut Session, thread: u32, flat: &[u8]) {
     let is_wanted = session.unstored.remove(&thread);
-    let Some(store) = session.store.as_ref().filter(|_| is_wanted) else { return };
-    if let Err(error) = store.put(flat) {
-        store.fails(&error);
-        session.store = None;
+    let Some(cache) = session.module_cache.as_ref().filter(|_| is_wanted) else { return };
+    if let Err(error) = cache.put(flat) {
+        cache.fails(&error);
+        session.module_cache = None;
     }
 }
 

@@ -65,14 +65,14 @@ fn worker_process() {
     if env::var_os(ROLE).is_some() {
         let control = rustix::stdio::stdin().try_clone_to_owned().unwrap();
         let driver = soft_choice();
-        let (images, watches, has_journal) = (None, false, true);
+        let (module_cache, watches, has_journal) = (None, false, true);
         let options = WorkerOptions {
             control,
             socket_broker: None,
             driver,
             soft: None,
             requires_gpu: false,
-            images,
+            module_cache,
             host_memory: u64::MAX,
             watches,
             has_journal,

@@ -1,12 +1,12 @@
 //! Images that programs have sent to servers, so that a later program need not send them again.
 //!
-//! The store is a folder. An image is a file in it, named by the hash of its flat form; the system's page cache makes it
-//! fast. All workers of a user's servers share the store at the same time, without waiting for each other. A worker writes
+//! The cache is a folder. An image is a file in it, named by the hash of its flat form; the system's page cache makes it
+//! fast. All workers of a user's servers share the cache at the same time, without waiting for each other. A worker writes
 //! an image under another name and renames it when it is complete. It holds a lock on the file meanwhile, so that others do
 //! not take the file for one that a killed worker left.
 //!
 //! A worker hashes what it finds under a hash again. So a program that names an image gets what it would have sent, whatever
-//! happened to the file. Beyond its limit, the store removes the images that were least recently asked for.
+//! happened to the file. Beyond its limit, the cache removes the images that were least recently asked for.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsStr;
@@ -20,17 +20,17 @@ use std::time::SystemTime;
 
 /// Prefix of the names of images that are being written.
 const UNFINISHED_PREFIX: &str = "new-";
-/// No image is stored that is larger than the limit divided by this, so that no program can fill the store with one.
-const MAX_IMAGE_DIVISOR: u64 = 4;
+/// No image is stored that is larger than the limit divided by this, so that no program can fill the cache with one.
+const MAX_MODULE_DIVISOR: u64 = 4;
 /// Most images: all of them are checked before one is added.
-const MAX_CACHED_IMAGES: usize = 4096;
+const MAX_CACHED_MODULES: usize = 4096;
 
 /// The name of an image: the BLAKE3 of its flat form.
 pub(crate) type Hash = [u8; 32];
 
-/// A worker's access to the store.
+/// A worker's access to the cache.
 #[derive(Debug, Clone)]
-pub struct ImageStore {
+pub struct ModuleCache {
     folder: PathBuf,
     /// Most bytes that the images may take on disk.
     limit: u64,
@@ -41,23 +41,23 @@ pub struct ImageStore {
 }
 
 /// An image in the folder: time of last use, bytes, path.
-type CachedImage = (SystemTime, u64, PathBuf);
+type CachedModule = (SystemTime, u64, PathBuf);
 
-impl ImageStore {
-    /// Opens the store in an existing folder that only this user, or its workers' group, can write to; `limit` is in bytes.
+impl ModuleCache {
+    /// Opens the cache in an existing folder that only this user, or its workers' group, can write to; `limit` is in bytes.
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
         Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, report: |_| {} }
     }
 
-    /// Returns the store with a function that reports, once a session, why nothing more is stored.
+    /// Returns the cache with a function that reports, once a session, why nothing more is stored.
     #[must_use]
     pub fn reporting_to(self, report: fn(fmt::Arguments<'_>)) -> Self {
         Self { report, ..self }
     }
 
-    /// Reports that the store is no longer used.
+    /// Reports that the cache is no longer used.
     pub(crate) fn fails(&self, error: &io::Error) {
         (self.report)(format_args!(
             "the module cache cannot be written to, so programs send their code each time: {}: {error}; free some space there, or name \
@@ -115,7 +115,7 @@ impl ImageStore {
         if there.is_ok_and(|found| !found.is_file()) {
             clear(&path);
         }
-        if is_there || length > self.limit / MAX_IMAGE_DIVISOR {
+        if is_there || length > self.limit / MAX_MODULE_DIVISOR {
             return Ok(());
         }
         // The file is removed unless it is renamed. A thread that gets its lock first takes it for an abandoned one.
@@ -134,7 +134,7 @@ impl ImageStore {
     /// Removes images until all images, stored or being written, are within the limits.
     fn evict_beyond_limit(&self) -> io::Result<()> {
         let (mut count, mut bytes) = (0, 0);
-        let mut images: Vec<CachedImage> = Vec::new();
+        let mut images: Vec<CachedModule> = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             // A file that is gone takes no space.
@@ -150,7 +150,7 @@ impl ImageStore {
         }
         images.sort_unstable();
         for (_, length, path) in images {
-            if count <= MAX_CACHED_IMAGES && bytes <= self.limit {
+            if count <= MAX_CACHED_MODULES && bytes <= self.limit {
                 break;
             }
             // Another worker may have removed it first.
@@ -160,7 +160,7 @@ impl ImageStore {
         Ok(())
     }
 
-    /// Returns whether a file or folder of this name belongs to the store.
+    /// Returns whether a file or folder of this name belongs to the cache.
     #[must_use]
     pub fn owns(name: &OsStr) -> bool {
         // An obstacle to an image is set aside under its name with a suffix.
@@ -199,7 +199,7 @@ fn is_name_of_image(entry: &DirEntry) -> bool {
     entry.file_name().to_str().is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
 }
 
-/// Returns whether another thread is writing this image, and removes an abandoned one. Other files are not the store's.
+/// Returns whether another thread is writing this image, and removes an abandoned one. Other files are not the cache's.
 fn is_being_written(entry: &DirEntry) -> bool {
     if !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) {
         return false;
@@ -217,18 +217,18 @@ mod tests {
 
     use super::*;
 
-    fn store(limit: u64) -> (tempfile::TempDir, ImageStore) {
+    fn cache(limit: u64) -> (tempfile::TempDir, ModuleCache) {
         let folder = tempfile::tempdir().unwrap();
-        let store = ImageStore::new(folder.path().to_owned(), limit);
-        (folder, store)
+        let cache = ModuleCache::new(folder.path().to_owned(), limit);
+        (folder, cache)
     }
 
     fn name(image: &[u8]) -> Hash {
         *blake3::hash(image).as_bytes()
     }
 
-    fn has(store: &ImageStore, image: &[u8]) -> bool {
-        store.get(&name(image), image.len() as u64).is_some_and(|found| found == image)
+    fn has(cache: &ModuleCache, image: &[u8]) -> bool {
+        cache.get(&name(image), image.len() as u64).is_some_and(|found| found == image)
     }
 
     fn files(folder: &tempfile::TempDir) -> usize {
@@ -236,120 +236,120 @@ mod tests {
     }
 
     /// Sets the time of last use to `seconds` ago.
-    fn age(store: &ImageStore, image: &[u8], seconds: u64) {
-        let file = open(&store.path_of(&name(image))).unwrap();
+    fn age(cache: &ModuleCache, image: &[u8], seconds: u64) {
+        let file = open(&cache.path_of(&name(image))).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
     }
 
     #[test]
     fn images_stored_by_one_worker_are_found_by_another() {
-        let (_folder, first) = store(1000);
+        let (_folder, first) = cache(1000);
         let second = first.clone();
         assert!(!has(&second, b"one"));
         first.put(b"one").unwrap();
         second.put(b"the other").unwrap();
-        for store in [&first, &second] {
-            assert!(has(store, b"one") && has(store, b"the other"));
-            assert_eq!(store.get(&name(b"one"), 4), None);
+        for cache in [&first, &second] {
+            assert!(has(cache, b"one") && has(cache, b"the other"));
+            assert_eq!(cache.get(&name(b"one"), 4), None);
         }
     }
 
     #[test]
-    fn store_recognizes_its_own_files() {
-        let (folder, store) = store(1000);
-        store.put(b"one").unwrap();
-        fs::create_dir_all(store.path_of(&name(b"two")).join("below")).unwrap();
-        store.put(b"two").unwrap();
+    fn cache_recognizes_its_own_files() {
+        let (folder, cache) = cache(1000);
+        cache.put(b"one").unwrap();
+        fs::create_dir_all(cache.path_of(&name(b"two")).join("below")).unwrap();
+        cache.put(b"two").unwrap();
         fs::write(folder.path().join("new-left"), "").unwrap();
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert!(names.len() == 4 && names.iter().all(|name| ImageStore::owns(name)), "{names:?}");
-        assert!(["passwd", "self", "1", "abcd", ".new-x"].iter().all(|name| !ImageStore::owns(name.as_ref())));
+        assert!(names.len() == 4 && names.iter().all(|name| ModuleCache::owns(name)), "{names:?}");
+        assert!(["passwd", "self", "1", "abcd", ".new-x"].iter().all(|name| !ModuleCache::owns(name.as_ref())));
     }
 
     #[test]
     fn an_image_is_stored_once_by_workers_that_come_at_the_same_time() {
-        let (folder, store) = store(1 << 20);
+        let (folder, cache) = cache(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 // A worker gives up if another takes its unlocked file for an abandoned one. A worker that evicts has locked
                 // its own file.
-                scope.spawn(|| drop(store.put(&[7; 1000])));
+                scope.spawn(|| drop(cache.put(&[7; 1000])));
             }
         });
-        assert!(has(&store, &[7; 1000]));
+        assert!(has(&cache, &[7; 1000]));
         assert_eq!(files(&folder), 1);
     }
 
     #[test]
     fn least_recently_used_image_is_evicted_first() {
-        let (folder, store) = store(40);
+        let (folder, cache) = cache(40);
         let images = [[1_u8; 10], [2; 10], [3; 10], [4; 10]];
         for (image, seconds) in images.iter().zip([40, 30, 20, 10]) {
-            store.put(image).unwrap();
-            age(&store, image, seconds);
+            cache.put(image).unwrap();
+            age(&cache, image, seconds);
         }
-        assert!(has(&store, &images[0]));
-        store.put(&[5; 9]).unwrap();
-        let left = images.map(|image| has(&store, &image));
-        assert_eq!((left, has(&store, &[5; 9]), files(&folder)), ([true, false, true, true], true, 4));
+        assert!(has(&cache, &images[0]));
+        cache.put(&[5; 9]).unwrap();
+        let left = images.map(|image| has(&cache, &image));
+        assert_eq!((left, has(&cache, &[5; 9]), files(&folder)), ([true, false, true, true], true, 4));
         // An image that would evict most of the others is not stored.
-        store.put(&[6; 11]).unwrap();
-        assert_eq!((has(&store, &[6; 11]), files(&folder)), (false, 4));
+        cache.put(&[6; 11]).unwrap();
+        assert_eq!((has(&cache, &[6; 11]), files(&folder)), (false, 4));
     }
 
     #[test]
     fn there_are_not_more_images_than_can_be_looked_at() {
-        let (folder, store) = store(1 << 20);
-        for image in 0..MAX_CACHED_IMAGES as u64 {
-            fs::write(store.path_of(&name(&image.to_le_bytes())), image.to_le_bytes()).unwrap();
+        let (folder, cache) = cache(1 << 20);
+        for image in 0..MAX_CACHED_MODULES as u64 {
+            fs::write(cache.path_of(&name(&image.to_le_bytes())), image.to_le_bytes()).unwrap();
         }
-        store.put(b"one more").unwrap();
-        assert!(has(&store, b"one more"));
-        assert_eq!(files(&folder), MAX_CACHED_IMAGES);
+        cache.put(b"one more").unwrap();
+        assert!(has(&cache, b"one more"));
+        assert_eq!(files(&folder), MAX_CACHED_MODULES);
     }
 
     #[test]
     fn partial_files_of_killed_workers_go_and_files_being_written_count() {
-        let (folder, store) = store(40);
+        let (folder, cache) = cache(40);
         fs::write(folder.path().join("new-left"), [0; 40]).unwrap();
         let being_written = folder.path().join("new-going-on");
         fs::write(&being_written, [0; 30]).unwrap();
         let writer = open(&being_written).unwrap();
         writer.lock().unwrap();
         fs::write(folder.path().join("else"), [0; 100]).unwrap();
-        store.put(&[1; 10]).unwrap();
-        age(&store, &[1; 10], 10);
-        assert!(has(&store, &[1; 10]));
-        age(&store, &[1; 10], 10);
-        store.put(&[2; 10]).unwrap();
-        assert!(!has(&store, &[1; 10]) && has(&store, &[2; 10]));
-        // Three files are left: that image, the one being written, and one that is not the store's.
+        cache.put(&[1; 10]).unwrap();
+        age(&cache, &[1; 10], 10);
+        assert!(has(&cache, &[1; 10]));
+        age(&cache, &[1; 10], 10);
+        cache.put(&[2; 10]).unwrap();
+        assert!(!has(&cache, &[1; 10]) && has(&cache, &[2; 10]));
+        // Three files are left: that image, the one being written, and one that is not the cache's.
         assert!(files(&folder) == 3 && being_written.exists());
     }
 
     #[test]
     fn damaged_image_is_not_found_and_is_stored_again() {
-        let (_folder, store) = store(1000);
+        let (_folder, cache) = cache(1000);
         let image = b"whole";
-        let path = store.path_of(&name(image));
+        let path = cache.path_of(&name(image));
         for damage in [&b"hole!"[..], b"", b"whole and more"] {
-            store.put(image).unwrap();
-            assert!(has(&store, image));
+            cache.put(image).unwrap();
+            assert!(has(&cache, image));
             fs::write(&path, damage).unwrap();
-            assert_eq!(store.get(&name(image), 5), None);
+            assert_eq!(cache.get(&name(image), 5), None);
         }
-        store.put(image).unwrap();
-        assert!(has(&store, image));
+        cache.put(image).unwrap();
+        assert!(has(&cache, image));
         // Nor is a link under its name.
         fs::rename(&path, path.with_file_name("elsewhere")).unwrap();
         std::os::unix::fs::symlink(path.with_file_name("elsewhere"), &path).unwrap();
-        assert_eq!(store.get(&name(image), 5), None);
+        assert_eq!(cache.get(&name(image), 5), None);
     }
 
     #[test]
     fn obstacles_at_the_path_of_an_image_are_removed() {
-        let (folder, store) = store(1000);
-        let (image, path) = (b"image", store.path_of(&name(b"image")));
+        let (folder, cache) = cache(1000);
+        let (image, path) = (b"image", cache.path_of(&name(b"image")));
         let ways: [&dyn Fn(); 6] = [
             &|| fs::create_dir(&path).unwrap(),
             &|| fs::create_dir_all(path.join("deep/er")).unwrap(),
@@ -360,16 +360,16 @@ mod tests {
         ];
         for (at, put_there) in ways.iter().enumerate() {
             put_there();
-            assert_eq!(store.get(&name(image), 5), None, "{at}");
-            store.put(image).unwrap();
-            assert!(has(&store, image), "{at}");
+            assert_eq!(cache.get(&name(image), 5), None, "{at}");
+            cache.put(image).unwrap();
+            assert!(has(&cache, image), "{at}");
             fs::remove_file(&path).unwrap();
             put_there();
             // As a program does whose image no other asks for.
-            let _ = store.put(image);
-            let _ = store.get(&name(image), 5);
-            store.put(image).unwrap();
-            assert!(has(&store, image), "{at}");
+            let _ = cache.put(image);
+            let _ = cache.get(&name(image), 5);
+            cache.put(image).unwrap();
+            assert!(has(&cache, image), "{at}");
             fs::remove_file(&path).unwrap();
         }
         // The non-empty folders, set aside.
@@ -378,8 +378,8 @@ mod tests {
 
     #[test]
     fn failed_store_leaves_nothing() {
-        let (folder, store) = store(1000);
+        let (folder, cache) = cache(1000);
         drop(folder);
-        assert!(store.put(b"image").is_err() && store.get(&name(b"image"), 5).is_none());
+        assert!(cache.put(b"image").is_err() && cache.get(&name(b"image"), 5).is_none());
     }
 }
