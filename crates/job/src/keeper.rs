@@ -38,9 +38,10 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     let Ok(Some((peer, note))) = Pending::receive(&options.control, &build) else { return ExitCode::FAILURE };
     let key = Note::decode(&note).key;
     let ready = Ready { worker_pid: std::process::id(), key, driver: options.driver.clone(), arenas: Vec::new() };
-    let line = peer.consent(&build, &ready).map_err(|error| error.to_string());
-    let channel = line
-        .and_then(|line| ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|error| error.to_string()));
+    let connection = peer.consent(&build, &ready).map_err(|error| error.to_string());
+    let channel = connection.and_then(|connection| {
+        ControlChannel::over(connection, MAX_COMPANION_MESSAGE_BYTES).map_err(|error| error.to_string())
+    });
     let Ok(channel) = channel else { return ExitCode::FAILURE };
     let supervisor = SupervisorConnection::over(channel);
     match options.saves {

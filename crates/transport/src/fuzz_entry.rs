@@ -40,8 +40,8 @@ pub fn ring(script: &[u8]) -> io::Result<usize> {
     let channel = create("katydid-fuzzed", CHANNEL_BYTES as u64)?;
     let (_local, remote) = UnixStream::pair()?;
     let shared = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS)?;
-    let line = Connection::new(OwnedFd::from(remote), None);
-    let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
+    let connection = Connection::new(OwnedFd::from(remote), None);
+    let worker = ShmWorker::new(connection, &[channel], 0).map_err(io::Error::other)?;
     let mut peer = Peer { shared, worker, tail: 0, sent: 0, received: 0, is_honest: true };
     let (steps, _) = script.as_chunks::<SCRIPT_STEP_BYTES>();
     for step in steps {

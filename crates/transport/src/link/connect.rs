@@ -93,9 +93,9 @@ impl Memory {
         let reconnect = Reconnect::new(address, hello, build, &consent.ready);
         Ok(match (self.channel, consent.pieces) {
             (Some(channel), Some(pieces)) => {
-                Box::new(ShmProgram::new(consent.line.into_parts().0, channel, self.pinned, &pieces, reconnect)?)
+                Box::new(ShmProgram::new(consent.connection.into_parts().0, channel, self.pinned, &pieces, reconnect)?)
             }
-            _ => Box::new(StreamProgram::new(consent.line, reconnect)?),
+            _ => Box::new(StreamProgram::new(consent.connection, reconnect)?),
         })
     }
 }
@@ -117,7 +117,7 @@ pub struct Reservation {
     /// The key by which the program claims the slot.
     pub key: SessionKey,
     /// Closing it ends the reservation.
-    _line: Connection,
+    _connection: Connection,
 }
 
 /// The program that a slot is reserved for, as lists of sessions show it.
@@ -143,8 +143,9 @@ pub fn reserve(
     let ExpectedProgram { program, name } = expected;
     let hello =
         Hello { reservation, program, name, ..hello_without_session(ConnectionRole::RESERVATION, SessionKey::NONE) };
-    let AcceptedConnection { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    Ok(Reservation { driver: ready.driver, key: ready.key, _line: line })
+    let AcceptedConnection { connection, ready, .. } =
+        greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    Ok(Reservation { driver: ready.driver, key: ready.key, _connection: connection })
 }
 
 /// Makes the hello of a peer that is not a program.
@@ -192,8 +193,9 @@ fn control_channel(
     timeout: Duration,
 ) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(role, key);
-    let AcceptedConnection { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let channel = ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
+    let AcceptedConnection { connection, ready, .. } =
+        greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
+    let channel = ControlChannel::over(connection, MAX_COMPANION_MESSAGE_BYTES).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;

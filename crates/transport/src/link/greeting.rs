@@ -28,7 +28,7 @@ use crate::tls::record::Alert;
 
 /// The worker's answer.
 pub(crate) struct AcceptedConnection {
-    pub(crate) line: Connection,
+    pub(crate) connection: Connection,
     pub(crate) ready: Ready,
     /// The memory of the staging pieces, on links that have one.
     pub(crate) pieces: Option<OwnedFd>,
@@ -141,14 +141,14 @@ fn greet_once(
             Err(unread) => failed(unread),
         },
     };
-    let line = encrypt(address, socket, deadline).map_err(unencrypted)?;
+    let connection = encrypt(address, socket, deadline).map_err(unencrypted)?;
     // A server that refuses early answers before it has read everything. So the answer counts, not a failed send.
-    let sent = line.send_with(&message, fds);
-    let answered = receive_message(&line, deadline);
+    let sent = connection.send_with(&message, fds);
+    let answered = receive_message(&connection, deadline);
     let (answer, fds) = answered.map_err(|unread| failed(sent.err().unwrap_or(unread)))?;
     let ready = Ready::decode(&answer, build).map_err(handshake)?;
     let pieces = check_pieces(hello.link, fds).map_err(|what| link(LinkError::Protocol { what }))?;
-    Ok(AcceptedConnection { line, ready, pieces })
+    Ok(AcceptedConnection { connection, ready, pieces })
 }
 
 /// Returns the descriptor that comes with the consent to a shared-memory link, and with no other.
@@ -175,17 +175,17 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
 }
 
 /// Receives one handshake message of any kind, and the descriptors that came with its first byte.
-pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+pub(crate) fn receive_message(connection: &Connection, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut message = vec![0; PREFIX_BYTES];
-    let (read_length, fds) = line.receive_first(&mut message, deadline)?;
+    let (read_length, fds) = connection.receive_first(&mut message, deadline)?;
     if read_length == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    line.receive_by(&mut message[read_length..], deadline)?;
+    connection.receive_by(&mut message[read_length..], deadline)?;
     // The decoder refuses a message with a bad prefix.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
-        line.receive_by(&mut message[PREFIX_BYTES..], deadline)?;
+        connection.receive_by(&mut message[PREFIX_BYTES..], deadline)?;
     }
     Ok((message, fds))
 }

@@ -294,31 +294,33 @@ impl LinkControl {
         let is_late = self.is_late();
         self.state.joined.send_heartbeats(is_late);
         let Some(heartbeat) = self.heartbeat_due(is_late) else { return false };
-        let (Ok(_whole), Some(line)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
+        let (Ok(_whole), Some(connection)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
         // Other code notices a program that is gone.
-        is_writable(&line)
-            && ReplyHead::from(heartbeat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
+        is_writable(&connection)
+            && ReplyHead::from(heartbeat)
+                .encode(0)
+                .is_ok_and(|head| connection.send(&mut [IoSlice::new(&head)]).is_ok())
     }
 
     /// Asks the program to give back device memory that it holds idle. Returns the number that its answer will carry. None if the
     /// program cannot be told: it is away, or does not read what is being sent to it.
     #[must_use]
     pub fn request_reclaim(&self) -> Option<u32> {
-        let line = self.socket().filter(|_| !self.may_leave())?;
+        let connection = self.socket().filter(|_| !self.may_leave())?;
         if let Some(reclaim_notice) = &self.state.signals.reclaim_notice {
             return Some(reclaim_notice());
         }
         let deadline = Instant::now() + RECLAIM_SEND_TIMEOUT;
         let whole = loop {
             match self.state.send_lock.try_lock() {
-                Ok(whole) if is_writable(&line) => break whole,
+                Ok(whole) if is_writable(&connection) => break whole,
                 _ if Instant::now() >= deadline => return None,
                 _ => thread::sleep(SEND_POLL_INTERVAL),
             }
         };
         let number = self.state.reclaim_notices.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let head = ReplyHead::from(ReclaimNotice { number }).encode(0).ok()?;
-        let sent = line.send(&mut [IoSlice::new(&head)]);
+        let sent = connection.send(&mut [IoSlice::new(&head)]);
         drop(whole);
         sent.ok().map(|()| number)
     }
@@ -366,7 +368,7 @@ impl LinkControl {
         };
         connection.send(parts).inspect_err(|_| {
             // The thread that waits there has lost its reply. That ends the other connections as well.
-            let _ = self.socket().map(|line| shutdown(&*line, Shutdown::Both));
+            let _ = self.socket().map(|first_connection| shutdown(&*first_connection, Shutdown::Both));
         })
     }
 

@@ -30,8 +30,8 @@ impl Pending {
         };
         let link_control = link.link_control();
         let pieces = link_control.as_ref().and_then(LinkControl::pieces);
-        if let Some(line) = link_control.as_ref().and_then(LinkControl::socket) {
-            line.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
+        if let Some(connection) = link_control.as_ref().and_then(LinkControl::socket) {
+            connection.send_with(&ready.encode(build)?, pieces.as_slice()).map_err(failed)?;
         }
         Ok(link)
     }

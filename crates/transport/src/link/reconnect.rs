@@ -71,7 +71,7 @@ impl Reconnect {
         let claim = SessionClaim { role: ConnectionRole::BULK, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.line)
+        greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.connection)
     }
 }
 

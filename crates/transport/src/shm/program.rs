@@ -490,7 +490,7 @@ impl QuiesceGate for ShmProgram {
         let back = consent.pieces.map_or(Ok(()), |pieces| self.staging.bring_back(pieces));
         back.map_err(LinkError::system("map the memory of copies")).map_err(failed)?;
         self.socket
-            .replace(&consent.line.into_parts().0)
+            .replace(&consent.connection.into_parts().0)
             .map_err(LinkError::system("keep the connection"))
             .map_err(failed)?;
         self.lock().gate.hold();

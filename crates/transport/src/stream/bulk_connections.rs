@@ -114,7 +114,7 @@ impl BulkConnections {
     /// Opens a bulk connection with `connect`, which gets its number, if bulk flows, none is free and one more is allowed.
     pub(crate) fn open_one_more<E>(&self, bytes: usize, connect: impl FnOnce(u16) -> Result<Connection, E>) {
         let Some(index) = self.begin(bytes) else { return };
-        let opened = connect(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());
+        let opened = connect(index as u16 + 1).is_ok_and(|connection| self.put(index, connection).is_ok());
         let mut usage = self.usage();
         usage.in_use -= 1;
         if opened {
@@ -141,8 +141,8 @@ impl BulkConnections {
         Some(usage.opened - 1)
     }
 
-    fn put(&self, index: usize, line: Connection) -> io::Result<()> {
-        let (fd, sealer, opener) = line.into_parts();
+    fn put(&self, index: usize, connection: Connection) -> io::Result<()> {
+        let (fd, sealer, opener) = connection.into_parts();
         let mut frames = FrameReader::of_bulk();
         frames.read_from(opener);
         let ends = ConnectionEnds { sealer, frames };

@@ -147,7 +147,7 @@ impl JoinedConnections {
 /// A bulk connection of a stream link.
 pub(crate) struct JoinedConnection {
     number: u16,
-    line: Connection,
+    connection: Connection,
     buffers: Option<Arc<Buffers>>,
     /// Held while a frame is sent.
     send_lock: Mutex<()>,
@@ -166,14 +166,21 @@ struct Inbox {
 }
 
 impl JoinedConnection {
-    fn new(number: u16, line: Connection, buffers: Option<Arc<Buffers>>) -> Self {
-        Self { number, line, buffers, send_lock: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
+    fn new(number: u16, connection: Connection, buffers: Option<Arc<Buffers>>) -> Self {
+        Self {
+            number,
+            connection,
+            buffers,
+            send_lock: Mutex::default(),
+            inbox: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     /// Reads payloads until the bulk connection ends.
     fn read(&self) {
         let mut frames = FrameReader::of_bulk();
-        frames.read_from(self.line.take_opener());
+        frames.read_from(self.connection.take_opener());
         while self.wait_for_space() {
             match self.receive(&mut frames) {
                 Ok(Some(came)) => lock(&self.inbox).full.push_back(came),
@@ -195,7 +202,7 @@ impl JoinedConnection {
 
     /// Receives a head and its payload; none at the end of the stream.
     fn receive(&self, frames: &mut FrameReader) -> Result<Option<([u8; HEAD_BYTES], Payload)>, LinkError> {
-        let Some(bytes) = frames.head(self.line.as_fd())? else { return Ok(None) };
+        let Some(bytes) = frames.head(self.connection.as_fd())? else { return Ok(None) };
         let (_, connections, length) = FrameHead::decode_over(&bytes)?;
         if connections.payload != self.number {
             return Err(STRAY_FRAME_ERROR);
@@ -208,11 +215,11 @@ impl JoinedConnection {
         if let Some(mut buffer) = self.buffers.as_ref().and_then(Buffers::take)
             && let Some(bytes) = buffer.resized(length)
         {
-            frames.fill(self.line.as_fd(), bytes)?;
+            frames.fill(self.connection.as_fd(), bytes)?;
             return Ok(Payload::Buffer(buffer));
         }
         let mut bytes = Vec::new();
-        frames.append_to(self.line.as_fd(), length, &mut bytes)?;
+        frames.append_to(self.connection.as_fd(), length, &mut bytes)?;
         Ok(Payload::Memory(bytes))
     }
 
@@ -238,7 +245,7 @@ impl JoinedConnection {
         }
         drop(inbox);
         // This keeps threads on both sides from waiting.
-        let _ = shutdown(&self.line, Shutdown::Both);
+        let _ = shutdown(&self.connection, Shutdown::Both);
         self.changed.notify_all();
     }
 
@@ -254,16 +261,16 @@ impl JoinedConnection {
     /// Sends a whole reply.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         let _whole = lock(&self.send_lock);
-        self.line.send(parts)
+        self.connection.send(parts)
     }
 
     fn send_heartbeat(&self) {
         let Ok(_whole) = self.send_lock.try_lock() else { return };
         if let (true, Ok(head)) =
-            (is_writable(&self.line), ReplyHead::from(Heartbeat { is_busy: true, frames: 0 }).encode(0))
+            (is_writable(&self.connection), ReplyHead::from(Heartbeat { is_busy: true, frames: 0 }).encode(0))
         {
             // Other code notices a program that is gone.
-            let _ = self.line.send(&mut [IoSlice::new(&head)]);
+            let _ = self.connection.send(&mut [IoSlice::new(&head)]);
         }
     }
 }

@@ -133,8 +133,8 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 impl StreamProgram {
-    pub(crate) fn new(line: Connection, reconnect: Reconnect) -> Result<Self, LinkError> {
-        let (socket, sealer, opener) = line.into_parts();
+    pub(crate) fn new(connection: Connection, reconnect: Reconnect) -> Result<Self, LinkError> {
+        let (socket, sealer, opener) = connection.into_parts();
         let mut frames = FrameReader::new();
         frames.read_from(opener);
         Ok(Self {
@@ -269,9 +269,10 @@ impl StreamProgram {
 
     /// Opens bulk connection `number`.
     fn open_bulk_connection(&self, number: u16) -> Result<Connection, LinkError> {
-        let line = self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
-        self.limit(line.as_fd()).map_err(LinkError::system("limit a bulk connection's silence"))?;
-        Ok(line)
+        let connection =
+            self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
+        self.limit(connection.as_fd()).map_err(LinkError::system("limit a bulk connection's silence"))?;
+        Ok(connection)
     }
 
     /// Notes that the peer of that generation's socket is gone. An error means that the link has ended.
@@ -762,8 +763,8 @@ impl QuiesceGate for StreamProgram {
             .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
             .map_err(LinkError::system("close a bulk connection"))
             .map_err(failed)?;
-        let line = self.reconnect.reconnect(address, key, self.frames(), &[], timeout)?.line;
-        let (socket, sealer, opener) = line.into_parts();
+        let connection = self.reconnect.reconnect(address, key, self.frames(), &[], timeout)?.connection;
+        let (socket, sealer, opener) = connection.into_parts();
         self.limit(socket.as_fd()).map_err(LinkError::system("limit the connection's silence")).map_err(failed)?;
         // A thread that still reads the previous connection would continue with the buffer of that.
         let mut frames = self.take_frame_reader().map_err(failed)?;

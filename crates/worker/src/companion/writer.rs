@@ -16,8 +16,8 @@ pub(crate) struct CompanionWriter {
 
 impl CompanionWriter {
     /// Creates a writer over an admitted connection.
-    pub(crate) fn new(line: Connection) -> io::Result<Self> {
-        Ok(Self { channel: ControlChannel::over(line, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
+    pub(crate) fn new(connection: Connection) -> io::Result<Self> {
+        Ok(Self { channel: ControlChannel::over(connection, MAX_COMPANION_MESSAGE_BYTES)?, speaking: Mutex::new(()) })
     }
 
     /// Sends one message to the supervisor.
