@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(order) = ToWorker::decode(&message) {
         assert_eq!(order.encode().ok(), Some(message.clone()));
     }
-    if let Ok(word) = FromWorker::decode(&message) {
-        assert_eq!(word.encode().ok(), Some(message));
+    if let Ok(decoded) = FromWorker::decode(&message) {
+        assert_eq!(decoded.encode().ok(), Some(message));
     }
 });

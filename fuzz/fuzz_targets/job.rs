@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(order) = ToProgram::decode(&message) {
         assert_eq!(order.encode().ok(), Some(message.clone()));
     }
-    if let Ok(word) = FromProgram::decode(&message) {
-        assert_eq!(word.encode().ok(), Some(message));
+    if let Ok(decoded) = FromProgram::decode(&message) {
+        assert_eq!(decoded.encode().ok(), Some(message));
     }
 });

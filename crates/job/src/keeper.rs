@@ -70,8 +70,8 @@ fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) ->
                 Err(OrderError::new(format_args!("{order:?} makes no sense now")))
             }
         };
-        let word = done.unwrap_or_else(|error| FromWorker::Failed { text: error.to_string() });
-        if supervisor.send(&word).is_err() {
+        let message = done.unwrap_or_else(|error| FromWorker::Failed { text: error.to_string() });
+        if supervisor.send(&message).is_err() {
             break;
         }
     }

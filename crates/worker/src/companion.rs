@@ -148,8 +148,8 @@ impl CompanionSession {
             // Gathers what a snapshot needs and can be found while the program runs.
             control.prepare();
         }
-        while let Ok((word, folder)) = self.companion.writer.receive() {
-            if let Some(order) = self.companion.asker.take(word)
+        while let Ok((message, folder)) = self.companion.writer.receive() {
+            if let Some(order) = self.companion.asker.take(message)
                 && !self.answer(order, folder)
             {
                 break;

@@ -62,8 +62,8 @@ impl SessionPeers {
         is_over: impl FnOnce() -> bool,
         notify: impl FnOnce() -> Option<u32>,
     ) {
-        let Some(word) = control::parse(line) else { return };
-        match (word, &self.reclaim) {
+        let Some(message) = control::parse(line) else { return };
+        match (message, &self.reclaim) {
             (ServerMessage::PeersAsked(number), Some(reclaim)) => reclaim.are_asked(number),
             (ServerMessage::Answered(number), Some(reclaim)) => reclaim.note_answer(number),
             (ServerMessage::Wait(number, millis), Some(reclaim)) => {

@@ -160,8 +160,8 @@ fn receive(
 ) {
     loop {
         match writer.receive() {
-            Ok((word, folder)) => {
-                let Some(order) = asker.take(word) else { continue };
+            Ok((message, folder)) => {
+                let Some(order) = asker.take(message) else { continue };
                 if let Err(SendError(order)) = orders.send((order, folder)) {
                     let Ok(companion) = later.recv() else { leave(1) };
                     return companion.serve_from(Some(order));
@@ -306,9 +306,9 @@ fn restore(
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
             while attach_point.serve_control_until(&is_done, peers) {
-                let word =
+                let message =
                     FromWorker::Progress { done: progress_ref.bytes_done(), total: progress_ref.total(), written: 0 };
-                if writer.send(&word).is_err() {
+                if writer.send(&message).is_err() {
                     progress_ref.cancel();
                 }
             }

@@ -187,17 +187,17 @@ impl TargetProcess {
             Err(error) => return Err(of_system(self.process, error)),
         };
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        let word = FromProgram::Ask {
+        let message = FromProgram::Ask {
             protocol: JOB_PROTOCOL_VERSION,
             process: self.own_id,
             what,
             timeout_ms,
             gpus: gpus.to_vec(),
         };
-        let sent = word.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));
+        let sent = message.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));
         let received = sent.and_then(|()| channel.listen());
-        let message = received.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
-        match message {
+        let answer = received.and_then(|message| Ok(ToProgram::decode(&message.bytes)?)).map_err(broken)?;
+        match answer {
             ToProgram::Answer { code: 0, state, .. } => Ok(state),
             ToProgram::Answer { code, text, .. } => Err(AskError::Refused { code: CUresult(code), text }),
             _ => Err(AskError::SupervisorGone(self.process)),

@@ -497,11 +497,11 @@ impl Rejoin {
         }
     }
 
-    /// Whether `word` is the answer to that order.
-    pub(crate) fn is_done(self, word: &FromProgram) -> bool {
+    /// Whether `message` is the answer to that order.
+    pub(crate) fn is_done(self, message: &FromProgram) -> bool {
         match self {
-            Self::Free => matches!(word, FromProgram::Resumed {}),
-            Self::Held => matches!(word, FromProgram::Rejoined {}),
+            Self::Free => matches!(message, FromProgram::Resumed {}),
+            Self::Held => matches!(message, FromProgram::Rejoined {}),
         }
     }
 }
@@ -516,7 +516,7 @@ pub(crate) fn rejoin(
 ) -> Result<(), MemberError> {
     members.wait_back(member.id, REJOIN_TIMEOUT, is_over)?;
     match members.order(member.id, &rejoin_mode.order(address, key), REJOIN_TIMEOUT)? {
-        word if rejoin_mode.is_done(&word) => {
+        message if rejoin_mode.is_done(&message) => {
             members.set_home(member.id, address, key);
             Ok(())
         }
@@ -529,8 +529,8 @@ pub(crate) fn address(text: &str) -> Result<Address, CheckpointError> {
     text.parse().map_err(|source| CheckpointError::Address { text: text.to_owned(), source })
 }
 
-fn unexpected(member: &Member, word: &FromProgram) -> MemberError {
-    let name = format!("{word:?}");
+fn unexpected(member: &Member, message: &FromProgram) -> MemberError {
+    let name = format!("{message:?}");
     let reason = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
     MemberError::Refused { program: member.program.clone(), pid: member.pid, reason }
 }

@@ -56,8 +56,8 @@ impl SupervisorConnection {
         Ok(ToWorker::decode(&self.channel.listen()?.bytes)?)
     }
 
-    pub(super) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
-        self.channel.send(&word.encode()?, &[])
+    pub(super) fn send(&self, message: &FromWorker) -> Result<(), ControlError> {
+        self.channel.send(&message.encode()?, &[])
     }
 
     /// Asks about the image.

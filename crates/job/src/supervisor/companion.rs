@@ -432,8 +432,8 @@ impl Companion {
             if let Some(ended) = self.ended.take() {
                 return ended.map_err(|text| CompanionError::Refused { session: self.session.clone(), text });
             }
-            let word = self.receive(SILENCE_TIMEOUT)?;
-            if let Some(other) = self.handle_between(word, Questions::Write(writer), Some(progress))? {
+            let message = self.receive(SILENCE_TIMEOUT)?;
+            if let Some(other) = self.handle_between(message, Questions::Write(writer), Some(progress))? {
                 return Err(self.unexpected(&other));
             }
         }
@@ -551,15 +551,16 @@ impl Companion {
         is_over: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), CompanionError> {
         while !is_over() {
-            let word = match self.channel.receive(QUESTION_POLL_INTERVAL) {
+            let message = match self.channel.receive(QUESTION_POLL_INTERVAL) {
                 Err(ControlError::Deadline(_)) => continue,
                 other => other.map_err(|error| self.broken(error))?,
             };
-            let word = FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))?;
-            if matches!(word, FromWorker::Attached {}) {
+            let message =
+                FromWorker::decode(&message.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))?;
+            if matches!(message, FromWorker::Attached {}) {
                 return Ok(());
             }
-            if let Some(other) = self.handle_between(word, Questions::Read(catalogue), None)? {
+            if let Some(other) = self.handle_between(message, Questions::Read(catalogue), None)? {
                 return Err(self.unexpected(&other));
             }
         }
@@ -576,8 +577,8 @@ impl Companion {
     ) -> Result<FromWorker, CompanionError> {
         self.send(order, fd)?;
         loop {
-            let word = self.receive(timeout)?;
-            match self.handle_between(word, questions, progress)? {
+            let message = self.receive(timeout)?;
+            match self.handle_between(message, questions, progress)? {
                 None => {}
                 Some(FromWorker::Failed { text }) => {
                     return Err(CompanionError::Refused { session: self.session.clone(), text });
@@ -599,11 +600,11 @@ impl Companion {
     /// Handles messages that may come between an order and its answer; returns any other message.
     fn handle_between(
         &mut self,
-        word: FromWorker,
+        message: FromWorker,
         questions: Questions<'_>,
         progress: Option<&Progress>,
     ) -> Result<Option<FromWorker>, CompanionError> {
-        let answer = match word {
+        let answer = match message {
             FromWorker::Progress { done, total, written } => {
                 if let Some(progress) = progress {
                     progress.done.store(done, Relaxed);
@@ -622,9 +623,9 @@ impl Companion {
             }
             FromWorker::Attached {} => return Ok(None),
             FromWorker::Has { .. } | FromWorker::Put { .. } | FromWorker::PutState { .. } => {
-                self.answer_write(word, questions)
+                self.answer_write(message, questions)
             }
-            FromWorker::Get { .. } | FromWorker::GetState { .. } => self.answer_read(&word, questions),
+            FromWorker::Get { .. } | FromWorker::GetState { .. } => self.answer_read(&message, questions),
             other => return Ok(Some(other)),
         };
         let answer = answer.unwrap_or_else(|text| ToWorker::StoreFailed { text });
@@ -633,9 +634,9 @@ impl Companion {
     }
 
     /// Answers a question of a worker that writes an image.
-    fn answer_write(&mut self, word: FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+    fn answer_write(&mut self, message: FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
         let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
-        match word {
+        match message {
             FromWorker::Has { hashes } => {
                 if hashes.len() % HASH_BYTES != 0 || hashes.len() / HASH_BYTES > MAX_REQUEST_HASHES {
                     return Err("a question of no whole hashes".to_owned());
@@ -667,9 +668,9 @@ impl Companion {
     }
 
     /// Answers a question of a worker that reads an image.
-    fn answer_read(&mut self, word: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
+    fn answer_read(&mut self, message: &FromWorker, questions: Questions<'_>) -> Result<ToWorker, String> {
         let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
-        match word {
+        match message {
             FromWorker::Get { hash } => {
                 let hash = hash.as_slice().try_into().map_err(|_| "that is not a hash".to_owned())?;
                 let id = ChunkId::from_bytes(hash);
@@ -689,16 +690,16 @@ impl Companion {
     }
 
     fn receive(&self, timeout: Duration) -> Result<FromWorker, CompanionError> {
-        let word = self.channel.receive(timeout).map_err(|error| self.broken(error))?;
-        FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
+        let message = self.channel.receive(timeout).map_err(|error| self.broken(error))?;
+        FromWorker::decode(&message.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
     }
 
     fn broken(&self, source: ControlError) -> CompanionError {
         CompanionError::ControlChannel { session: self.session.clone(), source }
     }
 
-    pub(crate) fn unexpected(&self, word: &FromWorker) -> CompanionError {
-        let name = format!("{word:?}");
+    pub(crate) fn unexpected(&self, message: &FromWorker) -> CompanionError {
+        let name = format!("{message:?}");
         let what = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
         CompanionError::Breach { session: self.session.clone(), what }
     }

@@ -143,12 +143,12 @@ impl Guard {
         drop(guard_end);
         let mut guard = Self { link: Some(supervisor_end), process, first: 0, is_counted: true, ended: HashMap::new() };
         // A signal to this process interrupts the wait; it is passed on later.
-        let word = loop {
-            if let Some(word) = guard.receive(None)? {
-                break word;
+        let message = loop {
+            if let Some(message) = guard.receive(None)? {
+                break message;
             }
         };
-        match word {
+        match message {
             GuardMessage::Started(pid) => guard.first = pid,
             GuardMessage::Failed(code) => return Err(io::Error::from_raw_os_error(code)),
             _ => return Err(io::Error::other("the guard of its processes has ended")),
@@ -545,8 +545,8 @@ fn end_all() -> io::Result<()> {
     }
 }
 
-fn send_message(link: &OwnedFd, word: &GuardMessage) -> io::Result<()> {
-    send(link, word.written().as_bytes(), SendFlags::NOSIGNAL)?;
+fn send_message(link: &OwnedFd, message: &GuardMessage) -> io::Result<()> {
+    send(link, message.written().as_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -555,13 +555,13 @@ mod tests {
     use super::*;
 
     /// The guard's conclusion from its supervisor's last order, if the supervisor has not read the guard's message.
-    fn end_of(word: &[u8]) -> SupervisorExit {
+    fn end_of(order: &[u8]) -> SupervisorExit {
         let (supervisor_end, guard_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (ended, _tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         send_message(&guard_end, &GuardMessage::Ended(9, ExitStatus::from_raw(0))).unwrap();
-        if !word.is_empty() {
-            send(&supervisor_end, word, SendFlags::NOSIGNAL).unwrap();
+        if !order.is_empty() {
+            send(&supervisor_end, order, SendFlags::NOSIGNAL).unwrap();
         }
         drop(supervisor_end);
         follow_supervisor(&guard_end, &ended, &mut Vec::new())
@@ -582,11 +582,11 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_read_as_it_was_written() {
-        for word in
+    fn a_message_is_read_as_it_was_written() {
+        for message in
             [GuardMessage::Started(7), GuardMessage::Failed(2), GuardMessage::Ended(9, ExitStatus::from_raw(0x700))]
         {
-            assert_eq!(GuardMessage::read(word.written().as_bytes()), Some(word));
+            assert_eq!(GuardMessage::read(message.written().as_bytes()), Some(message));
         }
         for other in ["", "ended", "ended 9", "started x", "goodbye 1"] {
             assert_eq!(GuardMessage::read(other.as_bytes()), None, "{other}");

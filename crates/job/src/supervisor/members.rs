@@ -479,10 +479,10 @@ impl Members {
     }
 
     /// Handles a message.
-    fn handle_message(&self, id: u64, connection: u64, word: FromProgram) {
+    fn handle_message(&self, id: u64, connection: u64, message: FromProgram) {
         let mut state = self.lock();
         let Some(entry) = state.entries.iter_mut().find(|entry| entry.connection == connection) else { return };
-        let event = match &word {
+        let event = match &message {
             FromProgram::Reached { frames } => {
                 entry.member.frames = *frames;
                 entry.member.reached = Some(*frames);
@@ -511,7 +511,7 @@ impl Members {
         if event.is_none()
             && let Some(answer) = state.answers.get_mut(&id)
         {
-            *answer = Some(word);
+            *answer = Some(message);
         }
         self.0.changed.notify_all();
         drop(state);
@@ -601,8 +601,8 @@ impl UnknownPeer {
     /// asks a question gets its answer, and is no member.
     fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(MEMBER_HELLO_TIMEOUT)).ok()?;
-        let word = read(stream).ok()??;
-        if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, timeout_ms, gpus } = word {
+        let message = read(stream).ok()??;
+        if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, timeout_ms, gpus } = message {
             let timeout = Duration::from_millis(timeout_ms.into());
             self.answer(stream, &Question { process, what, timeout, gpus });
             return None;
@@ -617,7 +617,7 @@ impl UnknownPeer {
             state,
             frames,
             program,
-        } = word
+        } = message
         else {
             return None;
         };
@@ -681,8 +681,8 @@ impl Drop for UnknownPeer {
 /// Reads a connection to its end.
 fn serve_peer(peer: UnknownPeer, stream: &Arc<UnixStream>) {
     let Some((members, id, connection)) = peer.receive_hello(stream) else { return };
-    while let Ok(Some(word)) = read(stream) {
-        members.handle_message(id, connection, word);
+    while let Ok(Some(message)) = read(stream) {
+        members.handle_message(id, connection, message);
     }
     members.leave(id, connection);
 }

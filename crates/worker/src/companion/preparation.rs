@@ -33,13 +33,13 @@ impl Preparation {
         let done = Arc::clone(&is_done);
         let thread = Builder::new().name("prepare".into()).spawn(move || {
             let prepared = output.map_err(Failure::from).and_then(|output| prepare(job, output));
-            let (output, word) = match prepared {
+            let (output, message) = match prepared {
                 Ok(output) => (Some(output), FromWorker::Prepared {}),
                 Err(error) => (None, failed(error)),
             };
             done.store(true, SeqCst);
             // The listening thread notices a companion that is gone.
-            let _ = writer.send(&word);
+            let _ = writer.send(&message);
             output
         });
         thread.map(|thread| Self { thread, is_done })
@@ -96,8 +96,8 @@ mod tests {
         let preparation = Preparation::begin(&writer, Some(Box::new(ReadingPrecopy)), output).unwrap();
         let listener = Arc::clone(&asker);
         thread::spawn(move || {
-            while let Ok((word, _)) = writer.receive() {
-                assert!(listener.take(word).is_none());
+            while let Ok((message, _)) = writer.receive() {
+                assert!(listener.take(message).is_none());
             }
             listener.end();
         });

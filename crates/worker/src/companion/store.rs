@@ -36,9 +36,9 @@ impl ImageClient {
     }
 
     /// Delivers an answer to the thread that waits for it. Returns any other message.
-    pub(crate) fn take(&self, word: ToWorker) -> Option<ToWorker> {
+    pub(crate) fn take(&self, message: ToWorker) -> Option<ToWorker> {
         let is_answer = matches!(
-            word,
+            message,
             ToWorker::HeldChunks { .. }
                 | ToWorker::Stored {}
                 | ToWorker::Chunk { .. }
@@ -46,12 +46,12 @@ impl ImageClient {
                 | ToWorker::StoreFailed { .. }
         );
         if !is_answer {
-            return Some(word);
+            return Some(message);
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(asker) = waiting.as_mut().and_then(VecDeque::pop_front) {
             // The requesting thread waits.
-            let _ = asker.send(word);
+            let _ = asker.send(message);
         }
         None
     }

@@ -92,7 +92,7 @@ impl Suspension {
         let work = move || {
             let refilled = input.map_err(Failure::from).and_then(|input| refill(&control, &writer, input, &name));
             suspension.0.is_refilled.store(false, SeqCst);
-            let word = match refilled {
+            let message = match refilled {
                 Ok(()) => {
                     suspension.0.is_on.store(false, SeqCst);
                     FromWorker::Refilled {}
@@ -100,7 +100,7 @@ impl Suspension {
                 Err(error) => failed(error),
             };
             // The listening thread notices a companion that is gone.
-            let _ = writer.send(&word);
+            let _ = writer.send(&message);
         };
         let thread = thread::Builder::new().name("refill".into()).spawn(work);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
@@ -122,12 +122,12 @@ fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name:
         match answered.recv_timeout(SUSPEND_PROGRESS_INTERVAL) {
             Ok(refilled) => return refilled,
             Err(RecvTimeoutError::Timeout) => {
-                let word = FromWorker::Progress {
+                let message = FromWorker::Progress {
                     done: reported_progress.bytes_done(),
                     total: reported_progress.total(),
                     written: 0,
                 };
-                if writer.send(&word).is_err() {
+                if writer.send(&message).is_err() {
                     reported_progress.cancel();
                 }
             }

@@ -21,8 +21,8 @@ impl CompanionWriter {
     }
 
     /// Sends one message to the supervisor.
-    pub(crate) fn send(&self, word: &FromWorker) -> Result<(), ControlError> {
-        let bytes = word.encode()?;
+    pub(crate) fn send(&self, message: &FromWorker) -> Result<(), ControlError> {
+        let bytes = message.encode()?;
         let _guard = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);
         self.channel.send(&bytes, &[])
     }
@@ -43,8 +43,8 @@ impl CompanionWriter {
     }
 }
 
-fn decode(mut word: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
-    Ok((ToWorker::decode(&word.bytes)?, word.fds.pop()))
+fn decode(mut message: ControlMessage) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
+    Ok((ToWorker::decode(&message.bytes)?, message.fds.pop()))
 }
 
 /// Returns the answer to an order that cannot be carried out.

@@ -80,8 +80,8 @@ impl<'a> Supervisor<'a> {
         assert_eq!(gate.detach().unwrap(), executed);
         self.go_on();
         gate.resume(&self.program.address, KEY, hang_limit()).unwrap();
-        let word = FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap();
-        assert_eq!(word, FromWorker::Attached {});
+        let message = FromWorker::decode(&self.channel.receive(hang_limit()).unwrap().bytes).unwrap();
+        assert_eq!(message, FromWorker::Attached {});
         gate.release();
     }
 }

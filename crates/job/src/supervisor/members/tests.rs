@@ -16,8 +16,8 @@ fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<MemberEvent>) {
     (folder, members, events)
 }
 
-fn send(mut stream: &UnixStream, word: &FromProgram) {
-    stream.write_all(&word.encode().unwrap()).unwrap();
+fn send(mut stream: &UnixStream, message: &FromProgram) {
+    stream.write_all(&message.encode().unwrap()).unwrap();
 }
 
 /// A shim's connection after its hello; `state` as in [`FromProgram::Member`].
