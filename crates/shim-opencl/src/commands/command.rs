@@ -57,7 +57,7 @@ unsafe fn check_waits(queue: cl_command_queue, count: u32, events: *const cl_eve
 ///
 /// As [`PendingCommand::new`].
 unsafe fn copy(
-    (queue, waits, command): (cl_command_queue, WaitList, u32),
+    (queue, waits, command_type): (cl_command_queue, WaitList, u32),
     from: (cl_mem, u32, TransferExtent),
     to: (cl_mem, u32, TransferExtent),
 ) -> Result<(), Code> {
@@ -75,57 +75,63 @@ unsafe fn copy(
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, waits, command)? };
-    let mut waits = order.arguments();
+    let command = unsafe { PendingCommand::new(queue, waits, command_type)? };
+    let mut waits = command.arguments();
     from.2.put(&mut waits);
     to.2.put(&mut waits);
-    let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
+    let (queue, event, form) = (command.queue(), command.event(), from.1 | to.1 << 4);
     let ids = (source.base.id, destination.base.id);
     let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
-    if is_sure(&order, (&source, from.1, &from.2), (&destination, to.1, &to.2)) {
+    if cannot_be_refused(&command, (&source, from.1, &from.2), (&destination, to.1, &to.2)) {
         session::enqueue(&message)?;
     } else {
         session::call(&message)?;
-        source.accepted(&order);
-        destination.accepted(&order);
+        source.accepted(&command);
+        destination.accepted(&command);
         let images = [source.image_kind(), destination.image_kind()];
         if images != [None; 2] {
-            order.queue.accepted_images(order.worker, ImageCommand::Copy, images);
+            command.queue.accepted_images(command.worker, ImageCommand::Copy, images);
         }
     }
     destination.contents.written();
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// Returns whether a copy between two objects, each with its form and extent, cannot fail.
-fn is_sure(order: &PendingCommand, from: (&Memory, u32, &TransferExtent), to: (&Memory, u32, &TransferExtent)) -> bool {
+fn cannot_be_refused(
+    command: &PendingCommand,
+    from: (&Memory, u32, &TransferExtent),
+    to: (&Memory, u32, &TransferExtent),
+) -> bool {
     let is_same = from.0.base.id == to.0.base.id;
     let images = [from.0.image_kind(), to.0.image_kind()];
     match (from.1, to.1) {
         (BUFFER_RUN, BUFFER_RUN) => {
             let (start, end, size) = (from.2.origin[0], to.2.origin[0], from.2.region[0]);
             let overlaps = is_same && start.abs_diff(end) < size;
-            from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
+            from.0.cannot_be_refused(command, start, size) && to.0.cannot_be_refused(command, end, size) && !overlaps
         }
         // The driver compares boxes of the same image with each other, and the pitches of buffers too.
         _ if is_same || images == [None; 2] => false,
-        _ if !order.queue.has_accepted_images(order.worker, ImageCommand::Copy, images) => false,
-        (IMAGE_BOX, IMAGE_BOX) => from.0.is_sure_box(order, from.2) && to.0.is_sure_box(order, to.2),
-        (IMAGE_BOX, _) => is_sure_beside(order, (from.0, from.2), (to.0, to.2)),
-        _ => is_sure_beside(order, (to.0, to.2), (from.0, from.2)),
+        _ if !command.queue.has_accepted_images(command.worker, ImageCommand::Copy, images) => false,
+        (IMAGE_BOX, IMAGE_BOX) => {
+            from.0.box_cannot_be_refused(command, from.2) && to.0.box_cannot_be_refused(command, to.2)
+        }
+        (IMAGE_BOX, _) => mixed_copy_cannot_be_refused(command, (from.0, from.2), (to.0, to.2)),
+        _ => mixed_copy_cannot_be_refused(command, (to.0, to.2), (from.0, from.2)),
     }
 }
 
 /// Returns whether a copy between a box of an image and a run of a buffer of the same length cannot fail.
-fn is_sure_beside(
-    order: &PendingCommand,
+fn mixed_copy_cannot_be_refused(
+    command: &PendingCommand,
     image: (&Memory, &TransferExtent),
     buffer: (&Memory, &TransferExtent),
 ) -> bool {
     let element = image.0.image.map_or(0, |shape| shape.element as u64);
     let size = image.1.bytes(element).unwrap_or(u64::MAX);
-    image.0.is_sure_box(order, image.1) && buffer.0.is_sure(order, buffer.1.origin[0], size)
+    image.0.box_cannot_be_refused(command, image.1) && buffer.0.cannot_be_refused(command, buffer.1.origin[0], size)
 }
 
 /// # Safety
@@ -261,7 +267,7 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
 ///
 /// As [`PendingCommand::new`].
 unsafe fn fill(
-    (queue, waits, command): (cl_command_queue, WaitList, u32),
+    (queue, waits, command_type): (cl_command_queue, WaitList, u32),
     memory: cl_mem,
     form: u32,
     extent: TransferExtent,
@@ -272,42 +278,42 @@ unsafe fn fill(
         return Err(Code::INVALID_MEM_OBJECT);
     }
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, waits, command)? };
-    let mut waits = order.arguments();
+    let command = unsafe { PendingCommand::new(queue, waits, command_type)? };
+    let mut waits = command.arguments();
     extent.put(&mut waits);
     waits.extend_from_slice(pattern);
-    let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
+    let (queue, event, length) = (command.queue(), command.event(), pattern.len() as u32);
     let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
-    let is_sure = match memory.image {
+    let cannot_be_refused = match memory.image {
         Some(_) => {
-            order.queue.has_accepted_images(order.worker, ImageCommand::Fill, [memory.image_kind(), None])
-                && memory.is_sure_box(&order, &extent)
+            command.queue.has_accepted_images(command.worker, ImageCommand::Fill, [memory.image_kind(), None])
+                && memory.box_cannot_be_refused(&command, &extent)
         }
         None => {
-            order.queue.has_accepted(order.worker, InfallibleCommand::Fill)
-                && is_sure_fill(&order, &memory, &extent, pattern)
+            command.queue.has_accepted(command.worker, InfallibleCommand::Fill)
+                && fill_cannot_be_refused(&command, &memory, &extent, pattern)
         }
     };
-    if is_sure {
+    if cannot_be_refused {
         session::enqueue(&message)?;
     } else {
         session::call(&message)?;
-        memory.accepted(&order);
+        memory.accepted(&command);
         match memory.image {
-            Some(_) => order.queue.accepted_images(order.worker, ImageCommand::Fill, [memory.image_kind(), None]),
-            None => order.queue.accepted(order.worker, InfallibleCommand::Fill),
+            Some(_) => command.queue.accepted_images(command.worker, ImageCommand::Fill, [memory.image_kind(), None]),
+            None => command.queue.accepted(command.worker, InfallibleCommand::Fill),
         }
     }
     memory.contents.written();
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// Returns whether the fill of a run cannot fail.
-fn is_sure_fill(order: &PendingCommand, memory: &Memory, run: &TransferExtent, pattern: &[u8]) -> bool {
+fn fill_cannot_be_refused(command: &PendingCommand, memory: &Memory, run: &TransferExtent, pattern: &[u8]) -> bool {
     let (offset, size, length) = (run.origin[0], run.region[0], pattern.len() as u64);
     let is_whole = length.is_power_of_two() && offset.is_multiple_of(length) && size.is_multiple_of(length);
-    is_whole && memory.is_sure(order, offset, size)
+    is_whole && memory.cannot_be_refused(command, offset, size)
 }
 
 /// # Safety
@@ -385,37 +391,37 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
     }
     let objects = objects::<Memory>(handles)?;
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)? };
-    let mut waits = order.arguments();
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MIGRATE_MEM_OBJECTS)? };
+    let mut waits = command.arguments();
     lists::put(&mut waits, &ids(&objects));
-    let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
+    let message = kdclMigrate { queue: command.queue(), event: command.event(), flags, waits: &waits };
     session::call(&message)?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// Enqueues a marker or a barrier.
-pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
+pub(crate) fn mark(command: PendingCommand, barrier: bool) -> Result<(), Code> {
     let (waits, kind) =
-        (order.arguments(), if barrier { InfallibleCommand::Barrier } else { InfallibleCommand::Marker });
-    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: barrier.into(), waits: &waits };
-    if !order.has_waits() && order.queue.has_accepted(order.worker, kind) {
+        (command.arguments(), if barrier { InfallibleCommand::Barrier } else { InfallibleCommand::Marker });
+    let message = kdclMarker { queue: command.queue(), event: command.event(), barrier: barrier.into(), waits: &waits };
+    if !command.has_waits() && command.queue.has_accepted(command.worker, kind) {
         session::enqueue(&message)?;
     } else {
         session::call(&message)?;
-        order.queue.accepted(order.worker, kind);
+        command.queue.accepted(command.worker, kind);
     }
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// Enqueues a marker, and runs `then` before its event may complete.
-pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
-    let waits = order.arguments();
-    let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
+pub(crate) fn mark_with(command: PendingCommand, then: impl FnOnce() -> Result<(), Code>) -> Result<(), Code> {
+    let waits = command.arguments();
+    let message = kdclMarker { queue: command.queue(), event: command.event(), barrier: 0, waits: &waits };
     session::call(&message)?;
     then()?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 

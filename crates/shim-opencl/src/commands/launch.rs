@@ -25,29 +25,29 @@ unsafe fn fill(out: &mut [u64], dimensions: u32, from: *const usize) -> bool {
     !numbers.is_empty()
 }
 
-fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<(), Code> {
-    if order.queue.context.base.id != kernel.program.context.base.id {
+fn launch(command: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<(), Code> {
+    if command.queue.context.base.id != kernel.program.context.base.id {
         return Err(Code::INVALID_CONTEXT);
     }
-    let mut waits = order.arguments();
+    let mut waits = command.arguments();
     shape.sizes.iter().for_each(|size| size.put(&mut waits));
     let message = kdclLaunch {
-        queue: order.queue(),
-        event: order.event(),
+        queue: command.queue(),
+        event: command.event(),
         kernel: kernel.base.id,
         dimensions: shape.dimensions,
         given_arrays: shape.given_arrays,
         waits: &waits,
     };
-    let worker = order.worker;
+    let worker = command.worker;
     if kernel.has_launched(worker, &shape) {
         session::enqueue(&message)?;
     } else {
         session::call(&message)?;
         kernel.launched(worker, shape);
     }
-    order.queue.context.launched();
-    order.publish();
+    command.queue.context.launched();
+    command.publish();
     Ok(())
 }
 
@@ -67,7 +67,7 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_NDRANGE_KERNEL)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_NDRANGE_KERNEL)? };
     if !(1..=3).contains(&work_dim) {
         return Err(Code::INVALID_WORK_DIMENSION);
     }
@@ -81,8 +81,8 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
         )
     };
     let presence = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
-    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given_arrays: presence, sizes };
-    with_object(kernel, |kernel| launch(order, kernel, shape))
+    let shape = LaunchShape { queue: command.queue(), dimensions: work_dim, given_arrays: presence, sizes };
+    with_object(kernel, |kernel| launch(command, kernel, shape))
 }
 
 /// Launches a single work-item.
@@ -98,7 +98,7 @@ pub(crate) unsafe fn enqueue_task(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
-    let shape = LaunchShape::of_one(order.queue());
-    with_object(kernel, |kernel| launch(order, kernel, shape))
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_TASK)? };
+    let shape = LaunchShape::of_one(command.queue());
+    with_object(kernel, |kernel| launch(command, kernel, shape))
 }

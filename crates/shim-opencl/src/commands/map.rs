@@ -72,8 +72,8 @@ impl MapTarget {
 }
 
 /// Returns what a region shows once a command of this queue has mapped it.
-fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: TransferExtent) -> Option<Shown> {
-    let version = memory.version(&order.queue)?;
+fn mapped_contents(memory: &Memory, command: &PendingCommand, extent: TransferExtent) -> Option<Shown> {
+    let version = memory.version(&command.queue)?;
     Some(Shown { object: memory.contents.number, version, extent })
 }
 
@@ -83,7 +83,7 @@ fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: TransferExte
 ///
 /// The transfer's rows are writable.
 unsafe fn map(
-    order: PendingCommand,
+    command: PendingCommand,
     transfer: Transfer,
     blocking: bool,
     flags: u64,
@@ -93,11 +93,11 @@ unsafe fn map(
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
     let read_number = if target.is_filled || is_undefined(flags) || memory.contents.are_undefined() {
-        only_command(order, &transfer, blocking)?;
+        only_command(command, &transfer, blocking)?;
         0
     } else {
         // SAFETY: by the contract.
-        unsafe { transfer::read(&transfer, order, blocking)? }
+        unsafe { transfer::read(&transfer, command, blocking)? }
     };
     // Bytes of a pending read may not have arrived when the region is unmapped.
     let shows = target.shows.filter(|_| read_number == 0);
@@ -106,15 +106,15 @@ unsafe fn map(
 }
 
 /// Maps a run of a buffer that lies in memory shared with the worker.
-fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: u64) -> Result<usize, Code> {
-    let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
-    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    let (address, waits) = (transfer.rows.start, transfer.arguments(&order));
+fn map_shared(command: PendingCommand, transfer: Transfer, blocking: bool, flags: u64) -> Result<usize, Code> {
+    let command = if blocking { command.with_event(COMMAND_MAP_BUFFER)? } else { command };
+    let (queue, event, memory) = (command.queue(), command.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start, transfer.arguments(&command));
     session::call(&kdclMap { queue, event, memory, flags, address: address as u64, waits: &waits })?;
     if blocking {
         event::wait_for(&[event])?;
     }
-    order.publish();
+    command.publish();
     let back = UnmapAction::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
     transfer.memory.maps().add(Map { back, region: transfer.rows, read_number: 0, pages: None, shows: None });
     Ok(address)
@@ -122,7 +122,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
 
 /// Unmaps such a run.
 fn unmap_shared(
-    order: PendingCommand,
+    command: PendingCommand,
     memory: &Memory,
     region: Rows,
     extent: TransferExtent,
@@ -131,20 +131,20 @@ fn unmap_shared(
     if writes {
         pending_reads::wait_for_overlapping(&region)?;
     }
-    let mut waits = order.arguments();
+    let mut waits = command.arguments();
     extent.put(&mut waits);
-    let (queue, event, address) = (order.queue(), order.event(), region.start as u64);
+    let (queue, event, address) = (command.queue(), command.event(), region.start as u64);
     let message = kdclUnmap { queue, event, memory: memory.base.id, address, writes: writes.into(), waits: &waits };
     session::call(&message)?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// Enqueues a command that takes its place in the order, but moves nothing to the program. A thread that waits for it also learns
 /// the end of earlier commands, and so gets the data that they read.
-fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
-    if order.can_be_skipped(blocking) {
-        order.skipped();
+fn only_command(command: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
+    if command.can_be_skipped(blocking) {
+        command.skipped();
         return if blocking { transfer::deliver() } else { Ok(()) };
     }
     let element = transfer.memory.image.map_or(1, |shape| shape.element);
@@ -153,12 +153,12 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     let first = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), rows, ..*transfer };
     if blocking {
         // SAFETY: room for one element, which nothing else uses.
-        return unsafe { transfer::read_now(&first, order) };
+        return unsafe { transfer::read_now(&first, command) };
     }
-    let waits = first.arguments(&order);
-    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
+    let waits = first.arguments(&command);
+    let (queue, event, memory) = (command.queue(), command.event(), transfer.memory.base.id);
     session::call(&kdclRead { queue, event, memory, form: first.form, read_number: 0, waits: &waits })?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 
@@ -199,14 +199,14 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let transfer = run(buffer, offset, size, pointer)?;
     check_access(&memory, flags)?;
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_BUFFER)? };
     let address = if memory.shared != 0 {
-        map_shared(order, transfer, blocking != 0, flags)?
+        map_shared(command, transfer, blocking != 0, flags)?
     } else {
-        let shows = mapped_contents(&memory, &order, transfer.extent);
+        let shows = mapped_contents(&memory, &command, transfer.extent);
         let is_filled = shows.as_ref().is_some_and(|shows| memory.maps().shows(&transfer.rows, shows.version));
         // SAFETY: `run` has checked that the whole buffer's memory, or the program's, contains the region.
-        unsafe { map(order, transfer, blocking != 0, flags, MapTarget { pages: None, is_filled, shows })? }
+        unsafe { map(command, transfer, blocking != 0, flags, MapTarget { pages: None, is_filled, shows })? }
     };
     Ok(ptr::with_exposed_provenance_mut(address))
 }
@@ -242,11 +242,11 @@ pub(crate) unsafe fn enqueue_map_image(
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_MAP_IMAGE)? };
     if memory.shared != 0 {
         let (row, slice) = images_in_place::packed(&shape);
         // SAFETY: guaranteed by the caller.
-        let address = unsafe { map_in_place::map(order, (image, &memory), blocking != 0, flags, (origin, region))? };
+        let address = unsafe { map_in_place::map(command, (image, &memory), blocking != 0, flags, (origin, region))? };
         // SAFETY: by the contract.
         unsafe {
             write_optional(image_row_pitch, row);
@@ -266,13 +266,13 @@ pub(crate) unsafe fn enqueue_map_image(
     let mut transfer =
         unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(in_host.max(1)))? };
     let target = if memory.host == 0 {
-        MapTarget::of_image(mapped_contents(&memory, &order, transfer.extent), transfer.rows.len())?
+        MapTarget::of_image(mapped_contents(&memory, &command, transfer.extent), transfer.rows.len())?
     } else {
         MapTarget { pages: None, is_filled: false, shows: None }
     };
     transfer.rows.start = target.pages.as_ref().map_or(in_host, |pages| pages.start);
     // SAFETY: memory of this region alone, or the program's, which contains the whole image.
-    let address = unsafe { map(order, transfer, blocking != 0, flags, target)? };
+    let address = unsafe { map(command, transfer, blocking != 0, flags, target)? };
     // SAFETY: by the contract.
     unsafe {
         write_optional(image_row_pitch, row);
@@ -294,8 +294,8 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
 ) -> Result<(), Code> {
     let memory = object::<Memory>(memobj)?;
     // SAFETY: handed on.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
-    if order.queue.context.base.id != memory.context.base.id {
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_UNMAP_MEM_OBJECT)? };
+    if command.queue.context.base.id != memory.context.base.id {
         return Err(Code::INVALID_CONTEXT);
     }
     let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
@@ -304,7 +304,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
         map.back = UnmapAction::Nothing;
     }
     // SAFETY: the region belongs to the program until `map` is dropped.
-    let unmapped = unsafe { unmap(order, &memory, &map) };
+    let unmapped = unsafe { unmap(command, &memory, &map) };
     match unmapped {
         Ok(()) => note_unmapped(&memory, map),
         // A region whose unmap is refused stays mapped.
@@ -333,33 +333,33 @@ fn note_unmapped(memory: &Memory, mut map: Map) {
 /// # Safety
 ///
 /// The region is readable.
-unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Result<(), Code> {
+unsafe fn unmap(command: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Result<(), Code> {
     let (memory, rows) = (Arc::clone(memory), map.region);
     match map.back {
         UnmapAction::Written(form, extent) => {
             // SAFETY: by the contract.
-            unsafe { transfer::write(&Transfer { memory, form, extent, rows }, order, false) }
+            unsafe { transfer::write(&Transfer { memory, form, extent, rows }, command, false) }
         }
-        UnmapAction::Shared(extent, writes) => unmap_shared(order, &memory, rows, extent, writes),
+        UnmapAction::Shared(extent, writes) => unmap_shared(command, &memory, rows, extent, writes),
         UnmapAction::InPlace(extent, writes) => {
             let transfer = Transfer { memory: Arc::clone(&memory), form: IMAGE_BOX, extent, rows };
-            map_in_place::unmap(order, &transfer, writes)?.map_or(Ok(()), |order| unmapped(order, memory))
+            map_in_place::unmap(command, &transfer, writes)?.map_or(Ok(()), |command| unmapped(command, memory))
         }
-        UnmapAction::Nothing => unmapped(order, memory),
+        UnmapAction::Nothing => unmapped(command, memory),
     }
 }
 
 /// Enqueues an unmap that writes nothing back.
-fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
-    if order.can_be_skipped(false) {
-        order.skipped();
+fn unmapped(command: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
+    if command.can_be_skipped(false) {
+        command.skipped();
         return Ok(());
     }
     // In an out-of-order queue a marker would wait for all other commands.
-    if order.queue.is_in_order() {
-        return command::mark(order, false);
+    if command.queue.is_in_order() {
+        return command::mark(command, false);
     }
     let form = if memory.image.is_some() { IMAGE_BOX } else { BUFFER_RUN };
     let extent = TransferExtent { region: [1, 1, 1], ..Default::default() };
-    only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
+    only_command(command, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
 }

@@ -20,8 +20,8 @@ use crate::transfers::in_place;
 use crate::transfers::transfer::Transfer;
 
 /// Encodes the message's arguments for a region: events, extent, pitches.
-fn arguments(order: &PendingCommand, transfer: &Transfer) -> Vec<u8> {
-    let mut waits = transfer.arguments(order);
+fn arguments(command: &PendingCommand, transfer: &Transfer) -> Vec<u8> {
+    let mut waits = transfer.arguments(command);
     in_place::pitches(transfer).into_iter().for_each(|pitch| (pitch as u64).put(&mut waits));
     waits
 }
@@ -32,7 +32,7 @@ fn arguments(order: &PendingCommand, transfer: &Transfer) -> Vec<u8> {
 ///
 /// Origin and region hold three numbers.
 pub(crate) unsafe fn map(
-    order: PendingCommand,
+    command: PendingCommand,
     (image, memory): (cl_mem, &Memory),
     blocking: bool,
     flags: u64,
@@ -48,39 +48,43 @@ pub(crate) unsafe fn map(
     transfer.rows.start = address;
     let (region, writes) = (transfer.rows, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
     let back = UnmapAction::InPlace(transfer.extent, writes);
-    let is_plain = order.event() == 0 && !order.has_waits();
-    if memory.is_in_place(order.worker) && is_plain && (!blocking || have_ended_before(&order)?) {
-        if blocking { order.ended() } else { order.skipped() }
+    let is_plain = command.event() == 0 && !command.has_waits();
+    if memory.is_in_place(command.worker) && is_plain && (!blocking || have_ended_before(&command)?) {
+        if blocking { command.ended() } else { command.skipped() }
     } else {
-        by_worker(order, &transfer, blocking, flags)?;
+        by_worker(command, &transfer, blocking, flags)?;
     }
     memory.maps().add(Map { back, region, read_number: 0, pages: None, shows: None });
     Ok(address)
 }
 
 /// Asks the worker to map a region: it copies one that does not lie in shared memory.
-fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: u64) -> Result<(), Code> {
-    let order = if blocking { order.with_event(COMMAND_MAP_IMAGE)? } else { order };
-    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
+fn by_worker(command: PendingCommand, transfer: &Transfer, blocking: bool, flags: u64) -> Result<(), Code> {
+    let command = if blocking { command.with_event(COMMAND_MAP_IMAGE)? } else { command };
+    let (queue, event, memory) = (command.queue(), command.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start as u64, arguments(&command, transfer));
     let outcome = session::call(&kdclMap { queue, event, memory, flags, address, waits: &waits })?;
     if outcome.in_place != 0 {
-        transfer.memory.learn_in_place(order.worker);
+        transfer.memory.learn_in_place(command.worker);
     }
-    order.sent(blocking)
+    command.sent(blocking)
 }
 
 /// Unmaps such a region. Returns the command if all that is left is to take its place in the order.
-pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) -> Result<Option<PendingCommand>, Code> {
+pub(crate) fn unmap(
+    command: PendingCommand,
+    transfer: &Transfer,
+    writes: bool,
+) -> Result<Option<PendingCommand>, Code> {
     if writes {
         pending_reads::wait_for_overlapping(&transfer.rows)?;
     }
-    if !writes || transfer.memory.is_in_place(order.worker) {
-        return Ok(Some(order));
+    if !writes || transfer.memory.is_in_place(command.worker) {
+        return Ok(Some(command));
     }
-    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
-    let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
+    let (queue, event, memory) = (command.queue(), command.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start as u64, arguments(&command, transfer));
     session::call(&kdclUnmap { queue, event, memory, address, writes: 1, waits: &waits })?;
-    order.publish();
+    command.publish();
     Ok(None)
 }

@@ -40,20 +40,20 @@ pub(crate) unsafe fn enqueue_svm_free(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let (order, pointers) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_FREE)?;
-        (order.with_event(COMMAND_SVM_FREE)?, list(num_svm_pointers as usize, svm_pointers))
+    let (command, pointers) = unsafe {
+        let command = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_FREE)?;
+        (command.with_event(COMMAND_SVM_FREE)?, list(num_svm_pointers as usize, svm_pointers))
     };
     if pointers.is_empty() || pointers.iter().any(|pointer| pointer.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
     let addresses: Vec<usize> = pointers.iter().map(|pointer| pointer.expose_provenance()).collect();
-    let (id, end, data) = (order.event(), order.held_event()?, user_data.expose_provenance());
+    let (id, end, data) = (command.event(), command.held_event()?, user_data.expose_provenance());
     let token = upcall::register(CallbackCall::once(move |_| {
         // SAFETY: called once, as the contract permits.
         unsafe { free_now(pfn_free_func, &end, addresses, data) }
     }))?;
-    let outcome = command::mark_with(order, || {
+    let outcome = command::mark_with(command, || {
         let message = kdclEventCallback { event: id, type_of: COMPLETE.cast_signed(), token };
         session::call(&message).map(drop)
     });
@@ -93,31 +93,31 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMCPY)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMCPY)? };
     if dst_ptr.is_null() || src_ptr.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MEMCPY)? };
+    let command = if blocking == 0 { command } else { command.with_event(COMMAND_SVM_MEMCPY)? };
     let (to, from) = (dst_ptr.expose_provenance(), src_ptr.expose_provenance());
     let overlap = to < from.saturating_add(size) && from < to.saturating_add(size);
     if overlap && size > 0 {
         return Err(Code::MEM_COPY_OVERLAP);
     }
-    let done = order.event();
+    let done = command.event();
     // SAFETY: guaranteed by the caller.
-    unsafe { copy(&order, to, from, size)? };
+    unsafe { copy(&command, to, from, size)? };
     if blocking != 0 {
         event::wait_for(&[done])?;
     }
-    order.publish();
+    command.publish();
     Ok(())
 }
 
 /// # Safety
 ///
 /// As [`enqueue_svm_memcpy`].
-unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> Result<(), Code> {
-    let (queue, event, mut waits) = (order.queue(), order.event(), order.arguments());
+unsafe fn copy(command: &PendingCommand, to: usize, from: usize, size: usize) -> Result<(), Code> {
+    let (queue, event, mut waits) = (command.queue(), command.event(), command.arguments());
     let (destination, source, length) = (to as u64, from as u64, size as u64);
     if SVM_RANGES.overruns(to, size) || SVM_RANGES.overruns(from, size) {
         return Err(Code::INVALID_VALUE);
@@ -172,24 +172,24 @@ pub(crate) unsafe fn enqueue_svm_mem_fill(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let (order, pattern) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMFILL)?;
-        (order, list(pattern_size.min(256), pattern.cast::<u8>()))
+    let (command, pattern) = unsafe {
+        let command = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MEMFILL)?;
+        (command, list(pattern_size.min(256), pattern.cast::<u8>()))
     };
     if svm_ptr.is_null() || pattern.is_empty() || pattern_size > 128 {
         return Err(Code::INVALID_VALUE);
     }
-    let mut waits = order.arguments();
+    let mut waits = command.arguments();
     waits.extend_from_slice(pattern);
     session::call(&kdclSvmFill {
-        queue: order.queue(),
-        event: order.event(),
+        queue: command.queue(),
+        event: command.event(),
         destination: svm_ptr.addr() as u64,
         size: size as u64,
         patternSize: pattern_size as u32,
         waits: &waits,
     })?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 
@@ -208,19 +208,19 @@ pub(crate) unsafe fn enqueue_svm_map(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
     let address = svm_ptr.addr();
     if size == 0 || !SVM_RANGES.contains(address, size) {
         return Err(Code::INVALID_VALUE);
     }
-    let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
+    let command = if blocking == 0 { command } else { command.with_event(COMMAND_SVM_MAP)? };
     // Bytes that the program has mapped for writing, and has received, are newer than the device's.
     let has_newest =
         SVM_RANGES.written_around(address, size).is_some() && !PENDING_READS.come_to(&Rows::run(address, size));
     let is_fine = SVM_RANGES.is_fine(address, size);
     let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest || is_fine;
     let read_number = if fresh { 0 } else { PENDING_READS.number() };
-    let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
+    let (queue, done, waits) = (command.queue(), command.event(), command.arguments());
     let message = kdclSvmMap {
         queue,
         event: done,
@@ -241,7 +241,7 @@ pub(crate) unsafe fn enqueue_svm_map(
     if blocking != 0 {
         event::wait_for(&[done])?;
     }
-    order.publish();
+    command.publish();
     Ok(())
 }
 
@@ -256,7 +256,7 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     event: *mut cl_event,
 ) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
+    let command = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
     let address = svm_ptr.addr();
     let mut map = SVM_RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
     // A program that unmaps a region before its bytes have arrived can have changed it only by a command.
@@ -267,10 +267,10 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let around = around.filter(|(start, size)| !PENDING_READS.come_to(&Rows::run(*start, *size)));
     let (start, size) = around.unwrap_or((address, if map.writes { map.size } else { 0 }));
     // SAFETY: pages of the allocation, which contained the regions when they were mapped.
-    let unmapped = unsafe { unmap(&order, address, &Rows::run(start, size)) };
+    let unmapped = unsafe { unmap(&command, address, &Rows::run(start, size)) };
     // A region whose unmap is refused stays mapped.
     unmapped.inspect_err(|_| SVM_RANGES.map(address, map))?;
-    order.publish();
+    command.publish();
     Ok(())
 }
 
@@ -279,14 +279,14 @@ pub(crate) unsafe fn enqueue_svm_unmap(
 /// # Safety
 ///
 /// The rows are readable.
-unsafe fn unmap(order: &PendingCommand, address: usize, rows: &Rows) -> Result<(), Code> {
+unsafe fn unmap(command: &PendingCommand, address: usize, rows: &Rows) -> Result<(), Code> {
     pending_reads::wait_for_overlapping(rows)?;
     // SAFETY: by the contract.
     let bytes = unsafe { rows.gather() };
     let sent = bulk::send(&bytes)?;
-    let mut waits = order.arguments();
+    let mut waits = command.arguments();
     waits.extend_from_slice(sent.inline);
-    let (queue, event, address, host_address) = (order.queue(), order.event(), address as u64, rows.start as u64);
+    let (queue, event, address, host_address) = (command.queue(), command.event(), address as u64, rows.start as u64);
     session::call(&kdclSvmUnmap { queue, event, address, host_address, staged: sent.staged, waits: &waits }).map(drop)
 }
 
@@ -306,20 +306,20 @@ pub(crate) unsafe fn enqueue_svm_migrate_mem(
 ) -> Result<(), Code> {
     let number = num_svm_pointers as usize;
     // SAFETY: guaranteed by the caller.
-    let (order, pointers, sizes) = unsafe {
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MIGRATE_MEM)?;
-        (order, list(number, svm_pointers), list(number, sizes))
+    let (command, pointers, sizes) = unsafe {
+        let command = PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MIGRATE_MEM)?;
+        (command, list(number, svm_pointers), list(number, sizes))
     };
     if pointers.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
     let addresses: Vec<u64> = pointers.iter().map(|pointer| pointer.addr() as u64).collect();
     let sizes: Vec<u64> = (0..number).map(|at| sizes.get(at).copied().unwrap_or(0) as u64).collect();
-    let mut waits = order.arguments();
+    let mut waits = command.arguments();
     lists::put(&mut waits, &addresses);
     lists::put(&mut waits, &sizes);
-    let message = kdclSvmMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
+    let message = kdclSvmMigrate { queue: command.queue(), event: command.event(), flags, waits: &waits };
     session::call(&message)?;
-    order.publish();
+    command.publish();
     Ok(())
 }

@@ -28,9 +28,9 @@ use crate::transfers::{blocks, images_in_place, in_place, send, staged_copy, zer
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
+pub(crate) unsafe fn write(transfer: &Transfer, command: PendingCommand, blocking: bool) -> Result<(), Code> {
     // SAFETY: guaranteed by the caller.
-    let written = unsafe { write_uncounted(transfer, order, blocking) };
+    let written = unsafe { write_uncounted(transfer, command, blocking) };
     transfer.memory.contents.written();
     written
 }
@@ -40,29 +40,29 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking:
 /// # Safety
 ///
 /// As [`write()`].
-unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
+unsafe fn write_uncounted(transfer: &Transfer, command: PendingCommand, blocking: bool) -> Result<(), Code> {
     pending_reads::wait_for_overlapping(&transfer.rows)?;
     if in_place::is_for(transfer) {
-        return in_place::run(transfer, order, blocking, Direction::Out);
+        return in_place::run(transfer, command, blocking, Direction::Out);
     }
     // SAFETY: by the contract.
-    if unsafe { images_in_place::copy(transfer, &order, Direction::Out)? } {
-        order.ended();
+    if unsafe { images_in_place::copy(transfer, &command, Direction::Out)? } {
+        command.ended();
         return Ok(());
     }
     // SAFETY: by the contract.
-    if blocking && unsafe { zero_copy::copy(transfer, &order, Direction::Out)? } {
-        return finish(order);
+    if blocking && unsafe { zero_copy::copy(transfer, &command, Direction::Out)? } {
+        return finish(command);
     }
-    let waits = blocking && (order.has_waits() || PENDING_READS.any() || !order.queue.is_before_all());
-    let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
+    let waits = blocking && (command.has_waits() || PENDING_READS.any() || !command.queue.is_before_all());
+    let command = if waits { command.with_event(COMMAND_WRITE_BUFFER)? } else { command }.blocking(blocking && !waits);
     // SAFETY: by the contract.
     unsafe {
-        if !staged_copy::write(transfer, &order, blocking)? {
-            send::send(transfer, &order, (true, true))?;
+        if !staged_copy::write(transfer, &command, blocking)? {
+            send::send(transfer, &command, (true, true))?;
         }
     }
-    written(order, waits)
+    written(command, waits)
 }
 
 /// Enqueues a read and, if it is blocking, waits. Returns its number among the pending reads if its bytes are still to be
@@ -71,19 +71,19 @@ unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: 
 /// # Safety
 ///
 /// The rows are writable, and stay so until the command has ended.
-pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<u64, Code> {
+pub(crate) unsafe fn read(transfer: &Transfer, command: PendingCommand, blocking: bool) -> Result<u64, Code> {
     if in_place::is_for(transfer) {
-        return in_place::run(transfer, order, blocking, Direction::In).map(|()| 0);
+        return in_place::run(transfer, command, blocking, Direction::In).map(|()| 0);
     }
     if !blocking {
         // SAFETY: by the contract.
-        let read_number = unsafe { begin(transfer, &order)? };
-        order.publish();
+        let read_number = unsafe { begin(transfer, &command)? };
+        command.publish();
         return Ok(read_number);
     }
     // SAFETY: by the contract.
     unsafe {
-        if PENDING_READS.come_to(&transfer.rows) { read_last(transfer, order)? } else { read_now(transfer, order)? }
+        if PENDING_READS.come_to(&transfer.rows) { read_last(transfer, command)? } else { read_now(transfer, command)? }
     }
     Ok(0)
 }
@@ -93,13 +93,13 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
 /// # Safety
 ///
 /// As [`read`].
-unsafe fn begin(transfer: &Transfer, order: &PendingCommand) -> Result<u64, Code> {
+unsafe fn begin(transfer: &Transfer, command: &PendingCommand) -> Result<u64, Code> {
     let read_number = PENDING_READS.number();
     // SAFETY: by the contract.
-    if unsafe { blocks::read(transfer, order, read_number, false)? } {
+    if unsafe { blocks::read(transfer, command, read_number, false)? } {
         return Ok(read_number);
     }
-    ask_for(transfer, order, read_number)?;
+    ask_for(transfer, command, read_number)?;
     // SAFETY: by the contract.
     unsafe { PENDING_READS.expect(read_number, transfer.rows, None) };
     Ok(read_number)
@@ -110,12 +110,12 @@ unsafe fn begin(transfer: &Transfer, order: &PendingCommand) -> Result<u64, Code
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn read_last(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
-    let order = order.with_event(COMMAND_READ_BUFFER)?;
+unsafe fn read_last(transfer: &Transfer, command: PendingCommand) -> Result<(), Code> {
+    let command = command.with_event(COMMAND_READ_BUFFER)?;
     // SAFETY: guaranteed by the caller; the command has ended when this returns.
-    unsafe { begin(transfer, &order)? };
-    event::wait_for(&[order.event()])?;
-    order.ended();
+    unsafe { begin(transfer, &command)? };
+    event::wait_for(&[command.event()])?;
+    command.ended();
     Ok(())
 }
 
@@ -124,28 +124,28 @@ unsafe fn read_last(transfer: &Transfer, order: PendingCommand) -> Result<(), Co
 /// # Safety
 ///
 /// The rows are writable.
-pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
+pub(crate) unsafe fn read_now(transfer: &Transfer, command: PendingCommand) -> Result<(), Code> {
     // SAFETY: by the contract.
     if unsafe {
-        images_in_place::copy(transfer, &order, Direction::In)?
-            || zero_copy::copy(transfer, &order, Direction::In)?
-            || staged_copy::read(transfer, &order)?
+        images_in_place::copy(transfer, &command, Direction::In)?
+            || zero_copy::copy(transfer, &command, Direction::In)?
+            || staged_copy::read(transfer, &command)?
     } {
-        return finish(order);
+        return finish(command);
     }
     let read_number = PENDING_READS.number();
     // SAFETY: by the contract.
-    if unsafe { blocks::read(transfer, &order, read_number, true)? } {
-        return finish(order);
+    if unsafe { blocks::read(transfer, &command, read_number, true)? } {
+        return finish(command);
     }
     if transfer.rows.len() > MAX_REPLY_VALUE_BYTES {
-        ask_for(transfer, &order, read_number)?;
+        ask_for(transfer, &command, read_number)?;
         // SAFETY: by the contract.
         unsafe { pending_reads::wait(read_number, &transfer.rows, None)? };
-        return finish(order);
+        return finish(command);
     }
-    let arguments = transfer.arguments(&order);
-    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    let arguments = transfer.arguments(&command);
+    let (queue, event, memory, form) = (command.queue(), command.event(), transfer.memory.base.id, transfer.form);
     let message = kdclReadNow { queue, event, memory, form, waits: &arguments };
     // The reply is one field of bytes after its length.
     session::call_and_read(&message, |reply| {
@@ -154,20 +154,20 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
         unsafe { transfer.rows.scatter(0, data) };
         Some(())
     })?;
-    transfer.memory.accepted(&order);
-    finish(order)
+    transfer.memory.accepted(&command);
+    finish(command)
 }
 
 /// Enqueues a read whose bytes stay in the worker.
-fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Result<(), Code> {
-    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
-    session::call(&kdclRead { queue, event, memory, form, read_number, waits: &transfer.arguments(order) }).map(drop)
+fn ask_for(transfer: &Transfer, command: &PendingCommand, read_number: u64) -> Result<(), Code> {
+    let (queue, event, memory, form) = (command.queue(), command.event(), transfer.memory.base.id, transfer.form);
+    session::call(&kdclRead { queue, event, memory, form, read_number, waits: &transfer.arguments(command) }).map(drop)
 }
 
 /// Completes a command that the program has waited for.
-fn finish(order: PendingCommand) -> Result<(), Code> {
+fn finish(command: PendingCommand) -> Result<(), Code> {
     deliver()?;
-    order.ended();
+    command.ended();
     Ok(())
 }
 
@@ -178,14 +178,14 @@ pub(crate) fn deliver() -> Result<(), Code> {
 }
 
 /// Completes a write whose bytes were copied.
-fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
+fn written(command: PendingCommand, waits: bool) -> Result<(), Code> {
     if waits {
-        event::wait_for(&[order.event()])?;
-        order.ended();
+        event::wait_for(&[command.event()])?;
+        command.ended();
         return Ok(());
     }
-    let result = if order.blocks() { order.queue.context.take_for_done() } else { Ok(()) };
-    order.publish();
+    let result = if command.blocks() { command.queue.context.take_for_done() } else { Ok(()) };
+    command.publish();
     result
 }
 
@@ -330,8 +330,8 @@ pub(crate) unsafe fn enqueue_read_buffer_rect(
     unsafe {
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
         let transfer = boxes.transfer(buffer, ptr)?.allowed(Direction::In)?;
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
-        read(&transfer, order, blocking != 0).map(drop)
+        let command = PendingCommand::new(queue, (count, events, event), COMMAND_READ_BUFFER_RECT)?;
+        read(&transfer, command, blocking != 0).map(drop)
     }
 }
 
@@ -360,8 +360,8 @@ pub(crate) unsafe fn enqueue_write_buffer_rect(
     unsafe {
         let boxes = BoxPair { buffer_origin, host_origin, region, buffer_pitches, host_pitches };
         let transfer = boxes.transfer(buffer, ptr)?.allowed(Direction::Out)?;
-        let order = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
-        write(&transfer, order, blocking != 0)
+        let command = PendingCommand::new(queue, (count, events, event), COMMAND_WRITE_BUFFER_RECT)?;
+        write(&transfer, command, blocking != 0)
     }
 }
 
@@ -440,8 +440,8 @@ impl ImageTransfer {
     /// # Safety
     ///
     /// As [`image_box`].
-    unsafe fn of_nothing(&self, order: PendingCommand, command: u32, blocking: bool) -> Result<(), Code> {
-        let order = if blocking { order.with_event(command)? } else { order };
+    unsafe fn of_nothing(&self, command: PendingCommand, command_type: u32, blocking: bool) -> Result<(), Code> {
+        let command = if blocking { command.with_event(command_type)? } else { command };
         let memory = object::<Memory>(self.image)?;
         // SAFETY: handed on.
         let (origin, region) = unsafe { (three(self.origin)?, three(self.region)?) };
@@ -449,11 +449,11 @@ impl ImageTransfer {
         let level = memory.image.as_ref().map_or(0, |shape| unsafe { shape.level(self.origin) }) as u64;
         let numbers = |numbers: [usize; 3]| numbers.map(|number| number as u64);
         let extent = TransferExtent { origin: numbers(origin), region: numbers(region), row: level, slice: 0 };
-        let mut waits = order.arguments();
+        let mut waits = command.arguments();
         extent.put(&mut waits);
-        let (queue, event, memory) = (order.queue(), order.event(), memory.base.id);
+        let (queue, event, memory) = (command.queue(), command.event(), memory.base.id);
         session::call(&kdclRead { queue, event, memory, form: IMAGE_BOX, read_number: 0, waits: &waits })?;
-        order.sent(blocking)
+        command.sent(blocking)
     }
 }
 
@@ -474,16 +474,16 @@ pub(crate) unsafe fn enqueue_read_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    let order = |command| {
+    let pending = |command_type| {
         // SAFETY: handed on.
-        unsafe { PendingCommand::new(queue, (count, events, event), command) }
+        unsafe { PendingCommand::new(queue, (count, events, event), command_type) }
     };
     let command = ImageTransfer { image, origin, region, pitches: (row_pitch, slice_pitch), pointer: ptr };
     // SAFETY: handed on.
     unsafe {
         match command.checked(Direction::In)? {
-            Some(transfer) => read(&transfer, order(COMMAND_READ_IMAGE)?, blocking != 0).map(drop),
-            None => command.of_nothing(order(COMMAND_READ_IMAGE)?, COMMAND_READ_IMAGE, blocking != 0),
+            Some(transfer) => read(&transfer, pending(COMMAND_READ_IMAGE)?, blocking != 0).map(drop),
+            None => command.of_nothing(pending(COMMAND_READ_IMAGE)?, COMMAND_READ_IMAGE, blocking != 0),
         }
     }
 }
@@ -505,16 +505,16 @@ pub(crate) unsafe fn enqueue_write_image(
     events: *const cl_event,
     event: *mut cl_event,
 ) -> Result<(), Code> {
-    let order = |command| {
+    let pending = |command_type| {
         // SAFETY: handed on.
-        unsafe { PendingCommand::new(queue, (count, events, event), command) }
+        unsafe { PendingCommand::new(queue, (count, events, event), command_type) }
     };
     let command = ImageTransfer { image, origin, region, pitches: (input_row_pitch, input_slice_pitch), pointer: ptr };
     // SAFETY: handed on.
     unsafe {
         match command.checked(Direction::Out)? {
-            Some(transfer) => write(&transfer, order(COMMAND_WRITE_IMAGE)?, blocking != 0),
-            None => command.of_nothing(order(COMMAND_WRITE_IMAGE)?, COMMAND_WRITE_IMAGE, blocking != 0),
+            Some(transfer) => write(&transfer, pending(COMMAND_WRITE_IMAGE)?, blocking != 0),
+            None => command.of_nothing(pending(COMMAND_WRITE_IMAGE)?, COMMAND_WRITE_IMAGE, blocking != 0),
         }
     }
 }

@@ -149,7 +149,7 @@ impl RequestedImage {
         let element = self.element.filter(|_| message.host_address != 0);
         let facts = element.map(|element| image_facts::expected(&self.format, &self.desc, element));
         if let (Some(facts), Some(element)) = (&facts, element)
-            && is_sure(&self.context, worker, &self.form(), (&self.desc, element, self.rows.len()))?
+            && cannot_be_refused(&self.context, worker, &self.form(), (&self.desc, element, self.rows.len()))?
         {
             // If no command followed the last image, perhaps none follows this one, and its memory exists already. Otherwise the
             // worker is woken, so that it is awake when that command comes.
@@ -317,7 +317,7 @@ unsafe fn make_image(
 }
 
 /// Returns whether an in-place image can fail only for lack of memory, and the driver's answers follow from the standard.
-fn is_sure(
+fn cannot_be_refused(
     context: &Context,
     worker: u32,
     form: &ImageForm,

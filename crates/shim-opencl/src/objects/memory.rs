@@ -229,29 +229,29 @@ impl Memory {
     }
 
     /// Notes that the driver has accepted a command of a queue with it, so the queue's device has room for it.
-    pub(crate) fn accepted(&self, order: &PendingCommand) {
-        self.accepted_in.learn(order.worker, |_| order.queue());
+    pub(crate) fn accepted(&self, command: &PendingCommand) {
+        self.accepted_in.learn(command.worker, |_| command.queue());
     }
 
     /// Returns whether a command with these bytes of it can fail only for lack of driver memory. For sub-buffers, only the driver
     /// knows where they may begin.
-    pub(crate) fn is_sure(&self, order: &PendingCommand, offset: u64, size: u64) -> bool {
+    pub(crate) fn cannot_be_refused(&self, command: &PendingCommand, offset: u64, size: u64) -> bool {
         let fits = self.holds(&TransferExtent::run(offset, size));
-        let is_known = self.accepted_in.get(order.worker) == order.queue();
-        is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
+        let is_known = self.accepted_in.get(command.worker) == command.queue();
+        is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&command.queue)
     }
 
     /// Returns whether a command with this box of an image can fail only for lack of memory. Processors have room for the objects
     /// that they have made.
-    pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &TransferExtent) -> bool {
+    pub(crate) fn box_cannot_be_refused(&self, command: &PendingCommand, extent: &TransferExtent) -> bool {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));
-        let is_accepted = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
+        let is_accepted = self.accepted_in.get(command.worker) == command.queue() || self.context.is_of_processors();
         let fits = |shape: ImageShape| shape.levels <= 1 && shape.check(origin, region).is_ok();
         // For sub-buffers, only the driver knows where images may begin.
         let is_aligned = self.parent.as_ref().is_none_or(|whole| whole.parent.is_none());
         let is_inside = self.image.is_some_and(fits) && !region.contains(&0);
-        is_accepted && is_inside && is_aligned && self.is_of(&order.queue)
+        is_accepted && is_inside && is_aligned && self.is_of(&command.queue)
     }
 
     /// Returns whether a whole run lies within it.

@@ -48,7 +48,7 @@ pub(crate) unsafe fn waits(queue: &Queue, count: u32, events: *const cl_event) -
 }
 
 impl PendingCommand {
-    /// Checks the program's arguments; `command` will be the event's type.
+    /// Checks the program's arguments; `command_type` will be the event's type.
     ///
     /// # Safety
     ///
@@ -56,18 +56,18 @@ impl PendingCommand {
     pub(crate) unsafe fn new(
         queue: cl_command_queue,
         (count, events, event_out): (u32, *const cl_event, *mut cl_event),
-        command: u32,
+        command_type: u32,
     ) -> Result<Self, Code> {
         let queue = object::<Queue>(queue)?;
         // SAFETY: guaranteed by the caller.
         let waits = unsafe { waits(&queue, count, events)? };
         let worker = session::worker()?;
         let number = queue.progress.begin();
-        let mut order = Self { queue, waits, event: None, event_out, number, blocks: false, worker };
+        let mut command = Self { queue, waits, event: None, event_out, number, blocks: false, worker };
         if !event_out.is_null() {
-            order.event = Some(Event::of_command(&order.queue, command, number)?);
+            command.event = Some(Event::of_command(&command.queue, command_type, number)?);
         }
-        Ok(order)
+        Ok(command)
     }
 
     /// Returns the event's id; 0 without an event.
@@ -98,9 +98,9 @@ impl PendingCommand {
     }
 
     /// Gives the command an event even if the program wants none. Such an event ends with this value.
-    pub(crate) fn with_event(mut self, command: u32) -> Result<Self, Code> {
+    pub(crate) fn with_event(mut self, command_type: u32) -> Result<Self, Code> {
         if self.event.is_none() {
-            self.event = Some(Event::of_command(&self.queue, command, self.number)?);
+            self.event = Some(Event::of_command(&self.queue, command_type, self.number)?);
         }
         Ok(self)
     }

@@ -25,7 +25,7 @@ use crate::transfers::transfer::Transfer;
 /// The rows are readable.
 pub(crate) unsafe fn write(
     transfer: &Transfer,
-    order: &PendingCommand,
+    command: &PendingCommand,
     (event, blocking): (u32, bool),
     waits: &mut Vec<u8>,
 ) -> Result<bool, Code> {
@@ -37,13 +37,13 @@ pub(crate) unsafe fn write(
     (block.word_address() as u64).put(waits);
     // The worker returns it, however the command ends.
     TRANSFER_BLOCKS.send(block);
-    let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);
+    let (queue, memory, form) = (command.queue(), transfer.memory.base.id, transfer.form);
     let message = kdclWrite { queue, event, memory, form, staged: STAGED_IN_HOST, blocking: blocking.into(), waits };
-    if transfer.is_sure(order) {
+    if transfer.cannot_be_refused(command) {
         return session::enqueue(&message).map(|()| true);
     }
     session::call(&message)?;
-    transfer.accepted(order);
+    transfer.accepted(command);
     Ok(true)
 }
 
@@ -55,14 +55,14 @@ pub(crate) unsafe fn write(
 /// The rows are writable until the command has ended.
 pub(crate) unsafe fn read(
     transfer: &Transfer,
-    order: &PendingCommand,
+    command: &PendingCommand,
     read_number: u64,
     blocking: bool,
 ) -> Result<bool, Code> {
     let Some(block) = TRANSFER_BLOCKS.take(transfer.rows.len()) else { return Ok(false) };
-    let mut waits = transfer.arguments(order);
+    let mut waits = transfer.arguments(command);
     (block.start() as u64).put(&mut waits);
-    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    let (queue, event, memory, form) = (command.queue(), command.event(), transfer.memory.base.id, transfer.form);
     if let Err(code) = session::call(&kdclRead { queue, event, memory, form, read_number, waits: &waits }) {
         // Nothing was enqueued.
         TRANSFER_BLOCKS.give_back(block);

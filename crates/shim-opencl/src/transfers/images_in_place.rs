@@ -23,16 +23,16 @@ pub(crate) fn packed(shape: &ImageShape) -> (usize, usize) {
 
 /// Waits until all earlier commands have ended. Returns false if the caller must wait in another way, or if the worker has
 /// changed meanwhile.
-pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
-    if !order.queue.is_in_order() {
+pub(crate) fn have_ended_before(command: &PendingCommand) -> Result<bool, Code> {
+    if !command.queue.is_in_order() {
         return Ok(false);
     }
-    if !order.can_be_skipped(true) {
-        session::call(&kdclFinish { queue: order.queue() })?;
+    if !command.can_be_skipped(true) {
+        session::call(&kdclFinish { queue: command.queue() })?;
     }
     pending_reads::deliver()?;
     session::take_deferred()?;
-    Ok(session::worker()? == order.worker)
+    Ok(session::worker()? == command.worker)
 }
 
 /// Returns where the bytes of a box of an image are, if they are contiguous there.
@@ -52,22 +52,23 @@ fn piece(memory: &Memory, extent: &TransferExtent) -> Option<usize> {
 /// # Safety
 ///
 /// The rows are writable, or readable for [`Direction::Out`].
-pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
+pub(crate) unsafe fn copy(transfer: &Transfer, command: &PendingCommand, direction: Direction) -> Result<bool, Code> {
     let (memory, rows) = (&transfer.memory, &transfer.rows);
-    let is_plain = order.event() == 0 && !order.has_waits();
-    let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.is_in_place(order.worker)) else {
+    let is_plain = command.event() == 0 && !command.has_waits();
+    let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.is_in_place(command.worker))
+    else {
         return Ok(false);
     };
     // A write that need not wait copies at once: no program should wait for earlier commands.
     let is_next = match direction {
-        Direction::In => have_ended_before(order)?,
-        Direction::Out => order.can_be_skipped(true),
+        Direction::In => have_ended_before(command)?,
+        Direction::Out => command.can_be_skipped(true),
     };
     if !is_next {
         return Ok(false);
     }
     // SAFETY: the rows are as the contract says; the image has as many bytes there, and no command uses them.
-    let copied = order.alone(|| unsafe { rows.copy_wide(direction, address) });
+    let copied = command.alone(|| unsafe { rows.copy_wide(direction, address) });
     // A write that coincided with a change of worker is repeated.
-    Ok(copied.is_some() && session::worker()? == order.worker)
+    Ok(copied.is_some() && session::worker()? == command.worker)
 }

@@ -34,16 +34,16 @@ pub(crate) fn pitches(transfer: &Transfer) -> [usize; 2] {
 /// Enqueues a transfer and, if it is blocking, waits.
 pub(crate) fn run(
     transfer: &Transfer,
-    order: PendingCommand,
+    command: PendingCommand,
     blocking: bool,
     direction: Direction,
 ) -> Result<(), Code> {
-    let command = if direction == Direction::Out { COMMAND_WRITE_BUFFER } else { COMMAND_READ_BUFFER };
-    let order = if blocking { order.with_event(command)? } else { order };
-    let mut waits = transfer.arguments(&order);
+    let command_type = if direction == Direction::Out { COMMAND_WRITE_BUFFER } else { COMMAND_READ_BUFFER };
+    let command = if blocking { command.with_event(command_type)? } else { command };
+    let mut waits = transfer.arguments(&command);
     [transfer.rows.start].into_iter().chain(pitches(transfer)).for_each(|number| (number as u64).put(&mut waits));
     let waits = &waits[..];
-    let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
+    let (queue, event, memory, form) = (command.queue(), command.event(), transfer.memory.base.id, transfer.form);
     match direction {
         Direction::Out => {
             session::call(&kdclWrite { queue, event, memory, form, staged: STAGED_IN_SVM, blocking: 0, waits })?;
@@ -52,5 +52,5 @@ pub(crate) fn run(
             session::call(&kdclRead { queue, event, memory, form, read_number: 0, waits })?;
         }
     }
-    order.sent(blocking)
+    command.sent(blocking)
 }

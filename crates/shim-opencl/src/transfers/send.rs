@@ -17,26 +17,26 @@ use crate::transfers::transfer::Transfer;
 /// The rows are readable.
 pub(crate) unsafe fn send(
     transfer: &Transfer,
-    order: &PendingCommand,
+    command: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<(), Code> {
-    let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
-    let mut waits = if is_first { transfer.arguments(order) } else { transfer.alone() };
+    let (event, blocking) = if is_last { (command.event(), command.blocks()) } else { (0, false) };
+    let mut waits = if is_first { transfer.arguments(command) } else { transfer.alone() };
     // SAFETY: by the contract.
-    if unsafe { blocks::write(transfer, order, (event, blocking), &mut waits)? } {
+    if unsafe { blocks::write(transfer, command, (event, blocking), &mut waits)? } {
         return Ok(());
     }
     // SAFETY: by the contract.
     let data = unsafe { transfer.rows.gather() };
     let sent = bulk::send(&data)?;
     waits.extend_from_slice(sent.inline);
-    let (queue, memory) = (order.queue(), transfer.memory.base.id);
+    let (queue, memory) = (command.queue(), transfer.memory.base.id);
     let (form, staged, blocking) = (transfer.form, sent.staged, blocking.into());
     let message = kdclWrite { queue, event, memory, form, staged, blocking, waits: &waits };
-    if staged == 0 && transfer.is_sure(order) {
+    if staged == 0 && transfer.cannot_be_refused(command) {
         return session::enqueue(&message);
     }
     session::call(&message)?;
-    transfer.accepted(order);
+    transfer.accepted(command);
     Ok(())
 }

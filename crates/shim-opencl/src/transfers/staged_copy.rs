@@ -42,10 +42,10 @@ const MAX_PIECES_IN_FLIGHT: usize = 3;
 const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Returns the staging area, if a transfer may use it.
-fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
-    let queue = &order.queue;
+fn staging(transfer: &Transfer, command: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
+    let queue = &command.queue;
     let can = transfer.rows.len() > MAX_IN_FRAME_BYTES && queue.is_in_order();
-    let is_whole = order.event() == 0 || !queue.is_profiled();
+    let is_whole = command.event() == 0 || !queue.is_profiled();
     Ok(session::staging()?.filter(|_| can && is_whole))
 }
 
@@ -97,11 +97,11 @@ fn boxes(extent: &TransferExtent, rows: &Rows, each: usize) -> Option<Vec<(Trans
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking: bool) -> Result<bool, Code> {
-    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
+pub(crate) unsafe fn write(transfer: &Transfer, command: &PendingCommand, blocking: bool) -> Result<bool, Code> {
+    let Some(staging) = staging(transfer, command)? else { return Ok(false) };
     let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE_PIECE_BYTES)) else { return Ok(false) };
     // SAFETY: guaranteed by the caller.
-    order.alone(|| unsafe { write_parts(staging, parts, order, blocking) }).unwrap_or(Ok(false))
+    command.alone(|| unsafe { write_parts(staging, parts, command, blocking) }).unwrap_or(Ok(false))
 }
 
 /// Writes the first part, then the middle ones on several threads, and finally the last one, which has the event: one core copies
@@ -114,12 +114,12 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking
 unsafe fn write_parts(
     staging: &Staging,
     mut parts: Vec<Transfer>,
-    order: &PendingCommand,
+    command: &PendingCommand,
     blocking: bool,
 ) -> Result<bool, Code> {
-    let piece_for = |part: &Transfer| take(staging, order, (part.rows.len(), blocking));
+    let piece_for = |part: &Transfer| take(staging, command, (part.rows.len(), blocking));
     // SAFETY: guaranteed by the caller.
-    let put = |piece, part: &Transfer, ends| unsafe { put(staging, (piece, part), order, ends) };
+    let put = |piece, part: &Transfer, ends| unsafe { put(staging, (piece, part), command, ends) };
     let last = parts.len() - 1;
     let Some(piece) = piece_for(&parts[0])? else { return Ok(false) };
     put(piece, &parts[0], (true, last == 0))?;
@@ -156,7 +156,7 @@ unsafe fn write_parts(
         _ => {}
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { send_last_parts(joined(parts.split_off(next)), order).map(|()| true) }
+    unsafe { send_last_parts(joined(parts.split_off(next)), command).map(|()| true) }
 }
 
 /// Writes one part through its piece; the flags say whether it is the first and the last of its command.
@@ -167,22 +167,22 @@ unsafe fn write_parts(
 unsafe fn put(
     staging: &Staging,
     (piece, part): (StagingPiece, &Transfer),
-    order: &PendingCommand,
+    command: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<(), Code> {
     // SAFETY: the rows are readable by the contract; the piece was taken, and has room for a part.
     let copied = staging.with(piece, |to| unsafe { part.rows.copy(Direction::Out, to.expose_provenance()) });
     copied.map_err(|error| session::fail("a copy", &error))?;
-    let waits = if is_first { part.arguments(order) } else { part.alone() };
-    let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
-    let (queue, memory, staged) = (order.queue(), part.memory.base.id, STAGED_IN_PIECE + piece.number());
+    let waits = if is_first { part.arguments(command) } else { part.alone() };
+    let (event, blocking) = if is_last { (command.event(), command.blocks().into()) } else { (0, 0) };
+    let (queue, memory, staged) = (command.queue(), part.memory.base.id, STAGED_IN_PIECE + piece.number());
     let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
     // The first part shows errors; an event must exist in the worker before the program has it.
-    if (!is_first && event == 0) || part.is_sure(order) {
+    if (!is_first && event == 0) || part.cannot_be_refused(command) {
         return session::enqueue(&message);
     }
     session::call(&message)?;
-    part.accepted(order);
+    part.accepted(command);
     Ok(())
 }
 
@@ -191,10 +191,10 @@ unsafe fn put(
 /// # Safety
 ///
 /// Their rows are readable.
-unsafe fn send_last_parts(parts: Vec<Transfer>, order: &PendingCommand) -> Result<(), Code> {
+unsafe fn send_last_parts(parts: Vec<Transfer>, command: &PendingCommand) -> Result<(), Code> {
     for (number, part) in parts.iter().enumerate() {
         // SAFETY: guaranteed by the caller.
-        unsafe { send::send(part, order, (false, number + 1 == parts.len()))? };
+        unsafe { send::send(part, command, (false, number + 1 == parts.len()))? };
     }
     Ok(())
 }
@@ -246,8 +246,8 @@ impl Drop for ReadPieces<'_> {
 /// # Safety
 ///
 /// The rows are writable.
-pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result<bool, Code> {
-    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
+pub(crate) unsafe fn read(transfer: &Transfer, command: &PendingCommand) -> Result<bool, Code> {
+    let Some(staging) = staging(transfer, command)? else { return Ok(false) };
     let size = transfer.rows.len();
     let each = part(size, &READ_PART_BYTES);
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
@@ -257,14 +257,14 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let (Some((first, later_parts)), Some(piece)) = (parts.split_first(), pieces.pieces.first()) else {
         return Ok(false);
     };
-    let read_part = begin(*piece, first, order, (true, later_parts.is_empty()))?;
+    let read_part = begin(*piece, first, command, (true, later_parts.is_empty()))?;
     // SAFETY: guaranteed by the caller.
     unsafe { fetch_part(staging, &read_part)? };
     if later_parts.is_empty() {
         return Ok(true);
     }
     // SAFETY: guaranteed by the caller.
-    let read = order.alone(|| unsafe { read_after_first(staging, later_parts, order, (&pieces, &helpers)) });
+    let read = command.alone(|| unsafe { read_after_first(staging, later_parts, command, (&pieces, &helpers)) });
     read.map_or(Ok(false), |read| read.map(|()| true))
 }
 
@@ -277,7 +277,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
 unsafe fn read_after_first(
     staging: &Staging,
     parts: &[Transfer],
-    order: &PendingCommand,
+    command: &PendingCommand,
     (pieces, helpers): (&ReadPieces<'_>, &Helpers),
 ) -> Result<(), Code> {
     let ((begin_one, read_parts), (give, free)) = (channel(), channel());
@@ -305,7 +305,7 @@ unsafe fn read_after_first(
             }
             let is_last = number + 1 == parts.len();
             let piece = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
-            match piece.and_then(|piece| begin(piece, part, order, (false, is_last))) {
+            match piece.and_then(|piece| begin(piece, part, command, (false, is_last))) {
                 Ok(part) => drop(begin_one.send(part)),
                 Err(code) => {
                     outcome = Err(code);
@@ -351,14 +351,14 @@ unsafe fn fetch_if_full(
 fn begin(
     piece: StagingPiece,
     part: &Transfer,
-    order: &PendingCommand,
+    command: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<ReadPart, Code> {
     let read_part = ReadPart { piece, read_number: PENDING_READS.number(), rows: part.rows };
-    let mut waits = if is_first { part.arguments(order) } else { part.alone() };
+    let mut waits = if is_first { part.arguments(command) } else { part.alone() };
     (piece.number() + 1).put(&mut waits);
-    let event = if is_last { order.event() } else { 0 };
-    let (queue, memory, read_number) = (order.queue(), part.memory.base.id, read_part.read_number);
+    let event = if is_last { command.event() } else { 0 };
+    let (queue, memory, read_number) = (command.queue(), part.memory.base.id, read_part.read_number);
     let message = kdclRead { queue, event, memory, form: part.form, read_number, waits: &waits };
     if is_first || event != 0 {
         session::call(&message).map(drop)?
@@ -388,13 +388,13 @@ unsafe fn fetch_part(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
 /// thread does later, so the wait is short.
 fn take(
     staging: &Staging,
-    order: &PendingCommand,
+    command: &PendingCommand,
     (length, waits): (usize, bool),
 ) -> Result<Option<StagingPiece>, Code> {
     let mut piece = staging.try_take(length);
     if piece.is_none() && waits {
         // Starts commands that the queue holds back.
-        session::enqueue(&kdclFlush { queue: order.queue() })?;
+        session::enqueue(&kdclFlush { queue: command.queue() })?;
         let start = Instant::now();
         while piece.is_none() && start.elapsed() < PIECE_TIMEOUT {
             thread::sleep(PIECE_POLL_INTERVAL);

@@ -32,32 +32,32 @@ impl Transfer {
     }
 
     /// Returns the arguments of the command's message so far: the waits, the extent.
-    pub(crate) fn arguments(&self, order: &PendingCommand) -> Vec<u8> {
-        let mut bytes = order.arguments();
+    pub(crate) fn arguments(&self, command: &PendingCommand) -> Vec<u8> {
+        let mut bytes = command.arguments();
         self.extent.put(&mut bytes);
         bytes
     }
 
     /// Returns whether a write need not wait for the driver's reply.
-    pub(crate) fn is_sure(&self, order: &PendingCommand) -> bool {
+    pub(crate) fn cannot_be_refused(&self, command: &PendingCommand) -> bool {
         let memory = &self.memory;
         match self.form {
-            BUFFER_RUN => memory.is_sure(order, self.extent.origin[0], self.extent.region[0]),
+            BUFFER_RUN => memory.cannot_be_refused(command, self.extent.origin[0], self.extent.region[0]),
             // Its end and its pitches were checked when it was made.
-            BUFFER_BOX => memory.is_sure(order, 0, 1),
+            BUFFER_BOX => memory.cannot_be_refused(command, 0, 1),
             _ => {
                 let images = [memory.image_kind(), None];
-                order.queue.has_accepted_images(order.worker, ImageCommand::Write, images)
-                    && memory.is_sure_box(order, &self.extent)
+                command.queue.has_accepted_images(command.worker, ImageCommand::Write, images)
+                    && memory.box_cannot_be_refused(command, &self.extent)
             }
         }
     }
 
     /// Records that the driver has accepted a write.
-    pub(crate) fn accepted(&self, order: &PendingCommand) {
-        self.memory.accepted(order);
+    pub(crate) fn accepted(&self, command: &PendingCommand) {
+        self.memory.accepted(command);
         if let Some(image) = self.memory.image_kind() {
-            order.queue.accepted_images(order.worker, ImageCommand::Write, [Some(image), None]);
+            command.queue.accepted_images(command.worker, ImageCommand::Write, [Some(image), None]);
         }
     }
 

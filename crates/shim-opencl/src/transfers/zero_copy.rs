@@ -24,14 +24,14 @@ const MAX_REPLY_COPY_BYTES: usize = 128 << 10;
 
 /// Returns the shared memory, if a copy may be of this kind: the return of the call must be all that the program learns of the
 /// command.
-fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
+fn staging(transfer: &Transfer, command: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let memory = &transfer.memory;
     let is_there =
         memory.is_zero_copy.load(Ordering::Relaxed) && !memory.context.has_no_zero_copy.load(Ordering::Relaxed);
     let can = transfer.form == BUFFER_RUN
         && transfer.rows.len() > MAX_REPLY_COPY_BYTES
-        && order.queue.is_in_order()
-        && order.event() == 0;
+        && command.queue.is_in_order()
+        && command.event() == 0;
     Ok(session::staging()?.filter(|_| is_there && can))
 }
 
@@ -49,12 +49,12 @@ struct Location {
 fn locate(
     staging: &Staging,
     transfer: &Transfer,
-    order: &PendingCommand,
+    command: &PendingCommand,
     first: Option<u8>,
 ) -> Result<Option<Location>, Code> {
-    let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(order));
+    let (absences, memory, waits) = (staging.absences(), &transfer.memory, transfer.arguments(command));
     let (direction, first) = (first.is_some().into(), first.unwrap_or(0).into());
-    let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, direction, first, waits: &waits };
+    let message = kdclZeroCopy { queue: command.queue(), memory: memory.base.id, direction, first, waits: &waits };
     let reply = session::call(&message)?;
     match reply.position {
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
@@ -71,17 +71,17 @@ fn locate(
 /// # Safety
 ///
 /// The rows are writable, or readable for [`Direction::Out`].
-pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
-    let Some(staging) = staging(transfer, order)? else { return Ok(false) };
+pub(crate) unsafe fn copy(transfer: &Transfer, command: &PendingCommand, direction: Direction) -> Result<bool, Code> {
+    let Some(staging) = staging(transfer, command)? else { return Ok(false) };
     let rows = &transfer.rows;
     // SAFETY: not empty, and readable by the contract.
     let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
-    let Some(Location { range, absences, epoch }) = locate(staging, transfer, order, first)? else {
+    let Some(Location { range, absences, epoch }) = locate(staging, transfer, command, first)? else {
         return Ok(false);
     };
     // SAFETY: the rows are as the contract says; the zero-copy area has as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
-    let copied = order.alone(|| match direction {
+    let copied = command.alone(|| match direction {
         Direction::In => staging.read_zero_copy(absences, range, |from| moves(from.expose_provenance())),
         Direction::Out => staging.fill((absences, epoch), range, |to| moves(to.expose_provenance())),
     });
