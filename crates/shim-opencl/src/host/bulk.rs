@@ -10,7 +10,7 @@ use katydid_wire::opencl::message::kdclUpload;
 use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, STAGED_IN_HOST};
 
 use crate::host::rows::Rows;
-use crate::host::transfer_blocks::LentBlock;
+use crate::host::transfer_blocks::CallBlock;
 use crate::process::session;
 
 /// Most bytes of data that go inside a message.
@@ -33,7 +33,7 @@ pub(crate) struct InitialData<'a> {
     /// The bytes inside the message.
     pub(crate) inline: Cow<'a, [u8]>,
     /// The block that holds the data until the reply.
-    _block: Option<LentBlock>,
+    _block: Option<CallBlock>,
 }
 
 impl<'a> InitialData<'a> {
@@ -49,7 +49,7 @@ impl<'a> InitialData<'a> {
     /// The rows are readable while the value lives.
     pub(crate) unsafe fn of(rows: &Rows) -> Result<Self, Code> {
         // SAFETY: by the contract.
-        if let Some(block) = unsafe { LentBlock::of(rows) } {
+        if let Some(block) = unsafe { CallBlock::of(rows) } {
             let mut inline = Vec::new();
             [block.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut inline));
             return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(inline), _block: Some(block) });

@@ -143,9 +143,9 @@ impl TransferBlocks {
 }
 
 /// A block with the data of a call that waits for its reply. Dropping this frees the block.
-pub(crate) struct LentBlock(Option<TransferBlock>);
+pub(crate) struct CallBlock(Option<TransferBlock>);
 
-impl LentBlock {
+impl CallBlock {
     /// Copies the bytes of the rows to a block; `None` if they must be sent another way.
     ///
     /// # Safety
@@ -164,7 +164,7 @@ impl LentBlock {
     }
 }
 
-impl Drop for LentBlock {
+impl Drop for CallBlock {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(|block| TRANSFER_BLOCKS.give_back(block));
     }

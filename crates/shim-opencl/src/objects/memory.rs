@@ -51,7 +51,7 @@ const MAX_LAZY_BYTES: usize = 64 << 10;
 
 /// Shared memory that an image lies in, and the function that frees it.
 #[derive(Debug)]
-struct LentBlock {
+struct ImageBlock {
     block: Block,
     free: fn(Block),
 }
@@ -76,7 +76,7 @@ pub(crate) struct Memory {
     /// Address of its first byte in memory shared with the worker, where it is mapped; 0: none.
     pub(crate) shared: usize,
     /// That memory if this is an image, until it ends.
-    lent_block: Mutex<Option<LentBlock>>,
+    image_block: Mutex<Option<ImageBlock>>,
     /// 1: it is an image that a worker's driver uses in place.
     in_place: PerWorker,
     /// Whether a callback will report its end.
@@ -98,14 +98,14 @@ kind_of_object! {
     Memory cl_mem MEMORY INVALID_MEM_OBJECT MAX_PROGRAM_OBJECTS,
     fn ending(&self) {
         if !self.is_idle()
-            && let Some(LentBlock { block, free }) = self.take_lent()
+            && let Some(ImageBlock { block, free }) = self.take_image_block()
         {
             // In a session that has failed there is nothing to wait for.
             let _ = free_with_buffer(self, block, free);
         }
     },
     fn ended(&self) {
-        if let Some(LentBlock { block, free }) = self.take_lent() {
+        if let Some(ImageBlock { block, free }) = self.take_image_block() {
             free(block);
         }
         if self.image.is_some() {
@@ -130,7 +130,7 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
-            lent_block: Mutex::new(None),
+            image_block: Mutex::new(None),
             in_place: PerWorker::default(),
             is_awaited: AtomicBool::new(false),
             is_zero_copy: AtomicBool::new(false),
@@ -186,17 +186,17 @@ impl Memory {
 
     /// Attaches the block that an image lies in. `free` receives it once no command uses the image any more.
     pub(crate) fn keep(&self, block: Block, free: fn(Block)) {
-        *self.lent_block.lock().unwrap_or_else(PoisonError::into_inner) = Some(LentBlock { block, free });
+        *self.image_block.lock().unwrap_or_else(PoisonError::into_inner) = Some(ImageBlock { block, free });
     }
 
-    fn take_lent(&self) -> Option<LentBlock> {
-        self.lent_block.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take_image_block(&self) -> Option<ImageBlock> {
+        self.image_block.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns how many bytes of the driver's memory it has. Objects in the program's memory or in another object have none. For
     /// pipes it is unknown.
     fn driver_bytes(&self) -> usize {
-        let is_lent = || self.lent_block.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_lent = || self.image_block.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if self.shared != 0 || self.parent.is_some() || is_lent() {
             return 0;
         }
