@@ -1,12 +1,12 @@
 //! The ring that frames pass through: the program produces, under a lock; the worker consumes.
 //!
 //! Both counters count bytes since the session began, so `tail - head` is the number of bytes in the ring. A counter's position
-//! is its value modulo the capacity. Records start at multiples of 8 and may wrap around the end, since they are copied in and
+//! is its value modulo the capacity. Frames start at multiples of 8 and may wrap around the end, since they are copied in and
 //! out anyway.
 //!
 //! The first use of memory costs more than writing to it. So the producer skips the rest of the ring, and continues at its
 //! beginning. It does so once it has written [`Memory::window`] bytes and the consumer is close behind. A **gap** begins with a
-//! word of zeros where a record would begin, and ends with the ring. The records of a program that does not run far ahead stay in
+//! word of zeros where a frame would begin, and ends with the ring. The frames of a program that does not run far ahead stay in
 //! the same few pages.
 //!
 //! A side publishes its counter with `Release` and reads the other's with `Acquire`. A side that is going to sleep sets its flag,
@@ -14,8 +14,8 @@
 //! makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves its fence to the
 //! consumer where the consumer can run it on the producer's processors (`sync/barrier.rs`).
 //!
-//! A record that may wait is published without a wake-up, which costs more than the record. The consumer finds it with the next
-//! record that wakes it, after [`MAX_LAZY_RECORDS`] of its kind, or when its sleep ends.
+//! A frame that may wait is published without a wake-up, which costs more than the frame. The consumer finds it with the next
+//! frame that wakes it, after [`MAX_LAZY_FRAMES`] of its kind, or when its sleep ends.
 //!
 //! The peer may write any value into its counter. Each side keeps a private copy of its own counter. It refuses a peer's counter
 //! that moves backwards or passes its own ([`InvalidCounter`]).
@@ -43,10 +43,10 @@ pub(crate) trait Memory {
     fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>);
 }
 
-/// Most consecutive records that are published without a wake-up.
-const MAX_LAZY_RECORDS: u32 = 32;
+/// Most consecutive frames that are published without a wake-up.
+const MAX_LAZY_FRAMES: u32 = 32;
 
-/// The first word of a gap: no record has the length 0.
+/// The first word of a gap: no frame has the length 0.
 pub(crate) const GAP_HEADER: [u8; 8] = [0; 8];
 
 /// The side that writes a counter and sleeps on a flag.
@@ -69,12 +69,12 @@ pub(crate) struct Producer {
     head_seen: u64,
     /// The counter at which [`Producer::wrap_early`] checks next.
     next_wrap_check: u64,
-    /// Records published since the consumer was last woken.
+    /// Frames published since the consumer was last woken.
     lazy: u32,
 }
 
 impl Producer {
-    /// Skips the rest of the ring, if that pays now. Called between two records.
+    /// Skips the rest of the ring, if that pays now. Called between two frames.
     ///
     /// At most half a window may be unread before the gap. Until the consumer has passed the gap, the ring has only as much room
     /// as was written since the ring's beginning.
@@ -127,10 +127,10 @@ impl Producer {
         self.wake_consumer(memory);
     }
 
-    /// Publishes a record that may be read later. A sleeping consumer is not woken, but only for [`MAX_LAZY_RECORDS`] of them in
+    /// Publishes a frame that may be read later. A sleeping consumer is not woken, but only for [`MAX_LAZY_FRAMES`] of them in
     /// a row.
     pub(crate) fn publish_lazily(&mut self, memory: &impl Memory, bytes: u64) {
-        if self.lazy == MAX_LAZY_RECORDS {
+        if self.lazy == MAX_LAZY_FRAMES {
             return self.publish(memory, bytes);
         }
         self.lazy += 1;
@@ -145,7 +145,7 @@ impl Producer {
 
     /// Sleeps until the consumer has advanced, unless `bytes` fit by now. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), InvalidCounter> {
-        // Lazily published records may fill the ring.
+        // Lazily published frames may fill the ring.
         self.wake_consumer(memory);
         memory.set_asleep(RingSide::Producer, true);
         let has_space = self.has_space(memory, bytes);
@@ -192,7 +192,7 @@ impl Consumer {
         memory.append_to(0, length - until_end, bytes);
     }
 
-    /// Returns how many bytes to skip if a gap begins here; `word` is what a record would begin with.
+    /// Returns how many bytes to skip if a gap begins here; `word` is what a frame would begin with.
     pub(crate) fn gap(&self, memory: &impl Memory, word: [u8; 8]) -> Option<u64> {
         (word == GAP_HEADER).then(|| memory.capacity() - (self.head & (memory.capacity() - 1)))
     }
@@ -267,21 +267,21 @@ mod tests {
     }
 
     #[test]
-    fn records_of_all_sizes_pass_around_the_end() {
+    fn frames_of_all_sizes_pass_around_the_end() {
         let memory = Local::new(64);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         for round in 0..1000_u64 {
-            let record: Vec<u8> = (0..(round % 9) * 8).map(|at| (at + round) as u8).collect();
-            let length = record.len() as u64;
+            let frame: Vec<u8> = (0..(round % 9) * 8).map(|at| (at + round) as u8).collect();
+            let length = frame.len() as u64;
             assert_eq!(producer.has_space(&memory, length), Ok(true));
-            let (first, second) = record.split_at(record.len() / 3);
+            let (first, second) = frame.split_at(frame.len() / 3);
             producer.write(&memory, 0, first);
             producer.write(&memory, first.len() as u64, second);
             producer.publish(&memory, length);
             assert_eq!(consumer.available(&memory), Ok(length));
             let mut got = Vec::new();
             consumer.append_to(&memory, 0, length, &mut got);
-            assert_eq!(got, record);
+            assert_eq!(got, frame);
             consumer.consume(&memory, length);
         }
     }
@@ -299,10 +299,10 @@ mod tests {
     }
 
     #[expect(clippy::unwrap_used, reason = "a helper of tests")]
-    fn put(producer: &mut Producer, memory: &Local, record: u64) {
+    fn put(producer: &mut Producer, memory: &Local, frame: u64) {
         producer.wrap_early(memory).unwrap();
         assert_eq!(producer.has_space(memory, 8), Ok(true));
-        producer.write(memory, 0, &record.to_le_bytes());
+        producer.write(memory, 0, &frame.to_le_bytes());
         producer.publish(memory, 8);
     }
 
@@ -327,9 +327,9 @@ mod tests {
     fn a_producer_begins_anew_behind_a_consumer_that_is_close() {
         let memory = Local::new(64);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
-        for record in 1..=100 {
-            put(&mut producer, &memory, record);
-            assert_eq!(take(&mut consumer, &memory), record);
+        for frame in 1..=100 {
+            put(&mut producer, &memory, frame);
+            assert_eq!(take(&mut consumer, &memory), frame);
         }
         assert_eq!(memory.bytes.borrow()[24..], [0; 40], "what lies behind the window and a gap's word was used");
     }
@@ -338,22 +338,22 @@ mod tests {
     fn a_producer_far_ahead_uses_all_of_the_ring() {
         let memory = Local::new(64);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
-        (1..=8).for_each(|record| put(&mut producer, &memory, record));
+        (1..=8).for_each(|frame| put(&mut producer, &memory, frame));
         assert_eq!(producer.has_space(&memory, 8), Ok(false));
-        (1..=8).for_each(|record| assert_eq!(take(&mut consumer, &memory), record));
+        (1..=8).for_each(|frame| assert_eq!(take(&mut consumer, &memory), frame));
     }
 
     #[test]
-    fn lazy_publication_wakes_only_a_consumer_that_has_missed_many_records() {
+    fn lazy_publication_wakes_only_a_consumer_that_has_missed_many_frames() {
         let memory = Local::new(1 << 10);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         let woken = || memory.wakes[RingSide::Consumer as usize].replace(0);
-        for _ in 0..MAX_LAZY_RECORDS {
+        for _ in 0..MAX_LAZY_FRAMES {
             producer.publish_lazily(&memory, 8);
         }
         assert_eq!(
             (consumer.available(&memory), woken()),
-            (Ok(8 * u64::from(MAX_LAZY_RECORDS)), 0),
+            (Ok(8 * u64::from(MAX_LAZY_FRAMES)), 0),
             "it is there all the same"
         );
         producer.publish_lazily(&memory, 8);

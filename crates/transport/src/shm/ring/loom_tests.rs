@@ -1,6 +1,6 @@
 //! Every interleaving of a producer and a consumer, run with `cargo test -p katydid-transport --features loom --lib loom`.
 //!
-//! The bytes are checked cells: a consumer that read a record before it was published, or a producer that overwrote
+//! The bytes are checked cells: a consumer that read a frame before it was published, or a producer that overwrote
 //! one that was still being read, is reported as a race. A lost wake-up is reported as a deadlock.
 
 use loom::cell::UnsafeCell;
@@ -79,10 +79,10 @@ impl Memory for Model {
     }
 }
 
-/// Three records through a ring that holds two. In some interleavings each side has to wait for the other. Where the first word
+/// Three frames through a ring that holds two. In some interleavings each side has to wait for the other. Where the first word
 /// was taken by then, the producer returns to the beginning after it.
 #[test]
-fn no_interleaving_loses_a_record_or_a_wake_up() {
+fn no_interleaving_loses_a_frame_or_a_wake_up() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
@@ -90,14 +90,14 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
         let program = Arc::clone(&model);
         let thread = thread::spawn(move || {
             let mut producer = Producer::default();
-            for record in 1..=3_u64 {
+            for frame in 1..=3_u64 {
                 producer.wrap_early(&*program).unwrap();
                 while !producer.has_space(&*program, 8).unwrap() {
                     producer.sleep(&*program, 8).unwrap();
                 }
-                producer.write(&*program, 0, &record.to_le_bytes());
-                // In the model no sleep ends by itself, so the last record wakes a side that sleeps.
-                match record {
+                producer.write(&*program, 0, &frame.to_le_bytes());
+                // In the model no sleep ends by itself, so the last frame wakes a side that sleeps.
+                match frame {
                     3 => producer.publish(&*program, 8),
                     _ => producer.publish_lazily(&*program, 8),
                 }
