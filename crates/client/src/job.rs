@@ -22,8 +22,8 @@ use std::time::Duration;
 use katydid_transport::{Address, ControlChannel, ControlError, LinkError, QuiesceGate};
 use katydid_wire::handshake::{LinkKind, SessionKind};
 use katydid_wire::job::{
-    FromProgram, GENERATIONS_FILE, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, JOB_VARIABLE, MAX_JOB_MESSAGE_BYTES,
-    ToProgram,
+    FromProgram, GENERATIONS_FILE, HIDDEN_EXTENSION, HOLD_FRAMES_VARIABLE, JOB_PROTOCOL_VERSION, JOB_VARIABLE,
+    MAX_JOB_MESSAGE_BYTES, ToProgram,
 };
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -35,9 +35,6 @@ use crate::fork::ProcessOwned;
 use crate::output::report;
 use crate::{fork, threads};
 
-/// Lists the frames at which the program holds itself for a checkpoint, ascending, counted from 1: for tests that must be
-/// reproducible.
-const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 /// Pause between attempts of a detached program to reach a supervisor.
 const REJOIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Pause between attempts of a program that runs without a supervisor.
@@ -72,11 +69,11 @@ impl JobMembership {
     /// [`OpenError::Setting`].
     pub fn from_environment() -> Result<Option<Self>, OpenError> {
         let Some(path) = variable(JOB_VARIABLE) else { return Ok(None) };
-        let stops = match variable(STOPS_VARIABLE) {
+        let stops = match variable(HOLD_FRAMES_VARIABLE) {
             None => Vec::new(),
             Some(value) => read_stops(&value).ok_or_else(|| {
                 let expected = "ascending numbers of frames, from 1, with commas between";
-                OpenError::Setting(format!("{STOPS_VARIABLE}={value:?} is not {expected}"))
+                OpenError::Setting(format!("{HOLD_FRAMES_VARIABLE}={value:?} is not {expected}"))
             })?,
         };
         Ok(Some(Self::new(path.into(), stops)))
@@ -226,7 +223,7 @@ impl<'a> JobThread<'a> {
         if !self.job.stops.is_empty() {
             let stop = self.job.stops.remove(0);
             if let Err(error) = self.link.set_stop_at(stop) {
-                report(format_args!("{STOPS_VARIABLE}: {error}"));
+                report(format_args!("{HOLD_FRAMES_VARIABLE}: {error}"));
             }
         }
     }

@@ -35,6 +35,9 @@ pub const JOB_PROTOCOL_VERSION: u32 = 2;
 pub const MAX_JOB_MESSAGE_BYTES: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
 pub const JOB_VARIABLE: &str = "KATYDID_JOB";
+/// The environment variable of tests with the frames before which the program holds itself for a checkpoint, ascending, counted
+/// from 1. While it is set, the supervisor leaves it to the test to ask for the checkpoint.
+pub const HOLD_FRAMES_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 /// The file beside the job socket with the generations of the job, as hexadecimal numbers, one a line, the current one first.
 pub const GENERATIONS_FILE: &str = "generations";
 /// The extension of the job socket while it is hidden, because the job's processes are being dumped.

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use katydid_http::HttpServer;
 use katydid_scratch::private;
-use katydid_wire::job::ToProgram;
+use katydid_wire::job::{HOLD_FRAMES_VARIABLE, ToProgram};
 
 use crate::checkpoint::locked_processes::LockedProcesses;
 use crate::checkpoint::quiesce::MEMBER_ORDER_TIMEOUT;
@@ -25,9 +25,6 @@ use crate::supervisor::members::{Member, MemberState, Members};
 use crate::supervisor::ranks::LauncherTask;
 use crate::supervisor::view::{Report, StageProgress};
 use crate::sync::lock;
-
-/// Set by tests that ask for a checkpoint wherever a program holds itself.
-const FAULT_STEP_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 
 /// State of the program's start.
 #[derive(Debug, Default, Clone, Copy)]
@@ -128,7 +125,7 @@ impl JobState {
     /// Handles a program that holds itself: it is released unless a test will ask for a checkpoint. A checkpoint in progress
     /// releases it, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
-        if env::var_os(FAULT_STEP_VARIABLE).is_none() {
+        if env::var_os(HOLD_FRAMES_VARIABLE).is_none() {
             let _guard = lock(&self.exclusive);
             self.release_reached(|member| member.id == id);
         }
