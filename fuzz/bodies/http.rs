@@ -8,7 +8,7 @@ use katydid_http::{Answer, Limits, fuzz_entry};
 /// Answers the request in `bytes`, and returns whether a handler was called.
 pub(crate) fn ask(bytes: &[u8]) -> bool {
     let answer = fuzz_entry::answer_to(bytes, |request| {
-        assert!(request.body.len() <= Limits::default().body);
+        assert!(request.body.len() <= Limits::default().body_bytes);
         match request.path.as_str() {
             // Like a job: the body is JSON, or the request is refused.
             "/v1/checkpoints" => match serde_json::from_slice::<serde_json::Value>(&request.body) {

@@ -16,8 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::answer::{Answer, Lines, Request, problem};
 use crate::body::AnswerBody;
+use crate::context::ConnectionContext;
 use crate::timeout::ConnectionTimeout;
-use crate::workers::ConnectionContext;
 
 /// Most lines that a client may be behind before further ones are left out.
 const MAX_PENDING_LINES: usize = 1024;
@@ -36,7 +36,7 @@ where
     });
     let mut builder = http1::Builder::new();
     // The time limit of the whole request bounds that of the head.
-    builder.keep_alive(false).half_close(true).header_read_timeout(None).max_buf_size(limits.head);
+    builder.keep_alive(false).half_close(true).header_read_timeout(None).max_buf_size(limits.head_bytes);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // A client that has gone away, or breaks the protocol, affects only itself.
@@ -51,7 +51,7 @@ async fn answer(
     timeout: ConnectionTimeout,
     slot: &OnceLock<OwnedSemaphorePermit>,
 ) -> Response<AnswerBody> {
-    let answer = match read(request, shared.limits.body).await {
+    let answer = match read(request, shared.limits.body_bytes).await {
         Ok(request) => match Arc::clone(&shared.answers).try_acquire_owned() {
             Ok(permit) => {
                 // A connection has one request.
@@ -107,13 +107,13 @@ fn begin(
     shared: &Arc<ConnectionContext>,
     timeout: &ConnectionTimeout,
 ) -> io::Result<AnswerBody> {
-    let permit = shared.works.take()?;
+    let permit = shared.stream_threads.take()?;
     let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
     let answer_lines = Lines::new(sender, timeout.clone());
     let thread = thread::Builder::new().name("request".into()).spawn(move || {
         work(&answer_lines);
         drop((answer_lines, permit));
     })?;
-    shared.works.note(thread);
+    shared.stream_threads.note(thread);
     Ok(AnswerBody::Lines(lines))
 }

@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::answer::{Answer, Request};
 use crate::connection::serve_connection;
+use crate::context::{ConnectionContext, Limits, StreamThreads};
 use crate::server::runtime;
 use crate::timeout::ConnectionTimeout;
-use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
 /// Returns what the client reads back: nothing, or one answer, which `handler` makes.
 ///
@@ -18,10 +18,10 @@ use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Vec<u8> {
     let limits = Limits::default();
     let Ok(runtime) = runtime(&limits) else { return Vec::new() };
-    let works = Arc::new(WorkerThreads::new(limits.works));
-    let timeout = ConnectionTimeout::new(limits.request, limits.answer);
-    let most = limits.request;
-    let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
+    let stream_threads = Arc::new(StreamThreads::new(limits.streamed_answers));
+    let timeout = ConnectionTimeout::new(limits.request_timeout, limits.answer_timeout);
+    let most = limits.request_timeout;
+    let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), stream_threads));
     let answer = runtime.block_on(async {
         let (mut client_end, server_end) = duplex(4096);
         let connection = tokio::spawn(serve_connection(server_end, shared, timeout));

@@ -8,11 +8,11 @@
 mod answer;
 mod body;
 mod connection;
+mod context;
 pub mod fuzz_entry;
 mod server;
 mod timeout;
-mod workers;
 
 pub use answer::{Answer, Lines, Request};
+pub use context::Limits;
 pub use server::HttpServer;
-pub use workers::Limits;

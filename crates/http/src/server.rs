@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, Request};
 use crate::connection::serve_connection;
+use crate::context::{ConnectionContext, Limits, StreamThreads};
 use crate::timeout::ConnectionTimeout;
-use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
 /// Pause before the socket accepts again, after the system refused.
 const HTTP_ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A socket that answers HTTP. Dropping it closes it without waiting for answers; [`HttpServer::close`] does wait.
 pub struct HttpServer {
-    works: Arc<WorkerThreads>,
+    stream_threads: Arc<StreamThreads>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,8 +49,8 @@ impl HttpServer {
             let _context = runtime.enter();
             tokio::net::UnixListener::from_std(listener)?
         };
-        let works = Arc::new(WorkerThreads::new(limits.works));
-        let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), Arc::clone(&works)));
+        let stream_threads = Arc::new(StreamThreads::new(limits.streamed_answers));
+        let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), Arc::clone(&stream_threads)));
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(serve(listener, shared, stopped, problem));
@@ -58,13 +58,13 @@ impl HttpServer {
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self { works, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stream_threads, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Accepts no more requests, and returns when the current ones are answered. Does not wait longer than [`Limits::answer`] for
-    /// a client that does not read its answer.
+    /// Accepts no more requests, and returns when the current ones are answered. Does not wait longer than
+    /// [`Limits::answer_timeout`] for a client that does not read its answer.
     pub fn close(mut self) {
-        self.works.close();
+        self.stream_threads.close();
         if let (Some(stop), Some(thread)) = (self.stop.take(), self.thread.take()) {
             let _ = stop.send(());
             // A panicked thread has ended too.
@@ -82,7 +82,7 @@ impl fmt::Debug for HttpServer {
 pub(crate) fn runtime(limits: &Limits) -> io::Result<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_io().enable_time().thread_name("http").thread_keep_alive(IDLE_THREAD_TIMEOUT);
-    builder.max_blocking_threads(limits.handlers).build()
+    builder.max_blocking_threads(limits.running_handlers).build()
 }
 
 /// Open connections, oldest first.
@@ -128,15 +128,16 @@ async fn serve(
             told = &mut stopped => {
                 if told.is_ok() {
                     drop(listener);
-                    connections.end(shared.limits.answer).await;
+                    connections.end(shared.limits.answer_timeout).await;
                 }
                 return;
             }
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.drop_oldest(shared.limits.connections);
-                let connection_timeout = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
+                connections.drop_oldest(shared.limits.pending_connections);
+                let connection_timeout =
+                    ConnectionTimeout::new(shared.limits.request_timeout, shared.limits.answer_timeout);
                 let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), connection_timeout.clone()));
                 connections.0.push_back((task, connection_timeout));
                 // A request that has arrived is read before the next connection is accepted.

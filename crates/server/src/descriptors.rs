@@ -90,7 +90,7 @@ fn fixed(warm: usize) -> u64 {
     // The admin socket's share: connections without a request, and answered ones.
     let admin = Limits::default();
     OTHER_DESCRIPTORS
-        + (admin.connections + admin.answers) as u64
+        + (admin.pending_connections + admin.answered_requests) as u64
         + MAX_NVML_PROCESSES as u64 * (DESCRIPTORS_PER_WORKER + DESCRIPTORS_PER_START)
         + warm as u64 * DESCRIPTORS_PER_WORKER
         + DESCRIPTORS_PER_START

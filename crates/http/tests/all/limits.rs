@@ -114,7 +114,7 @@ fn heads_are_bounded() {
 
 #[test]
 fn slow_request_is_disconnected_at_the_timeout() {
-    let bench = Bench::echo(Limits { request: Duration::from_millis(300), ..Limits::default() });
+    let bench = Bench::echo(Limits { request_timeout: Duration::from_millis(300), ..Limits::default() });
     for request_start in
         ["", "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\nab"]
     {
@@ -134,7 +134,7 @@ fn slow_request_is_disconnected_at_the_timeout() {
 
 #[test]
 fn silent_connections_make_room_for_others() {
-    let bench = Bench::echo(Limits { connections: 4, request: hang_limit(), ..Limits::default() });
+    let bench = Bench::echo(Limits { pending_connections: 4, request_timeout: hang_limit(), ..Limits::default() });
     let mut silent: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
     assert_eq!(status(&bench.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")), "200");
     assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the oldest goes");
@@ -147,8 +147,13 @@ const LARGE_ANSWER_BYTES: usize = 8 << 20;
 
 #[test]
 fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
-    let limits =
-        Limits { connections: 4, answers: 2, request: hang_limit(), answer: hang_limit(), ..Limits::default() };
+    let limits = Limits {
+        pending_connections: 4,
+        answered_requests: 2,
+        request_timeout: hang_limit(),
+        answer_timeout: hang_limit(),
+        ..Limits::default()
+    };
     let bench = Bench::new(limits, |_| Answer::json(200, &"x".repeat(LARGE_ANSWER_BYTES)));
     let mut readers: Vec<UnixStream> = (0..2).map(|_| bench.connect()).collect();
     for reader in &mut readers {
@@ -167,7 +172,8 @@ fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
 fn work_goes_on_for_its_client_under_a_flood_of_connections() {
     let (begin, begin_signal) = mpsc::channel();
     let begin_signal = Mutex::new(begin_signal);
-    let limits = Limits { connections: 4, answers: 1, request: hang_limit(), ..Limits::default() };
+    let limits =
+        Limits { pending_connections: 4, answered_requests: 1, request_timeout: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, move |request| {
         if request.method == "POST" {
             begin_signal.lock().unwrap().recv().unwrap();
@@ -196,7 +202,7 @@ const LINE_COUNT: usize = 20_000;
 fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
     let (done, is_done) = mpsc::channel();
     let done = Mutex::new(done);
-    let limits = Limits { answer: hang_limit(), ..Limits::default() };
+    let limits = Limits { answer_timeout: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, move |_| {
         let done = done.lock().unwrap().clone();
         Answer::lines(move |lines| {
@@ -215,7 +221,7 @@ fn slow_reader_does_not_block_the_work_and_gets_the_last_line() {
 
 #[test]
 fn client_that_never_reads_is_dropped() {
-    let limits = Limits { answer: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { answer_timeout: Duration::from_millis(200), ..Limits::default() };
     let mut bench = Bench::new(limits, |_| {
         Answer::lines(|lines| {
             (0..LINE_COUNT).for_each(|_| lines.send(&"x".repeat(100)));
@@ -243,7 +249,7 @@ fn line(stream: &mut UnixStream) -> String {
 fn work_beyond_the_limit_is_refused_and_others_are_answered_meanwhile() {
     let goes_on = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&goes_on);
-    let mut bench = Bench::new(Limits { works: 2, ..Limits::default() }, move |request| {
+    let mut bench = Bench::new(Limits { streamed_answers: 2, ..Limits::default() }, move |request| {
         let flag = Arc::clone(&flag);
         match request.method.as_str() {
             "GET" => Answer::json(200, &"here"),

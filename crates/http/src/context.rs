@@ -1,4 +1,4 @@
-//! What all connections share: limits, the handler, and threads that work for clients.
+//! What all connections share: limits, the handler, and the threads that make streamed answers.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,35 +14,35 @@ use crate::answer::{Answer, Request};
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Most connections at a time whose request has not come. A newcomer takes the slot of the oldest.
-    pub connections: usize,
+    pub pending_connections: usize,
     /// Most connections at a time with a request, until their clients have read the answers; further ones are answered with 503.
     /// They are never closed for others: a client must get the result of work that was done for it.
-    pub answers: usize,
+    pub answered_requests: usize,
     /// Most requests whose handlers run at a time; further ones wait.
-    pub handlers: usize,
+    pub running_handlers: usize,
     /// Most requests at a time with an answer in lines; further ones are answered with 503.
-    pub works: usize,
+    pub streamed_answers: usize,
     /// Most bytes of a request's head.
-    pub head: usize,
+    pub head_bytes: usize,
     /// Most bytes of a request's body.
-    pub body: usize,
+    pub body_bytes: usize,
     /// How long a client may take to send a whole request.
-    pub request: Duration,
+    pub request_timeout: Duration,
     /// How long a client may take to read the rest of an answer that is complete.
-    pub answer: Duration,
+    pub answer_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 64,
-            answers: 64,
-            handlers: 4,
-            works: 8,
-            head: 16 << 10,
-            body: 64 << 10,
-            request: Duration::from_secs(10),
-            answer: Duration::from_secs(10),
+            pending_connections: 64,
+            answered_requests: 64,
+            running_handlers: 4,
+            streamed_answers: 8,
+            head_bytes: 16 << 10,
+            body_bytes: 64 << 10,
+            request_timeout: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -54,20 +54,20 @@ pub(crate) type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
 pub(crate) struct ConnectionContext {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
-    pub(crate) works: Arc<WorkerThreads>,
-    /// Permits for simultaneous answers, [`Limits::answers`] in all.
+    pub(crate) stream_threads: Arc<StreamThreads>,
+    /// Permits for simultaneous answers, [`Limits::answered_requests`] in all.
     pub(crate) answers: Arc<Semaphore>,
 }
 
 impl ConnectionContext {
-    pub(crate) fn new(limits: Limits, handler: Box<Handler>, works: Arc<WorkerThreads>) -> Self {
-        let answers = Arc::new(Semaphore::new(limits.answers));
-        Self { limits, handler, works, answers }
+    pub(crate) fn new(limits: Limits, handler: Box<Handler>, stream_threads: Arc<StreamThreads>) -> Self {
+        let answers = Arc::new(Semaphore::new(limits.answered_requests));
+        Self { limits, handler, stream_threads, answers }
     }
 }
 
-/// Threads that work for clients.
-pub(crate) struct WorkerThreads {
+/// Threads that make streamed answers.
+pub(crate) struct StreamThreads {
     most: usize,
     /// Slots in use; once closed, none is free.
     in_use: AtomicUsize,
@@ -78,24 +78,24 @@ pub(crate) struct WorkerThreads {
 const CLOSED_SLOTS: usize = usize::MAX / 2;
 
 /// The slot of a thread.
-pub(crate) struct WorkerSlot(Arc<WorkerThreads>);
+pub(crate) struct StreamSlot(Arc<StreamThreads>);
 
-impl Drop for WorkerSlot {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.in_use.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl WorkerThreads {
+impl StreamThreads {
     pub(crate) fn new(most: usize) -> Self {
         Self { most, in_use: AtomicUsize::new(0), threads: Mutex::default() }
     }
 
-    pub(crate) fn take(self: &Arc<Self>) -> io::Result<WorkerSlot> {
+    pub(crate) fn take(self: &Arc<Self>) -> io::Result<StreamSlot> {
         let more = |in_use| (in_use < self.most).then_some(in_use + 1);
         let in_use = self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         let in_use = in_use.map_err(|_| io::Error::other("as much is being done for others as can be at a time"));
-        in_use.map(|_| WorkerSlot(Arc::clone(self)))
+        in_use.map(|_| StreamSlot(Arc::clone(self)))
     }
 
     pub(crate) fn note(&self, thread: JoinHandle<()>) {
