@@ -33,7 +33,7 @@ pub(crate) enum WarpStop {
 /// Why a split stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopReason {
-    /// Another split may be due, or the chunk is used up.
+    /// Another split may be due, or as many instructions as asked for were run.
     Changed,
     /// It waits for `Machine::wait`.
     Wait,
@@ -110,11 +110,11 @@ impl Machine<'_> {
         self.lanes = 0;
     }
 
-    /// Runs the entered split for up to `chunk` instructions. In its turn, it goes on even if another one is lower.
-    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (StopReason, u32) {
+    /// Runs the entered split for up to `max_instructions` instructions. In its turn, it goes on even if another one is lower.
+    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, max_instructions: u32) -> (StopReason, u32) {
         let code = self.env.code;
         let (mut ran, mut pc) = (0, self.pc);
-        while ran < chunk {
+        while ran < max_instructions {
             let Some(inst) = code.insts.get(pc as usize) else {
                 self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
                 return (StopReason::Fault, ran);

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sock
 
 /// Seconds without a sign of life before TCP probes the peer, and between two probes; less where the link's limit is shorter.
 const KEEPALIVE_IDLE_SECONDS: u32 = 10;
-const KEEPALIVE_INTERVAL: u32 = 5;
+const KEEPALIVE_INTERVAL_SECONDS: u32 = 5;
 /// Probes before the peer counts as gone: the most that Linux accepts.
 const MAX_KEEPALIVE_PROBES: u32 = 127;
 /// Milliseconds that sent bytes may stay unacknowledged on a link without a limit: 24 days. By itself Linux gives up after
@@ -73,7 +73,7 @@ fn probing(limit: u32) -> (u32, u32, u32) {
     let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE_SECONDS);
     let left = limit.saturating_sub(idle).max(1);
     let interval = (left / 4)
-        .clamp(1, KEEPALIVE_INTERVAL)
+        .clamp(1, KEEPALIVE_INTERVAL_SECONDS)
         .max(left.div_ceil(MAX_KEEPALIVE_PROBES))
         .min(i16::MAX.unsigned_abs().into());
     (idle, interval, left.div_ceil(interval).min(MAX_KEEPALIVE_PROBES))

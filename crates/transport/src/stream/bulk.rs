@@ -28,7 +28,7 @@ pub const BUFFER_BYTES: usize = MAX_FRAME_BYTES.next_multiple_of(PAGE_BYTES);
 /// Distance between two words, so that the GPU's writes do not share a cache line.
 const BUSY_WORD_STRIDE_BYTES: usize = 64;
 /// Bytes of the words' page and the buffers behind it.
-const AREA_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
+const BUFFERS_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
 /// How often a thread polls for a buffer. A GPU reads one in some 20 µs.
 const BUFFER_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// How long a thread polls for a buffer.
@@ -59,7 +59,7 @@ impl Buffers {
         let address = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let base = unsafe { mmap_anonymous(address, AREA_BYTES, access, flags) }?;
+        let base = unsafe { mmap_anonymous(address, BUFFERS_BYTES, access, flags) }?;
         Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFER_COUNT).rev().collect()) }))
     }
 
@@ -121,7 +121,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and buffers keep it alive. An error would mean that it is gone already.
-        let _ = unsafe { munmap(self.base.cast(), AREA_BYTES) };
+        let _ = unsafe { munmap(self.base.cast(), BUFFERS_BYTES) };
     }
 }
 

@@ -22,7 +22,7 @@ use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
 /// Stacks kept for the worker's own threads: writing an image takes 16, and each bulk connection of the program one.
 const OWN_STACKS: usize = 36;
 /// Their size in bytes, the default of Rust's threads.
-const OUR_SIZE: usize = 2 << 20;
+const OWN_STACK_BYTES: usize = 2 << 20;
 /// Stacks kept for the driver's threads: three at its start, and one for the functions of each context.
 const DRIVER_STACKS: usize = 16;
 /// The largest stack kept for the driver. With a higher system limit its stacks lie wherever there is room.
@@ -43,14 +43,14 @@ pub(crate) fn fix_layout() {
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
     }
-    stock(&[OUR_SIZE; OWN_STACKS]);
+    stock(&[OWN_STACK_BYTES; OWN_STACKS]);
     stock(&[drivers_size(); DRIVER_STACKS]);
 }
 
 /// Returns the default stack size of threads: the system's limit, or glibc's choice.
 fn drivers_size() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    limit.filter(|limit| *limit <= MAX_STACK_BYTES).map_or(OUR_SIZE, |limit| limit as usize)
+    limit.filter(|limit| *limit <= MAX_STACK_BYTES).map_or(OWN_STACK_BYTES, |limit| limit as usize)
 }
 
 /// Makes glibc keep stacks of these sizes.
