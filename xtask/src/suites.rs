@@ -20,8 +20,9 @@ use crate::output::line;
 use crate::tree::Tree;
 use crate::{jobs, shell};
 
-/// Number of suites at a time.
-const AT_A_TIME: usize = 3;
+/// Number of suites at a time. Each runs several tests at a time. A third suite makes all take longer: programs that spin for each
+/// other then wait for a processor.
+const AT_A_TIME: usize = 2;
 /// Interval of checks whether a silent suite has ended.
 const SUITE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time in which a suite prints nothing: many times the longest test. A test that hangs would otherwise hold up the others'
