@@ -13,20 +13,41 @@ const PRIVATE_FILE_MODE: u32 = 0o600;
 /// Mode of a private folder.
 const PRIVATE_FOLDER_MODE: u32 = 0o700;
 
-/// Creates a file, or truncates an existing one, which becomes private too. A device or a pipe keeps its mode: `/dev/null`
-/// belongs to all users.
+/// Creates a file, or empties an existing one, which becomes private too. A device or a pipe keeps its mode: `/dev/null`
+/// belongs to all users. A file that cannot become private keeps its contents.
 ///
 /// # Errors
 ///
 /// Error that the system returned.
 pub fn create(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE).open(path)?;
+    let file = open(path)?;
+    empty(&file)?;
+    Ok(file)
+}
+
+/// Creates a file, or opens an existing one, which becomes private too but keeps its contents until [`empty`].
+///
+/// # Errors
+///
+/// Error that the system returned.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_FILE_MODE).open(path)?;
     // An existing file, or a umask that restricts the owner. Sandboxed workers may not change modes.
     let there = file.metadata()?;
     if there.is_file() && there.permissions().mode() & 0o777 != PRIVATE_FILE_MODE {
         file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
     }
     Ok(file)
+}
+
+/// Removes the contents of a file. A device or a pipe has none, and sandboxed workers may not truncate new files.
+///
+/// # Errors
+///
+/// Error that the system returned.
+pub fn empty(file: &File) -> io::Result<()> {
+    let there = file.metadata()?;
+    if there.is_file() && there.len() != 0 { file.set_len(0) } else { Ok(()) }
 }
 
 /// Creates a file if the name is free; even a symbolic link counts as taken, since another user may write to the folder.
@@ -126,6 +147,19 @@ mod tests {
         let _reader = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         create(&pipe).unwrap();
         assert_eq!(fs::metadata(&pipe).unwrap().permissions().mode() & 0o777, 0o644);
+    }
+
+    #[test]
+    fn a_file_becomes_private_before_it_is_emptied() {
+        let folder = Scratch::new("katydid-private-test").unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "older").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let file = open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read(&path).unwrap(), b"older");
+        empty(&file).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
     #[test]

@@ -96,9 +96,12 @@ impl Files {
             let refused = |path: &Path, error: io::Error| {
                 Failure::usage(format!("{flag}: {}: {error}; name another file", path.display()))
             };
-            path.as_deref().map(|path| private::create(path).map_err(|error| refused(path, error))).transpose()
+            path.as_deref().map(|path| private::open(path).map_err(|error| refused(path, error))).transpose()
         };
-        Ok(Self { timeline: file("-o", &flags.output)?, text: file("--text", &flags.text)? })
+        let files = Self { timeline: file("-o", &flags.output)?, text: file("--text", &flags.text)? };
+        // Where one is refused, the other keeps its contents.
+        files.timeline.iter().chain(&files.text).try_for_each(private::empty)?;
+        Ok(files)
     }
 }
 
