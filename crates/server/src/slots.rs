@@ -4,7 +4,7 @@
 //! peer that has the most. So a peer can drive out only its own connections, once it has more than others. A full listener does
 //! not affect another one.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +26,8 @@ pub(crate) struct SlotLimits {
 pub(crate) enum PeerOrigin {
     /// A user of this machine, over a unix socket.
     User(u32),
-    /// An IP address. Of IPv6 only the first half counts, since one host may have all addresses that begin with it.
+    /// An IP address. Of IPv6 only the first half counts, since one host may have all addresses that begin with it. All
+    /// addresses of loopback are one, since each user of this machine has all of them.
     Address(IpAddr),
     /// A virtual machine, by its vsock number (`cid`).
     Machine(u32),
@@ -36,7 +37,8 @@ impl PeerOrigin {
     /// Returns the origin of a peer with this address.
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
-            IpAddr::V6(v6) if !v6.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
+            loopback if loopback.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
             other => other,
         })
     }
@@ -220,6 +222,15 @@ mod tests {
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.7"), address(7));
+    }
+
+    #[test]
+    fn all_users_of_loopback_are_one_peer() {
+        let of = |text: &str| PeerOrigin::of(text.parse().unwrap());
+        for other in ["127.0.0.2", "127.255.255.254", "::1", "::ffff:127.0.0.3"] {
+            assert_eq!(of(other), of("127.0.0.1"), "{other}");
+        }
+        assert_ne!(of("128.0.0.1"), of("127.0.0.1"));
     }
 
     #[test]
