@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The rule: whatever the other side refuses, it refuses before a program leaves its worker, and everything goes on where it was.
-//! What can be known before the pause is refused before the pause. The old workers end when their programs have gone.
+//! What can be known before the pause is refused before the pause, as is a server that does not answer a greeting. The old
+//! workers end when their programs have gone.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use crate::checkpoint::request::{image_of, micros, millis_since_epoch, options};
 use crate::checkpoint::run::{Attempt, find_processes, manifest, sessions, undo};
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles};
-use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
+use crate::supervisor::companion::{self, Catalogue, Companion, GREETING_TIMEOUT, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{CompletedMigration, Migration, Request, StageProgress};
@@ -87,6 +88,8 @@ pub(crate) fn migrate(
         notify,
         stages: &stages,
     };
+    run.check(&job.members.list())?;
+    companion::greet(&server, GREETING_TIMEOUT)?;
     let mut rehearsed = run.rehearse()?;
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..MAX_CHECKPOINT_ATTEMPTS {

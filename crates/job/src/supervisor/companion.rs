@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, CheckpointReader, ChunkId, FileEntry, ImageSource, Session, Sink, Writer};
-use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion};
+use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion, driver_at};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{
     FromWorker, HASH_BYTES, MAX_REQUEST_HASHES, MAX_STATE_PIECE_BYTES, MovedVariable, Store, ToWorker,
@@ -30,6 +30,8 @@ use crate::supervisor::generations::Generations;
 
 /// How long a server may take to hand a connection to a worker; a cold driver takes seconds to start.
 const COMPANION_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a server may take to answer a greeting, before the programs of a job are held for it.
+pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a worker may be silent while it writes or reads an image; it reports progress far more often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a worker may take to let go of a companion that leaves.
@@ -269,6 +271,16 @@ impl Drop for Companion {
     fn drop(&mut self) {
         self.channel.part(COMPANION_CLOSE_TIMEOUT);
     }
+}
+
+/// Greets a server that is to take sessions, while their programs still run.
+///
+/// # Errors
+///
+/// [`CompanionError::Connect`]: the server is not there, does not answer in time, or refuses programs.
+pub(crate) fn greet(address: &Address, timeout: Duration) -> Result<(), CompanionError> {
+    driver_at(address, SessionKey::NONE, timeout)?;
+    Ok(())
 }
 
 impl Companion {
@@ -850,6 +862,17 @@ mod tests {
         let pauses: Vec<Duration> = (0..64).map(|_| pause()).collect();
         assert!(pauses.iter().all(|pause| (MEMORY_PAUSE[0]..MEMORY_PAUSE[1]).contains(pause)));
         assert!(pauses.windows(2).any(|pair| pair[0] != pair[1]), "two rebuilds would meet again and again");
+    }
+
+    #[test]
+    fn a_server_that_is_missing_or_silent_is_found_by_a_greeting() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = folder.path().join("silent");
+        let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+        for path in [folder.path().join("missing"), silent] {
+            let error = greet(&Address::Unix(path), Duration::from_millis(100)).unwrap_err();
+            assert!(error.is_of_server(), "{error}");
+        }
     }
 
     #[test]
