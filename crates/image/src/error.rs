@@ -54,15 +54,19 @@ pub enum ImageError {
     #[error("{location}: {what}")]
     Unfit { location: String, what: String },
     /// The operating system or the object store failed.
-    #[error("{location}: cannot {action}: {source}{}", remedy(source))]
+    #[error("{location}: cannot {action}: {source}{}", remedy(action, source))]
     Io { location: String, action: &'static str, source: io::Error },
 }
 
+/// What fails where an image's folder cannot be made.
+pub(crate) const MAKE_FOLDER: &str = "make this folder";
+
 /// Returns what a user can do about a system error, as the end of the message.
-fn remedy(source: &io::Error) -> &'static str {
+fn remedy(action: &str, source: &io::Error) -> &'static str {
     use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     match source.kind() {
         AlreadyExists => "; something else lies there: choose another folder",
+        NotFound | NotADirectory if action == MAKE_FOLDER => "; no folder can be made there: choose another place",
         NotFound | NotADirectory => "; give the folder of an image that is there",
         PermissionDenied | ReadOnlyFilesystem => "; let this user read and write there, or choose another place",
         _ => "",
@@ -97,6 +101,8 @@ mod tests {
 
     #[test]
     fn io_errors_carry_a_remedy() {
+        let unmade = ImageError::io("/proc/x", MAKE_FOLDER, io::ErrorKind::NotFound.into()).to_string();
+        assert!(unmade.ends_with("no folder can be made there: choose another place"), "{unmade}");
         for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "free some space")] {
             let message = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
             assert!(message.starts_with("/i: ") && message.contains(words), "{message}");

@@ -74,6 +74,16 @@ pub enum AddressError {
         /// What is wrong with the address.
         source: katydid_transport::AddressError,
     },
+    /// A source has an address at which servers can listen, and to which programs cannot connect.
+    #[error(
+        "{origin}: {text:?}: only a server can listen there; name its machine and port, as in tcp://host:9923 or vsock://2:9923"
+    )]
+    ToListenOnly {
+        /// The address as it is written.
+        text: String,
+        /// The source of the address.
+        origin: Origin,
+    },
     /// The config file is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -168,6 +178,9 @@ pub fn check_config(file: &ConfigFile) -> Result<(), AddressError> {
 /// Parses an address with its source, so that an error names that.
 fn named_server(text: &str, origin: Origin) -> Result<NamedServer, AddressError> {
     match text.parse::<Address>() {
+        Ok(Address::Tcp { port: 0, .. } | Address::Tls { port: 0, .. } | Address::Vsock { cid: u32::MAX, .. }) => {
+            Err(AddressError::ToListenOnly { text: text.to_owned(), origin })
+        }
         Ok(address) => Ok(NamedServer { address, origin }),
         Err(source) => Err(AddressError::Malformed { origin, source }),
     }
@@ -397,6 +410,15 @@ mod tests {
         let error = resolve_with(None, |name| (name == SERVER_VARIABLE).then(|| "ftp://x".into()), || Ok(None));
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("KATYDID_SERVER: \"ftp://x\""), "{error}");
+    }
+
+    #[test]
+    fn an_address_for_servers_alone_is_refused() {
+        for text in ["tcp://h:0", "tls://h:0", "h:0", "vsock:1"] {
+            let error = named_server(text, Origin::Flag(SERVER_FLAG)).unwrap_err().to_string();
+            assert!(error.starts_with("--server") && error.contains("only a server"), "{error}");
+        }
+        assert!(named_server("vsock://2:1", Origin::Flag(SERVER_FLAG)).is_ok());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Starts servers in this process: their defaults, and the command of their workers.
 
-use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, fs, io};
 
 use katydid_server::{Server, ServerConfig, Verbosity, WorkerCommand};
 use katydid_transport::Address;
@@ -122,10 +122,17 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
 
 /// Checks the path of a driver library, since a wrong one would only show when the first worker ends.
 fn check_driver(driver: &str) -> Result<(), Failure> {
-    if driver.contains('/') && !Path::new(driver).is_file() {
-        return Err(Failure::usage(format!("--driver: {driver}: no such file; {DRIVER_VALUES}")));
-    }
-    Ok(())
+    let problem = match fs::metadata(driver) {
+        _ if driver.is_empty() => return Err(Failure::usage(format!("--driver: it is empty; {DRIVER_VALUES}"))),
+        // The system searches its folders for a name.
+        _ if !driver.contains('/') => return Ok(()),
+        Ok(there) if there.is_file() => return Ok(()),
+        Ok(there) if there.is_dir() => "it is a folder".to_owned(),
+        Ok(_) => "it is not a regular file".to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "no such file".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::usage(format!("--driver: {driver}: {problem}; {DRIVER_VALUES}")))
 }
 
 /// The command of a worker: this very executable, even if its file is replaced while the server runs.
@@ -179,6 +186,12 @@ mod tests {
 
     #[test]
     fn a_driver_that_does_not_exist_is_refused_before_any_worker_starts() {
+        let cases =
+            [("", "empty"), ("/", "a folder"), ("/dev/null", "not a regular file"), ("/no/such", "no such file")];
+        for (driver, words) in cases {
+            let failure = check_driver(driver).unwrap_err();
+            assert!(failure.status() == 2 && failure.to_string().contains(words), "{failure:?}");
+        }
         assert!(matches!(check_driver("/no/such/libcuda.so.1"), Err(Failure::Usage(_))));
         assert!(check_driver("auto").is_ok() && check_driver("libcuda.so.1").is_ok());
     }

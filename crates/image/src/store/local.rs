@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::faults::{Change, Faults, Verdict};
 use super::{Guard, Input, Lock, Output, Store};
-use crate::error::{ImageError, Result};
+use crate::error::{ImageError, MAKE_FOLDER, Result};
 use crate::index::PACKS_FOLDER;
 
 /// Suffix of a file that is being written.
@@ -65,7 +65,7 @@ impl Local {
                 .recursive(true)
                 .mode(0o700)
                 .create(path)
-                .map_err(|error| ImageError::io(&shown, "make this folder", error))?;
+                .map_err(|error| ImageError::io(&shown, MAKE_FOLDER, error))?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty());
