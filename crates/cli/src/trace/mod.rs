@@ -154,12 +154,27 @@ fn write_tables(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Res
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::flags::{Command, Flags};
 
     #[test]
     fn names_of_kernels_are_those_of_the_source() {
         assert_eq!(readable("_Z5saxpyfPKfPf"), "saxpy(float, float const*, float*)");
         assert_eq!(readable("plain_name"), "plain_name");
         assert_eq!(readable("_Zbroken"), "_Zbroken");
+    }
+
+    #[test]
+    fn a_file_keeps_its_contents_if_another_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (output, text) = (folder.path().join("trace.json"), folder.path().join("none/trace.txt"));
+        fs::write(&output, "older").unwrap();
+        let words =
+            ["katydid", "trace", "-o", output.to_str().unwrap(), "--text", text.to_str().unwrap(), "--", "true"];
+        let Command::Trace(flags) = Flags::try_parse_from(words).unwrap().command else { unreachable!() };
+        assert!(Files::open(&flags).unwrap_err().to_string().contains("--text"));
+        assert_eq!(fs::read(&output).unwrap(), b"older");
     }
 }
