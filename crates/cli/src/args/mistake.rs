@@ -52,10 +52,19 @@ fn about_numbers(text: &str) -> String {
     let Some((before, range)) = text.rsplit_once(" is not in ") else { return text };
     let before = before.rsplit_once(": ").map_or(before, |(before, _)| before);
     match range.split_once("..=").map(|(least, most)| (least.parse::<u64>(), most.parse::<u64>())) {
-        Some((Ok(least), Ok(most))) if most >= u64::from(u32::MAX) => format!("{before}: it must be {least} or more"),
+        // A bound that is no more than that of the type says nothing to those who are below the other one.
+        Some((Ok(least), Ok(most))) if most >= u64::from(u32::MAX) && !is_above(before, most) => {
+            format!("{before}: it must be {least} or more")
+        }
         Some((Ok(least), Ok(most))) => format!("{before}: it must be from {least} to {most}"),
         _ => text,
     }
+}
+
+/// Whether the value that a message begins with, in quotes, is above a bound.
+fn is_above(message: &str, most: u64) -> bool {
+    let value = message.split('\'').nth(1).and_then(|value| value.parse::<u128>().ok());
+    value.is_some_and(|value| value > u128::from(most))
 }
 
 /// The mistake in the first option whose value is a negative number, if any.
@@ -141,6 +150,7 @@ mod tests {
             ("katydid checkpoint j -o i --quiesce-timeout --json", &["--quiesce-timeout <TIME>", "value is required"]),
             ("katydid run --lanes 99 -- true", &["'99'", "--lanes <NUMBER>", "it must be from 0 to 16;"]),
             ("katydid images gc i --keep 0", &["'0'", "--keep <N>", "it must be 1 or more;"]),
+            ("katydid images gc i --keep 4294967296", &["--keep <N>", "it must be from 1 to 4294967295;"]),
             ("katydid images gc i --keep x", &["'x'", "--keep <N>", "write a whole number;"]),
             ("katydid pss", &["'pss'", "'ps'", "`katydid --help`"]),
         ] {
