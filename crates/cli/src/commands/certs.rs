@@ -37,6 +37,9 @@ use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 const AUTHORITY_KEY: &str = "authority.key";
 /// Certificates are valid from this long ago, since clocks differ.
 const CLOCK_SKEW: Duration = Duration::minutes(10);
+/// Most bytes of a DNS name, and of a part of it between dots.
+const MAX_NAME_BYTES: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// Why there is no certificate. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,11 @@ enum CertsError {
         "--name: {0:?} is neither a host name nor an IP address, such as gpu-host or 10.0.0.7; give one such as gpu-host"
     )]
     NoMachine(String),
+    #[error(
+        "{}: it is the folder of an authority, and its certificates need their own; choose another folder with -o",
+        .0.display()
+    )]
+    OfAuthority(PathBuf),
     #[error("--name: it is empty: leave it out, or give one such as alice")]
     NoUser,
     #[error("no certificate can be valid for {0} days from now: give --days a smaller number")]
@@ -85,6 +93,10 @@ impl CertsError {
     }
 }
 
+/// Modes of files for their owner alone, and for all users.
+const PRIVATE_MODE: u32 = 0o600;
+const PUBLIC_MODE: u32 = 0o644;
+
 /// Runs `katydid certs`.
 pub(crate) fn main(command: &CertsCommand) -> Outcome {
     let folder = match command {
@@ -104,22 +116,28 @@ pub(crate) fn main(command: &CertsCommand) -> Outcome {
 
 /// Whether programs can look for this name in a server's certificate: an IP address, or a DNS name, which may begin with `*.`.
 fn is_machine(name: &str) -> bool {
-    let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    name.parse::<IpAddr>().is_ok() || name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
+    let is_name = |name: &str| name.len() <= MAX_NAME_BYTES && name.split('.').all(is_label);
+    name.parse::<IpAddr>().is_ok() || is_name(name.strip_prefix("*.").unwrap_or(name))
+}
+
+/// Whether a DNS name may have this part between its dots.
+fn is_label(label: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=MAX_LABEL_BYTES).contains(&label.len())
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+        && label.bytes().all(is_allowed)
 }
 
 /// Creates an authority; returns what exists now.
 fn init(flags: &AuthorityFlags) -> Result<String, CertsError> {
-    make_folder(&flags.authority)?;
     let key = KeyPair::generate()?;
     let mut params = authority(&key);
     let until = valid(&mut params, flags.days)?;
     let certificate = params.self_signed(&key)?;
     let remedy = "an authority that is replaced takes all its certificates with it: remove the folder if that is meant";
-    write_new(&flags.authority.join(AUTHORITY_KEY), &key.serialize_pem(), 0o600, remedy)?;
-    write_new(&flags.authority.join(AUTHORITY_FILE), &certificate.pem(), 0o644, remedy)?;
+    let files = [(AUTHORITY_KEY, key.serialize_pem(), PRIVATE_MODE), (AUTHORITY_FILE, certificate.pem(), PUBLIC_MODE)];
+    write_all_new(&flags.authority, &files, remedy)?;
     Ok(format!("{}: an authority, valid until {until}", flags.authority.display()))
 }
 
@@ -153,11 +171,16 @@ fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String,
     if flags.renew {
         replace(&path, &certificate)?;
     } else {
-        make_folder(&flags.output)?;
+        if flags.output.join(AUTHORITY_KEY).exists() {
+            return Err(CertsError::OfAuthority(flags.output.clone()));
+        }
         let remedy = "say --renew for another certificate of the same key, or choose another folder";
-        write_new(&key_path, &key.serialize_pem(), 0o600, remedy)?;
-        write_new(&path, &certificate, 0o644, remedy)?;
-        write_new(&flags.output.join(AUTHORITY_FILE), &authority_certificate, 0o644, remedy)?;
+        let files = [
+            (KEY_FILE, key.serialize_pem(), PRIVATE_MODE),
+            (CERTIFICATE_FILE, certificate, PUBLIC_MODE),
+            (AUTHORITY_FILE, authority_certificate, PUBLIC_MODE),
+        ];
+        write_all_new(&flags.output, &files, remedy)?;
     }
     let names = if flags.name.is_empty() { "a program".to_owned() } else { flags.name.join(", ") };
     Ok(format!("{}: a certificate for {names}, valid until {until}", flags.output.display()))
@@ -216,9 +239,31 @@ fn make_folder(path: &Path) -> Result<(), CertsError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| unwritten(path, error))
 }
 
+/// Writes files that are new into a folder, which need not exist: all of them, or none.
+fn write_all_new(folder: &Path, files: &[(&str, String, u32)], remedy: &'static str) -> Result<(), CertsError> {
+    let is_new = !folder.exists();
+    make_folder(folder)?;
+    let mut written = Vec::new();
+    for (name, text, mode) in files {
+        let path = folder.join(name);
+        if let Err(error) = write_new(&path, text, *mode, remedy) {
+            written.iter().for_each(|path| drop(fs::remove_file(path)));
+            if is_new {
+                let _ = fs::remove_dir(folder);
+            }
+            return Err(error);
+        }
+        written.push(path);
+    }
+    Ok(())
+}
+
 fn write_new(path: &Path, text: &str, mode: u32, remedy: &'static str) -> Result<(), CertsError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = opened.and_then(|mut file| {
+        // A part of a key is of no use, and would be in the way.
+        file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
+    });
     written.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CertsError::Exists { path: path.to_owned(), remedy },
         _ => unwritten(path, error),
@@ -288,6 +333,21 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_leaves_nothing_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let (authority, fresh, full) = (root.path().join("ca"), root.path().join("fresh"), root.path().join("full"));
+        init(&AuthorityFlags { authority: fresh.clone(), days: u32::MAX }).unwrap_err();
+        assert!(!fresh.exists());
+        init(&AuthorityFlags { authority: authority.clone(), days: 30 }).unwrap();
+        fs::create_dir(&full).unwrap();
+        fs::write(full.join(AUTHORITY_FILE), "").unwrap();
+        for (folder, files) in [(&authority, 2), (&full, 1)] {
+            main(&CertsCommand::Client(flags(&authority, folder, &[]))).unwrap_err();
+            assert_eq!(fs::read_dir(folder).unwrap().count(), files, "{}", folder.display());
+        }
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let root = tempfile::tempdir().unwrap();
         let (authority, file) = (root.path().join("ca"), root.path().join("file"));
@@ -305,6 +365,10 @@ mod tests {
             (with(&authority, "s", &[], false), ["--name", "gpu-host"]),
             (with(&authority, "s", &["gpu", ""], false), ["--name", "gpu-host"]),
             (with(&authority, "s", &["bad name"], false), ["\"bad name\"", "gpu-host"]),
+            (with(&authority, "s", &["-"], false), ["\"-\"", "gpu-host"]),
+            (with(&authority, "s", &["gpu", "gpu-.example"], false), ["\"gpu-.example\"", "gpu-host"]),
+            (with(&authority, "s", &[&"x".repeat(64)], false), ["xxxx", "gpu-host"]),
+            (with(&authority, "s", &[&"x.".repeat(127)], false), ["x.x.", "gpu-host"]),
             (with(&authority, "s", &["tls://gpu:9923"], false), ["\"tls://gpu:9923\"", "gpu-host"]),
             (
                 with(&authority, "s", &["::1", "10.0.0.7", "*.gpu_1.example.org", "gpu..7"], false),
