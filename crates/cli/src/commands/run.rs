@@ -26,6 +26,7 @@ use crate::args::flags::{Link, RunFlags, SessionFlags};
 use crate::args::periodic::Periodic;
 use crate::args::variables;
 use crate::commands::checkpoint;
+use crate::commands::file_limit::{self, LinkUnderLimit};
 use crate::rank_job;
 use crate::supervise;
 use katydid_cli_core::layout::{self, Layout};
@@ -33,6 +34,9 @@ use katydid_cli_core::output::failure::{Failure, Outcome, RunError, print_messag
 use katydid_cli_core::server::address::{self, NamedServer};
 use katydid_cli_core::server::private_server::PrivateServer;
 use katydid_cli_core::server::start::{REQUIRE_GPU_VARIABLE, requires_gpu};
+
+/// Variable for the link of a program.
+const LINK_VARIABLE: &str = "KATYDID_LINK";
 
 /// Exit code of a program that was ended because it is in an image: "try again" in sysexits.
 const CHECKPOINTED_EXIT_STATUS: u8 = 75;
@@ -101,6 +105,7 @@ impl Launch {
             command.env(TOPOLOGY_VARIABLE, NO_OPENCL);
         }
         describe(&mut command, session);
+        limit_link(&mut command, session.link, server.as_ref())?;
         command.envs(variables::unknown_names());
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
         if server.is_none() && is_soft(&driver) {
@@ -399,8 +404,24 @@ fn describe(command: &mut Command, session: &SessionFlags) {
         command.env("KATYDID_PACKING", packing.word());
     }
     if let Some(link) = session.link {
-        command.env("KATYDID_LINK", link.word());
+        command.env(LINK_VARIABLE, link.word());
     }
+}
+
+/// Has a program under a low limit of files go without shared memory, and says so.
+fn limit_link(command: &mut Command, link: Option<Link>, server: Option<&NamedServer>) -> Result<(), Failure> {
+    let low = file_limit::too_low();
+    let under = file_limit::link_under(low, link, server.map(|server| &server.address))?;
+    let is_stream = || std::env::var_os(LINK_VARIABLE).is_some_and(|word| word == Link::Stream.word());
+    if let LinkUnderLimit::Stream(reason) = under
+        && !is_stream()
+    {
+        print_message(format_args!(
+            "{reason}: the link is a stream, which is slower; lift `ulimit -f` for shared memory"
+        ));
+        command.env(LINK_VARIABLE, Link::Stream.word());
+    }
+    Ok(())
 }
 
 /// Refuses shared memory over a network.

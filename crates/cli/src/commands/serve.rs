@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::flags::ServeFlags;
+use crate::commands::file_limit;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
@@ -33,6 +34,9 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     check_folders(&flags.isolation.worker_folder)?;
     worker_env::check(&flags.isolation.worker_env)?;
     raise_descriptors();
+    if let Some(reason) = file_limit::too_low().filter(|_| !quiet) {
+        print_message(format_args!("{reason}: lift `ulimit -f`, or have programs use --link stream"));
+    }
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     let is_signalled = flagged([SIGTERM, SIGINT]).map_err(Failure::server)?;

@@ -10,11 +10,10 @@ use katydid_worker::missing_from_sandbox;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
+use crate::commands::file_limit::SESSION_FILE_BYTES;
 use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
 
-/// Length of a session's memory file, which is mostly a hole.
-const SESSION_FILE_BYTES: u64 = 256 << 30;
 /// Open files of a server with many sessions.
 const MANY_SESSIONS_FILES: u64 = 1024;
 /// Addresses that the arenas of a program reserve, without memory.
