@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -121,15 +122,35 @@ pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminE
 
 /// Gets a resource from a peer that may take as long as `limit` to answer.
 pub fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
-    let answer = exchange(path, resource, limit, is_at_work)
+    get_by(connect(path), path, resource, limit)
+}
+
+/// Works as [`get_within`], on the control socket of a job of `owner`, who may have put any file there.
+pub fn get_of_job<T: DeserializeOwned>(
+    path: &Path,
+    owner: u32,
+    resource: &str,
+    limit: Duration,
+) -> Result<T, AdminError> {
+    get_by(connect_to_job(path, owner), path, resource, limit)
+}
+
+fn get_by<T: DeserializeOwned>(
+    stream: io::Result<UnixStream>,
+    path: &Path,
+    resource: &str,
+    limit: Duration,
+) -> Result<T, AdminError> {
+    let answer = stream
+        .and_then(|stream| exchange(stream, resource, limit, is_at_work))
         .map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
 /// Posts a JSON object to a job's supervisor, and passes each line of the answer, a JSON object too, to the caller as it comes.
-/// Ends when the caller says that a line is the last, or when the supervisor closes.
+/// Ends when the caller says that a line is the last, or when the supervisor closes. The socket has to be the job's `owner`'s.
 pub fn post_lines<T: DeserializeOwned>(
-    path: &Path,
+    (path, owner): (&Path, u32),
     resource: &str,
     body: &impl Serialize,
     mut is_last: impl FnMut(T) -> bool,
@@ -137,7 +158,8 @@ pub fn post_lines<T: DeserializeOwned>(
     let unreachable = |source| AdminError::NoSupervisor { path: path.to_owned(), source };
     let unexpected = |what: String| AdminError::Unexpected { path: path.to_owned(), what };
     let body = serde_json::to_vec(body).map_err(|error| unexpected(error.to_string()))?;
-    let mut stream = UnixStream::connect(path).map_err(unreachable)?;
+    let socket = registry::open_socket(path, owner).map_err(unreachable)?;
+    let mut stream = UnixStream::connect(registry::descriptor_path(socket.as_fd())).map_err(unreachable)?;
     let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
     let mut lines = BufReader::new(stream.take(MAX_ANSWER_BYTES as u64)).lines();
@@ -156,8 +178,12 @@ pub fn post_lines<T: DeserializeOwned>(
 }
 
 /// Sends the request, and reads until the server closes, or `is_at_work` says of its process for too long that it does nothing.
-fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i32) -> bool) -> io::Result<Vec<u8>> {
-    let mut stream = connect(path)?;
+fn exchange(
+    mut stream: UnixStream,
+    resource: &str,
+    limit: Duration,
+    is_at_work: impl Fn(i32) -> bool,
+) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(SERVER_POLL_INTERVAL))?;
     stream.set_write_timeout(Some(PEER_IDLE_TIMEOUT.min(limit)))?;
     // HTTP/1.0 makes the server close afterwards and send the body in one piece. The request is one write: if a server answered
@@ -184,6 +210,12 @@ fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i3
         }
     }
     Ok(answer)
+}
+
+/// Connects to the control socket of a job of `owner`.
+fn connect_to_job(path: &Path, owner: u32) -> io::Result<UnixStream> {
+    let socket = registry::open_socket(path, owner)?;
+    connect(&registry::descriptor_path(socket.as_fd()))
 }
 
 /// Connects, unless the server's queue of waiting connections is full.
@@ -261,13 +293,30 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_asked_only_by_its_owners_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let [socket, link] = ["control", "link"].map(|name| folder.path().join(name));
+        server(&socket, "unix:/run/k.sock");
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let us = rustix::process::geteuid().as_raw();
+        let get = |path: &Path, owner: u32| get_of_job::<ServerView>(path, owner, "/v1/server", SHORT_TIMEOUT);
+        assert!(get(&socket, us).is_ok());
+        for (path, owner) in [(&link, us), (&socket, us + 1)] {
+            let error = get(path, owner).unwrap_err().to_string();
+            assert!(error.contains(&format!("no socket of user {owner}")), "{error}");
+            let posted = post_lines((path, owner), "/v1/checkpoints", &(), |_: ServerView| true);
+            assert!(matches!(posted, Err(AdminError::NoSupervisor { .. })), "{posted:?}");
+        }
+    }
+
+    #[test]
     fn a_server_that_is_stopped_is_not_waited_for_long() {
         let folder = tempfile::tempdir().unwrap();
         let admin = folder.path().join("k.admin");
         let _listener = UnixListener::bind(&admin).unwrap();
         let ask = |limit, is_at_work: fn(i32) -> bool| {
             let began = Instant::now();
-            let source = exchange(&admin, "/v1/server", limit, is_at_work).unwrap_err();
+            let source = exchange(connect(&admin).unwrap(), "/v1/server", limit, is_at_work).unwrap_err();
             (AdminError::Unreachable { path: admin.clone(), source }, began.elapsed())
         };
         let (stopped, took) = ask(Duration::MAX, |_| false);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_job::process::stopped;
-use katydid_job::supervisor::folder::{self, FolderError};
+use katydid_job::supervisor::folder::{self, FolderError, FoundJob};
 use katydid_job::supervisor::view::{Report, Request, StageProgress};
 use serde::Serialize;
 use serde_json::json;
@@ -36,9 +36,9 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     request.force = flags.force;
     request.leave_running = flags.leave_running || flags.device_only || flags.image.every.is_some();
     let Some(every) = flags.image.every else {
-        let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
-        let woken = stopped::wake(job.supervisor);
-        let report = ask(&flags.job, &control, &request)?;
+        let job = folder::find(&flags.job).map_err(Failure::usage)?;
+        let woken = stopped::wake(&job);
+        let report = ask(&flags.job, &job, &request)?;
         if !report.running {
             woken.run_on();
         }
@@ -55,12 +55,12 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
 
 /// Takes checkpoints until the job has ended. Fails if none of them was taken.
 fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Outcome {
-    let (mut job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    let mut job = folder::find(&flags.job).map_err(Failure::usage)?;
     let mut has_any = false;
     loop {
         let began = Instant::now();
-        let woken = stopped::wake(job.supervisor);
-        let outcome = ask(&flags.job, &control, request);
+        let woken = stopped::wake(&job);
+        let outcome = ask(&flags.job, &job, request);
         drop(woken);
         match outcome {
             Ok(report) => {
@@ -83,10 +83,10 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
             }
         }
         // If the last failure was the end of the job, there is nothing to wait for.
-        if folder::find_again(&flags.job, &control).is_ok() {
+        if folder::find_again(&flags.job, &job).is_ok() {
             thread::sleep(every.saturating_sub(began.elapsed()));
         }
-        job = match folder::find_again(&flags.job, &control) {
+        job = match folder::find_again(&flags.job, &job) {
             Ok(job) => job,
             Err(_) => return after_end(has_any),
         };
@@ -123,8 +123,8 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Sends the request, and waits for the report or the failure that ends the answer.
-fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
-    match last_stage(job, control, "/v1/checkpoints", request)? {
+fn ask(selector: &str, job: &FoundJob, request: &Request) -> Result<Report, Failure> {
+    match last_stage(selector, job, "/v1/checkpoints", request)? {
         Some(StageProgress::Done(report)) => Ok(report),
         Some(StageProgress::Failed { error, .. }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
@@ -134,8 +134,8 @@ fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> 
 /// Sends a request to a supervisor, shows the stages of the answer, and returns the last one; `None` if there was none. A
 /// job that ended before it took the request counts as unknown.
 pub(crate) fn last_stage(
-    job: &str,
-    control: &Path,
+    selector: &str,
+    job: &FoundJob,
     path: &str,
     request: &impl Serialize,
 ) -> Result<Option<StageProgress>, Failure> {
@@ -143,7 +143,7 @@ pub(crate) fn last_stage(
     let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
-    let outcome = admin::post_lines(control, path, request, |stage: StageProgress| {
+    let outcome = admin::post_lines((&job.control(), job.user), path, request, |stage: StageProgress| {
         // The rate is that of the current stage.
         if began.0 != stage.name() {
             began = (stage.name(), Instant::now());
@@ -156,7 +156,7 @@ pub(crate) fn last_stage(
     match outcome {
         Err(AdminError::NoSupervisor { .. }) | Ok(())
             if last.is_none()
-                && let Some(gone) = missing_job(job, control) =>
+                && let Some(gone) = missing_job(selector, job) =>
         {
             Err(Failure::usage(gone))
         }
@@ -165,12 +165,12 @@ pub(crate) fn last_stage(
 }
 
 /// The error for an unknown job, once a supervisor that does not answer has gone: its socket goes before its folder.
-fn missing_job(job: &str, control: &Path) -> Option<FolderError> {
+fn missing_job(selector: &str, job: &FoundJob) -> Option<FolderError> {
     let mut tries = (0..MAX_LEAVE_POLLS).map(|at| {
         if at > 0 {
             thread::sleep(LEAVE_INTERVAL);
         }
-        folder::find_again(job, control).err()
+        folder::find_again(selector, job).err()
     });
     tries.find_map(|error| error)
 }
@@ -212,12 +212,16 @@ pub(crate) fn summary(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use katydid_job::supervisor::folder::JobEntry;
+
     use super::*;
 
     #[test]
     fn ended_job_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
-        let result = last_stage("no-such-job", &folder.path().join("control"), "/v1/checkpoints", &json!({}));
+        let entry = JobEntry { name: "no-such-job".into(), supervisor: 0, program: 0, command: String::new() };
+        let job = FoundJob { entry, user: 0, folder: folder.path().to_owned() };
+        let result = last_stage("no-such-job", &job, "/v1/checkpoints", &json!({}));
         assert!(matches!(&result, Err(Failure::Usage(text)) if text.contains("no job no-such-job")), "{result:?}");
     }
 }

@@ -1,11 +1,10 @@
 //! `katydid migrate`: has a job's supervisor move its sessions to another server, or to other devices.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use katydid_job::process::stopped;
-use katydid_job::supervisor::folder;
+use katydid_job::supervisor::folder::{self, FoundJob};
 use katydid_job::supervisor::view::{CompletedMigration, Migration, StageProgress};
 
 use crate::args::flags::MigrateFlags;
@@ -25,15 +24,15 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
         flags.quiesce_timeout.map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX));
     let migration =
         Migration { to: known.address.to_string(), devices: flags.device.clone(), image, quiesce_timeout_ms };
-    let (job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
-    let _woken = stopped::wake(job.supervisor);
-    show(flags.json, &ask(&flags.job, &control, &migration)?)?;
+    let job = folder::find(&flags.job).map_err(Failure::usage)?;
+    let _woken = stopped::wake(&job);
+    show(flags.json, &ask(&flags.job, &job, &migration)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Sends the request, and waits for the report or the failure that ends the answer.
-fn ask(job: &str, control: &Path, migration: &Migration) -> Result<CompletedMigration, Failure> {
-    match last_stage(job, control, "/v1/migrations", migration)? {
+fn ask(selector: &str, job: &FoundJob, migration: &Migration) -> Result<CompletedMigration, Failure> {
+    match last_stage(selector, job, "/v1/migrations", migration)? {
         Some(StageProgress::Moved(moved)) => Ok(moved),
         Some(StageProgress::Failed { error, of_server }) => {
             let text = format!("not moved, and everything goes on: {error}");

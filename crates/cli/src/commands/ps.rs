@@ -223,7 +223,7 @@ impl View {
 impl JobLine {
     fn of(job: FoundJob) -> Self {
         let reply: Option<JobView> =
-            admin::get_within(&job.control(), "/v1/job", limit(job.user == geteuid().as_raw())).ok();
+            admin::get_of_job(&job.control(), job.user, "/v1/job", limit(job.user == geteuid().as_raw())).ok();
         let server = job.servers().into_iter().next();
         let FoundJob { entry, user, folder } = job;
         let (members, checkpoint, command) = match reply {

@@ -23,6 +23,7 @@ use crate::criu::files_img::{bounded_if_any, messages};
 use crate::criu::protobuf::Fields;
 use crate::process::tree;
 use crate::process::tree::Process;
+use crate::supervisor::folder::FoundJob;
 use crate::sync::lock;
 
 /// The second magic number of `core-PID.img`; `core_entry.tc`, `task_core_entry.stop_signo`.
@@ -41,26 +42,39 @@ const STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub struct WokenProcesses {
     processes: StoppedProcesses,
     /// The supervisor and its start time; `None` if not all were stopped.
-    suspended: Option<(u32, u64)>,
+    suspended: Option<(Supervisor, u64)>,
+}
+
+/// A supervisor as its job describes it, and the job's owner, who may have described any process.
+#[derive(Debug, Clone, Copy)]
+struct Supervisor {
+    pid: u32,
+    owner: u32,
 }
 
 /// Continues a stopped supervisor, with its guard, server and workers, but not its program. A batch system suspends the whole
-/// job, and its supervisor has to answer.
+/// job, and its supervisor has to answer. A process that is not the job's owner's is left as it is.
 #[must_use]
-pub fn wake(supervisor: u32) -> WokenProcesses {
+pub fn wake(job: &FoundJob) -> WokenProcesses {
+    let supervisor = Supervisor { pid: job.entry.supervisor, owner: job.user };
     let (own, processes) = (own_processes(supervisor), StoppedProcesses::default());
-    let is_suspended = own.iter().all(|process| process.state == tree::STOPPED_STATE);
-    let began = tree::started(supervisor).filter(|_| is_suspended);
+    let is_suspended = !own.is_empty() && own.iter().all(|process| process.state == tree::STOPPED_STATE);
+    let began = tree::started(supervisor.pid).filter(|_| is_suspended);
     processes.go_on_by(&own, |_| true, continue_alone);
     WokenProcesses { processes, suspended: began.map(|began| (supervisor, began)) }
 }
 
-/// A supervisor, and the processes below it that run the same executable: its guard and its workers.
-fn own_processes(supervisor: u32) -> Vec<Process> {
+/// A supervisor, and the processes below it that run the same executable: its guard and its workers. All are the owner's; root's
+/// workers may be other users. None if the supervisor is another user's process.
+fn own_processes(Supervisor { pid, owner }: Supervisor) -> Vec<Process> {
+    if !tree::is_of_user(pid, owner) {
+        return Vec::new();
+    }
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let own = program(supervisor);
-    let is_own = |process: &Process| own.is_some() && program(process.pid) == own;
-    tree::tree(supervisor).unwrap_or_default().into_iter().filter(is_own).collect()
+    let own = program(pid);
+    let may_be_own = |pid: u32| owner == 0 || tree::is_of_user(pid, owner);
+    let is_own = |process: &Process| own.is_some() && program(process.pid) == own && may_be_own(process.pid);
+    tree::tree(pid).unwrap_or_default().into_iter().filter(is_own).collect()
 }
 
 /// Continues a process by a queued signal. A supervisor passes an ordinary one on to its program, but not a queued one.
@@ -83,7 +97,7 @@ impl Drop for WokenProcesses {
     fn drop(&mut self) {
         self.processes.stop();
         if let Some((supervisor, began)) = self.suspended
-            && tree::started(supervisor) == Some(began)
+            && tree::started(supervisor.pid) == Some(began)
         {
             tree::signal(&own_processes(supervisor), Signal::STOP);
         }
@@ -168,6 +182,26 @@ mod tests {
 
     use super::*;
     use crate::criu::protobuf::Message;
+    use crate::supervisor::folder::JobEntry;
+
+    #[test]
+    fn a_job_wakes_no_process_of_another_user() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let process = tree::tree(child.id()).unwrap();
+        tree::signal(&process, Signal::STOP);
+        while !tree::is_stopped(child.id()) {}
+        let us = rustix::process::geteuid().as_raw();
+        let entry = JobEntry { name: "train".into(), supervisor: child.id(), program: 0, command: String::new() };
+        let job = |user| FoundJob { entry: entry.clone(), user, folder: "/none".into() };
+        let woken = wake(&job(us + 1));
+        assert!(tree::is_stopped(child.id()) && woken.suspended.is_none());
+        drop(woken);
+        let woken = wake(&job(us));
+        assert!(!tree::is_stopped(child.id()) && woken.suspended.is_some());
+        drop(woken);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_signal_is_read_from_a_dump() {

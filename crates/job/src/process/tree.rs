@@ -99,9 +99,12 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid).map(|process| process.parent)
 }
 
-/// The user that a process acts as; none for one that is gone.
-pub(crate) fn effective_user(pid: u32) -> Option<u32> {
-    proc_field(&proc_text(pid, "status")?, "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()
+/// Whether a process is a user's own: neither has it another user's rights, as one that runs a setuid program, nor did another
+/// user start it.
+pub(crate) fn is_of_user(pid: u32, user: u32) -> bool {
+    let status = proc_text(pid, "status").unwrap_or_default();
+    let mut users = proc_field(&status, "Uid:").unwrap_or_default().split_ascii_whitespace().map(str::parse);
+    users.next() == Some(Ok(user)) && users.next() == Some(Ok(user))
 }
 
 /// Ids of the threads of a process, in this process's namespace; empty for one that is gone.
@@ -300,10 +303,9 @@ mod tests {
         let mut child = Command::new(&program).arg("1000").spawn().unwrap();
         let pid = child.id();
         assert_eq!((parent(pid), pid_in_own_namespace(pid)), (Some(std::process::id()), pid));
-        assert_eq!(
-            (name(pid).as_str(), effective_user(pid)),
-            ("\u{fffd}) \u{fffd}", effective_user(std::process::id()))
-        );
+        let us = rustix::process::geteuid().as_raw();
+        assert_eq!(name(pid).as_str(), "\u{fffd}) \u{fffd}");
+        assert!(is_of_user(pid, us) && !is_of_user(pid, us + 1));
         assert!(started(pid).is_some() && group_and_session(pid).is_some() && has_live_thread(pid));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -431,36 +431,43 @@ pub fn all() -> Vec<FoundJob> {
     jobs
 }
 
-/// The job that `selector` names, and its control socket. `selector` is a name, or the id of the supervisor, the program, or a
+/// The job that `selector` names. `selector` is a name, or the id of the supervisor, the program, or a
 /// descendant. The job is one of [`all`].
 ///
 /// # Errors
 ///
 /// [`FolderError::Unknown`] names the jobs that exist.
-pub fn find(selector: &str) -> Result<(JobEntry, PathBuf), FolderError> {
+pub fn find(selector: &str) -> Result<FoundJob, FolderError> {
     let first = jobs()?;
     match choose(&all(), &first, geteuid().as_raw(), selector) {
         Err(unknown @ FolderError::Unknown { .. }) => {
             let job = selector.parse().map_or(Ok(None), of_environment)?;
             job.ok_or(unknown)
         }
-        found => found.map(|found| (found.entry.clone(), found.control())),
+        found => found.cloned(),
     }
 }
 
-/// The job that was found with this control socket, if it still runs; a job of the same name elsewhere does not count.
+/// The job that was found before, if it still runs; a job of the same name elsewhere, or of another user, does not count.
 ///
 /// # Errors
 ///
 /// See [`find`].
-pub fn find_again(selector: &str, control: &Path) -> Result<JobEntry, FolderError> {
-    control.parent().and_then(alive).ok_or_else(|| unknown(&all(), selector))
+pub fn find_again(selector: &str, job: &FoundJob) -> Result<FoundJob, FolderError> {
+    let found = found_at(job.folder.clone()).filter(|found| found.user == job.user);
+    found.ok_or_else(|| unknown(&all(), selector))
+}
+
+/// The running job in a folder, which belongs to the folder's user.
+fn found_at(folder: PathBuf) -> Option<FoundJob> {
+    let stat = fs::symlink_metadata(&folder).ok().filter(fs::Metadata::is_dir)?;
+    alive(&folder).map(|entry| FoundJob { entry, user: stat.uid(), folder })
 }
 
 /// The job in the initial environment of a process. Its folder may differ from the caller's, and belong to another user.
 ///
-/// A program may have become another user since, so root's jobs count for processes of all users.
-fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
+/// Whoever starts a process writes its environment, so that alone makes it no process of the job ([`is_of_job`]).
+fn of_environment(pid: u32) -> Result<Option<FoundJob>, FolderError> {
     let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
         return Ok(None);
     };
@@ -469,11 +476,7 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
         let job = folder.file_name().unwrap_or_default().into();
         return Err(FolderError::Elsewhere { pid, job });
     }
-    let owner = fs::symlink_metadata(&folder).ok().map(|stat| stat.uid());
-    if owner.is_none_or(|owner| owner != 0 && tree::effective_user(pid) != Some(owner)) {
-        return Ok(None);
-    }
-    Ok(alive(&folder).map(|entry| (entry, folder.join("control"))))
+    Ok(found_at(folder).filter(|job| is_of_job(job, pid)))
 }
 
 /// The job's folder, according to the environment of a process.
@@ -534,8 +537,14 @@ fn unknown(jobs: &[FoundJob], selector: &str) -> FolderError {
 /// that counts only if the supervisor is a process of the owner.
 fn has_process(job: &FoundJob, pid: u32) -> bool {
     let supervisor = job.entry.supervisor;
-    tree::effective_user(supervisor) == Some(job.user)
+    tree::is_of_user(supervisor, job.user)
         && iter::successors(Some(pid), |pid| tree::parent(*pid)).any(|ancestor| ancestor == supervisor)
+}
+
+/// Whether a process that names a job in its environment belongs to it. A program that became another user is below the
+/// supervisor still. One that is not, as in another PID namespace, has to be the owner's.
+fn is_of_job(job: &FoundJob, pid: u32) -> bool {
+    has_process(job, pid) || tree::is_of_user(pid, job.user)
 }
 
 /// Removes the folders of jobs, and temporary folders, that this user's supervisors left when they were killed.
@@ -665,6 +674,7 @@ mod tests {
 
     use std::fs::DirBuilder;
     use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::process::CommandExt;
 
     use katydid_tests::deadline::hang::hang_limit;
 
@@ -833,6 +843,32 @@ mod tests {
         assert_eq!(of_environment(std::process::id()).unwrap(), None);
         let elsewhere = FolderError::Elsewhere { pid: 7, job: "train".into() }.to_string();
         assert!(elsewhere.contains("nsenter --target 7") && elsewhere.contains("with train as the job"), "{elsewhere}");
+    }
+
+    /// Runs as root alone, since no one else can start processes of other users.
+    #[test]
+    fn a_job_in_the_environment_counts_only_for_its_own_processes() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let jobs = tempfile::tempdir().unwrap();
+        let folder = Folder::take_below(jobs.path(), "mine").unwrap();
+        let sleep = |user: u32| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("1000").env(JOB_VARIABLE, folder.shims()).uid(user).spawn().unwrap()
+        };
+        let mut processes = [sleep(0), sleep(65534)];
+        let [own, foreign] = processes.each_ref().map(std::process::Child::id);
+        let found = |pid: u32| of_environment(pid).unwrap().map(|job| job.folder);
+        folder.describe(0, "a").unwrap();
+        assert_eq!(found(foreign).as_deref(), Some(folder.path()), "a program that became another user");
+        let elsewhere = JobEntry { name: "mine".into(), supervisor: own, program: 0, command: String::new() };
+        private::write(&folder.path().join("job.json"), serde_json::to_vec(&elsewhere).unwrap()).unwrap();
+        assert_eq!((found(own).as_deref(), found(foreign)), (Some(folder.path()), None));
+        processes.iter_mut().for_each(|process| {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        });
     }
 
     #[test]

@@ -5,12 +5,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::process::geteuid;
 
 use crate::supervisor::folder;
@@ -91,7 +92,30 @@ pub fn servers() -> Vec<PathBuf> {
 /// Whether a socket belongs to a user: a note or a job of another user may name any socket.
 #[must_use]
 pub fn is_socket_of(socket: &Path, user: u32) -> bool {
-    fs::metadata(socket).is_ok_and(|found| found.file_type().is_socket() && found.uid() == user)
+    open_socket(socket, user).is_ok()
+}
+
+/// Finds a user's socket, to which [`descriptor_path`] leads whatever is put at `path` meanwhile. A symbolic link is none: it may
+/// lead to another user's socket.
+///
+/// # Errors
+///
+/// The system's error, or that this is no socket of the user.
+pub fn open_socket(path: &Path, user: u32) -> io::Result<OwnedFd> {
+    let found = File::from(rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?);
+    let stat = found.metadata()?;
+    if stat.file_type().is_socket() && stat.uid() == user {
+        return Ok(found.into());
+    }
+    let why =
+        format!("this is no socket of user {user}, who owns its folder; remove it, or end what that user runs there");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// A path by which this process reaches an open file.
+#[must_use]
+pub fn descriptor_path(file: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// The path in a note whose server runs. The folder may be another user's, who may put any file there.
@@ -127,7 +151,7 @@ mod tests {
         std::os::unix::fs::symlink(&socket, &link).unwrap();
         fs::write(&file, "").unwrap();
         let us = geteuid().as_raw();
-        assert!(is_socket_of(&socket, us) && is_socket_of(&link, us) && !is_socket_of(&socket, us + 1));
+        assert!(is_socket_of(&socket, us) && !is_socket_of(&link, us) && !is_socket_of(&socket, us + 1));
         assert!(!is_socket_of(&file, us) && !is_socket_of(&folder.path().join("none"), us));
     }
 
