@@ -92,8 +92,11 @@ pub fn of_address(address: &Address) -> PathBuf {
 /// The admin socket of `address`: the `usual` one, or one of the `candidates`. These are tried only if no server
 /// answers at the usual one.
 fn find_among(address: &Address, usual: PathBuf, candidates: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
+    // Other users' servers may be made not to answer, however many there are.
+    let deadline = Instant::now() + SHORT_TIMEOUT;
     let listens = |admin: &Path| {
-        let view: Result<ServerView, _> = get_within(admin, "/v1/server", SHORT_TIMEOUT);
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let view: Result<ServerView, _> = get_within(admin, "/v1/server", limit);
         view.is_ok_and(|view| view.listen.iter().any(|text| text.parse().is_ok_and(|there| is_same(&there, address))))
     };
     if UnixStream::connect(&usual).is_ok() {
@@ -184,6 +187,9 @@ fn exchange(
     limit: Duration,
     is_at_work: impl Fn(i32) -> bool,
 ) -> io::Result<Vec<u8>> {
+    if limit.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
     stream.set_read_timeout(Some(SERVER_POLL_INTERVAL))?;
     stream.set_write_timeout(Some(PEER_IDLE_TIMEOUT.min(limit)))?;
     // HTTP/1.0 makes the server close afterwards and send the body in one piece. The request is one write: if a server answered
@@ -320,6 +326,8 @@ mod tests {
             (AdminError::Unreachable { path: admin.clone(), source }, began.elapsed())
         };
         let (stopped, took) = ask(Duration::MAX, |_| false);
+        let (late, _) = ask(Duration::ZERO, |_| true);
+        assert!(late.is_silence(), "{late}");
         assert!(stopped.is_silence() && stopped.to_string().contains("kill -CONT"), "{stopped}");
         assert!(took >= PEER_IDLE_TIMEOUT);
         // The client waits for a busy server until the limit.

@@ -4,12 +4,16 @@
 //! private ones of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked in parallel. A
 //! server that does not answer gets a row without values; standard error names one whose answer is invalid.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_job::supervisor::folder::FoundJob;
 use katydid_job::supervisor::registry;
@@ -98,7 +102,7 @@ struct JobLine {
 pub(crate) fn main(flags: &PsFlags) -> Outcome {
     let named = named(flags)?;
     let view = match &named {
-        Some(admin) => View { jobs: Vec::new(), ..of_server(admin).map_err(Failure::server)? },
+        Some(admin) => View { jobs: Vec::new(), ..of_server(admin, deadline_of_others()).map_err(Failure::server)? },
         None => everything(),
     };
     if flags.json {
@@ -125,16 +129,21 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(admin::of_address(&address)))
 }
 
-/// How long an answer may take.
-fn limit(is_own: bool) -> Duration {
-    if is_own { ADMIN_ANSWER_TIMEOUT } else { SHORT_TIMEOUT }
+/// How long an answer may take. Those of other users share a `deadline`: they may be made not to answer, however many there are.
+fn limit(is_own: bool, deadline: Instant) -> Duration {
+    if is_own { ADMIN_ANSWER_TIMEOUT } else { deadline.saturating_duration_since(Instant::now()) }
 }
 
-/// Asks a server for itself and its sessions. Another user's server may be made not to answer.
-fn of_server(admin: &Path) -> Result<View, AdminError> {
-    let limit = limit(registry::is_socket_of(admin, geteuid().as_raw()));
-    let server: ServerView = admin::get_within(admin, "/v1/server", limit)?;
-    let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit)?;
+/// When all answers of other users have to be there.
+fn deadline_of_others() -> Instant {
+    Instant::now() + SHORT_TIMEOUT
+}
+
+/// Asks a server for itself and its sessions.
+fn of_server(admin: &Path, deadline: Instant) -> Result<View, AdminError> {
+    let limit = || limit(registry::is_socket_of(admin, geteuid().as_raw()), deadline);
+    let server: ServerView = admin::get_within(admin, "/v1/server", limit())?;
+    let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit())?;
     let address = server.listen.first().cloned().unwrap_or_default();
     let SessionsView { sessions, reserved } = sessions;
     let sessions = sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
@@ -146,30 +155,62 @@ fn of_server(admin: &Path) -> Result<View, AdminError> {
 /// Asks all servers and jobs.
 fn everything() -> View {
     let (servers, found) = (registry::servers(), registry::jobs());
+    let deadline = deadline_of_others();
+    let ask_servers = |admins: &[PathBuf]| ask_each(admins, |admin| owner(admin), |admin| of_server(admin, deadline));
+    let ask_jobs = || ask_each(&found, |found| found.user, |found| JobLine::of(found.clone(), deadline));
     let (answers, jobs) = thread::scope(|scope| {
-        let jobs = scope.spawn(|| ask_each(&found, |found| JobLine::of(found.clone())));
-        (ask_each(&servers, |admin| of_server(admin)), jobs.join().unwrap_or_default())
+        let jobs = thread::Builder::new().spawn_scoped(scope, ask_jobs);
+        let answers = ask_servers(&servers);
+        // Without a thread, the jobs are asked after the servers.
+        (answers, jobs.map_or_else(|_| ask_jobs(), |jobs| jobs.join().unwrap_or_default()))
     });
     let mut view = View { jobs, ..View::default() };
     servers.iter().zip(answers).for_each(|(admin, answers)| view.add_answer(admin, answers));
     // A server that does not answer may be on another machine, or have its admin socket elsewhere: the job is listed in any case.
     let unlisted = view.unlisted().into_iter().filter(|(user, admin)| registry::is_socket_of(admin, *user));
     let unlisted: Vec<PathBuf> = unlisted.map(|(_, admin)| admin).filter(|admin| !servers.contains(admin)).collect();
-    let answers = ask_each(&unlisted, |admin| of_server(admin));
+    let answers = ask_servers(&unlisted);
     unlisted.iter().zip(answers).for_each(|(admin, answers)| view.add_answer(admin, answers));
     view
 }
 
-/// Asks all in parallel, so that those that do not answer, perhaps other users', delay no other.
-fn ask_each<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let ask = &ask;
-    let answers = items.chunks(PARALLEL_QUERIES).flat_map(|some| {
-        thread::scope(|scope| {
-            let threads: Vec<_> = some.iter().map(|one| scope.spawn(move || ask(one))).collect();
-            threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<R>>()
-        })
+/// The user of a socket; none is root's.
+fn owner(socket: &Path) -> u32 {
+    fs::symlink_metadata(socket).map_or(0, |stat| stat.uid())
+}
+
+/// Asks all in parallel, as far as the system gives threads. The owners take turns, so that many of one that do not answer delay
+/// those of no other.
+fn ask_each<T: Sync, R: Send>(items: &[T], owner: impl Fn(&T) -> u32, ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (order, next) = (in_turns(items.iter().map(owner)), AtomicUsize::new(0));
+    let answers: Mutex<Vec<Option<R>>> = Mutex::new(items.iter().map(|_| None).collect());
+    let work = || {
+        while let Some(&position) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let answer = ask(&items[position]);
+            answers.lock().unwrap_or_else(PoisonError::into_inner)[position] = Some(answer);
+        }
+    };
+    thread::scope(|scope| {
+        // This thread works too, alone if there are no others.
+        let mut others =
+            (1..items.len().min(PARALLEL_QUERIES)).map(|_| thread::Builder::new().spawn_scoped(scope, work));
+        let _ = others.find(Result::is_err);
+        work();
     });
-    answers.collect()
+    answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+}
+
+/// Positions of items of these owners: the first of each owner, then the second of each, and so on.
+fn in_turns(owners: impl Iterator<Item = u32>) -> Vec<usize> {
+    let mut counts = BTreeMap::<u32, usize>::new();
+    let turn = |owner| {
+        let count = counts.entry(owner).or_default();
+        *count += 1;
+        *count
+    };
+    let mut turns: Vec<(usize, usize)> = owners.map(turn).zip(0..).collect();
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, position)| position).collect()
 }
 
 impl View {
@@ -221,9 +262,9 @@ impl View {
 }
 
 impl JobLine {
-    fn of(job: FoundJob) -> Self {
-        let reply: Option<JobView> =
-            admin::get_of_job(&job.control(), job.user, "/v1/job", limit(job.user == geteuid().as_raw())).ok();
+    fn of(job: FoundJob, deadline: Instant) -> Self {
+        let limit = limit(job.user == geteuid().as_raw(), deadline);
+        let reply: Option<JobView> = admin::get_of_job(&job.control(), job.user, "/v1/job", limit).ok();
         let server = job.servers().into_iter().next();
         let FoundJob { entry, user, folder } = job;
         let (members, checkpoint, command) = match reply {
@@ -429,11 +470,23 @@ mod tests {
     fn all_are_asked_at_the_same_time_and_answer_in_their_order() {
         let all: Vec<usize> = (0..PARALLEL_QUERIES + 2).collect();
         let barriers = [PARALLEL_QUERIES, 2].map(std::sync::Barrier::new);
-        let answers = ask_each(&all, |number| {
-            barriers[number / PARALLEL_QUERIES].wait();
-            *number
-        });
+        let answers = ask_each(
+            &all,
+            |_| 0,
+            |number| {
+                barriers[number / PARALLEL_QUERIES].wait();
+                *number
+            },
+        );
         assert_eq!(answers, all);
+    }
+
+    #[test]
+    fn owners_take_turns_and_those_of_others_have_one_deadline() {
+        assert_eq!(in_turns([7, 7, 7, 8, 9, 8].into_iter()), [0, 3, 4, 1, 5, 2]);
+        let (past, later) = (Instant::now(), deadline_of_others());
+        assert_eq!((limit(false, past), limit(true, past)), (Duration::ZERO, ADMIN_ANSWER_TIMEOUT));
+        assert!(limit(false, later) <= SHORT_TIMEOUT);
     }
 
     #[test]
