@@ -107,8 +107,9 @@ impl Chunks {
         let full_ones = bytes.div_ceil(self.options.pack_bytes.max(1));
         let count = full_ones.max((self.packs_at_once() as u64).min(bytes / BYTES_PER_PACK));
         let roomy = std::thread::scope(|scope| {
-            let make = || scope.spawn(|| self.roomy_pack(bytes / count));
-            let threads: Vec<_> = (0..count.min(MAX_PREALLOCATED_PACKS)).map(|_| make()).collect();
+            let make = || std::thread::Builder::new().spawn_scoped(scope, || self.roomy_pack(bytes / count)).ok();
+            // Fewer are made if the system gives no threads.
+            let threads: Vec<_> = (0..count.min(MAX_PREALLOCATED_PACKS)).map_while(|_| make()).collect();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
         });
         self.note_failure(roomy)
@@ -294,9 +295,16 @@ impl Chunks {
         self.stored.fetch_sub(((pack_count - packs.len()) * BLOCK_BYTES) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().named.is_empty();
         // Each thread waits for its disk, so they wait in parallel.
+        let (count, rest) = (packs.len(), Mutex::new(packs));
+        let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let work = || std::iter::from_fn(next).try_for_each(|pack| self.finish_pack(pack));
         let finished = std::thread::scope(|scope| {
-            let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
+            // This thread works too, alone if the system gives no others.
+            let other = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            let threads: Vec<_> = (1..count).map_while(other).collect();
+            let own = work();
+            let all = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())));
+            all.fold(own, std::result::Result::and)
         });
         self.note_failure(finished)?;
         let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
@@ -311,13 +319,14 @@ impl Chunks {
         let numbers = self.open().named.clone();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..self.packs_at_once().min(numbers.len()) {
-                scope.spawn(|| {
-                    while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        self.store.warm_page_cache(&pack_name(*number));
-                    }
-                });
-            }
+            let work = || {
+                while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    self.store.warm_page_cache(&pack_name(*number));
+                }
+            };
+            let mut threads = (0..self.packs_at_once().min(numbers.len()))
+                .map(|_| std::thread::Builder::new().spawn_scoped(scope, work));
+            let _ = threads.find(std::result::Result::is_err);
         });
     }
 

@@ -137,7 +137,12 @@ impl Image {
             (AtomicUsize::new(0), AtomicU64::new(0), Mutex::default(), Mutex::default());
         let work = VerifyWork { chunks, next, done, total, faults, headers, progress };
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(VERIFY_THREADS);
-        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| work.run()))));
+        std::thread::scope(|scope| {
+            // This thread works too, alone if the system gives no others.
+            let mut others = (1..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, || work.run()));
+            let _ = others.find(std::result::Result::is_err);
+            work.run();
+        });
         let mut headers = work.headers.into_inner().unwrap_or_else(PoisonError::into_inner);
         headers.sort();
         report.remarks.extend(headers);

@@ -68,9 +68,9 @@ impl DescriptorBudget {
         let fixed = fixed(warm);
         let Some(limit) = limit.filter(|limit| {
             *limit
-                < fixed
-                    + session_count * DESCRIPTORS_PER_WORKER
-                    + listeners * MAX_SLOTS_PER_LISTENER as u64 * DESCRIPTORS_PER_SLOT
+                < session_count
+                    .saturating_mul(DESCRIPTORS_PER_WORKER)
+                    .saturating_add(fixed + listeners * MAX_SLOTS_PER_LISTENER as u64 * DESCRIPTORS_PER_SLOT)
         }) else {
             return unlimited;
         };
@@ -131,5 +131,7 @@ mod tests {
             assert!(Some(descriptors) <= shares.descriptor_limit, "{descriptors} in {shares}");
         }
         assert_eq!(DescriptorBudget::of(Some(64), 3, 256, 1).sessions, 1);
+        let most = DescriptorBudget::of(Some(3000), 2, usize::MAX, 1);
+        assert!((1..3000).contains(&most.sessions), "{most}");
     }
 }
