@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -122,6 +122,15 @@ fn take_descriptor(number: i32) -> io::Result<File> {
     let flags = fcntl_getfd(&file)?;
     fcntl_setfd(&file, flags | FdFlags::CLOEXEC)?;
     Ok(file)
+}
+
+/// Writes a path of any bytes into a document, for `serialize_with`. Text shows bytes that are no UTF-8 as U+FFFD.
+///
+/// # Errors
+///
+/// Those of the serializer.
+pub fn lossy_path<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// Writes the whole document.

@@ -101,7 +101,7 @@ fn after_end(has_any: bool) -> Outcome {
 /// The request for the flags. The supervisor has another working folder, so the image is named by its absolute path.
 pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
     Ok(Request {
-        image: whole_path(&flags.image)?,
+        image: path_for_request(&flags.image)?,
         leave_running: false,
         device_only: false,
         full: flags.full,
@@ -112,6 +112,17 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
             .map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX)),
         force: false,
     })
+}
+
+/// Works as [`whole_path`], for a request to a supervisor: that is JSON, which has UTF-8 alone.
+pub(crate) fn path_for_request(image: &Path) -> Result<PathBuf, Failure> {
+    let path = whole_path(image)?;
+    if path.to_str().is_none() {
+        let text =
+            format!("{}: a job's supervisor takes an image only at a path in UTF-8; give another path", path.display());
+        return Err(Failure::usage(text));
+    }
+    Ok(path)
 }
 
 /// Absolute path of an image, for a process with another working folder; an address of an object store stays as it is.
@@ -215,6 +226,14 @@ mod tests {
     use katydid_job::supervisor::folder::JobEntry;
 
     use super::*;
+
+    #[test]
+    fn image_of_a_request_has_a_path_in_utf8() {
+        let image = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"/im\xff");
+        let refused = path_for_request(Path::new(image));
+        assert!(matches!(&refused, Err(Failure::Usage(text)) if text.starts_with("/im\u{fffd}: ")), "{refused:?}");
+        assert_eq!(path_for_request(Path::new("/im")).unwrap(), Path::new("/im"));
+    }
 
     #[test]
     fn ended_job_is_not_found() {

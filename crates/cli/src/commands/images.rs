@@ -24,6 +24,7 @@ const VERIFY_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// An image in a list.
 #[derive(Debug, Serialize)]
 struct ImageLine {
+    #[serde(serialize_with = "document::lossy_path")]
     image: PathBuf,
     job: String,
     checkpoints: Vec<CheckpointNumber>,

@@ -8,7 +8,7 @@ use katydid_job::supervisor::folder::{self, FoundJob};
 use katydid_job::supervisor::view::{CompletedMigration, Migration, StageProgress};
 
 use crate::args::flags::MigrateFlags;
-use crate::commands::checkpoint::{last_stage, whole_path};
+use crate::commands::checkpoint::{last_stage, path_for_request};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -19,7 +19,7 @@ use katydid_cli_core::server::start::requires_gpu;
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::named_by("--to", &flags.to, flags.certs.as_deref()).map_err(Failure::usage)?;
     known.greet_for(requires_gpu(false))?;
-    let image = flags.image.as_deref().map(whole_path).transpose()?;
+    let image = flags.image.as_deref().map(path_for_request).transpose()?;
     let quiesce_timeout_ms =
         flags.quiesce_timeout.map(|timeout| u32::try_from(timeout.0.as_millis()).unwrap_or(u32::MAX));
     let migration =

@@ -56,6 +56,7 @@ struct View {
 #[derive(Debug, Serialize)]
 struct ServerLine {
     /// Path of its admin socket.
+    #[serde(serialize_with = "document::lossy_path")]
     admin: PathBuf,
     #[serde(flatten)]
     view: Option<ServerView>,
@@ -95,6 +96,7 @@ struct JobLine {
     members: Option<usize>,
     /// The current stage of a running checkpoint.
     checkpoint: Option<String>,
+    #[serde(serialize_with = "document::lossy_path")]
     folder: PathBuf,
 }
 
@@ -129,7 +131,7 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(admin::of_address(&address)))
 }
 
-/// How long an answer may take. Those of other users share a `deadline`: they may be made not to answer, however many there are.
+/// How long an answer may take. Those of other users share a `deadline`: any number may be made not to answer.
 fn limit(is_own: bool, deadline: Instant) -> Duration {
     if is_own { ADMIN_ANSWER_TIMEOUT } else { deadline.saturating_duration_since(Instant::now()) }
 }
@@ -179,8 +181,8 @@ fn owner(socket: &Path) -> u32 {
     fs::symlink_metadata(socket).map_or(0, |stat| stat.uid())
 }
 
-/// Asks all in parallel, as far as the system gives threads. The owners take turns, so that many of one that do not answer delay
-/// those of no other.
+/// Asks all in parallel, as far as the system gives threads. The owners take turns, so that many silent ones of one owner
+/// delay those of no other.
 fn ask_each<T: Sync, R: Send>(items: &[T], owner: impl Fn(&T) -> u32, ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (order, next) = (in_turns(items.iter().map(owner)), AtomicUsize::new(0));
     let answers: Mutex<Vec<Option<R>>> = Mutex::new(items.iter().map(|_| None).collect());
@@ -487,6 +489,13 @@ mod tests {
         let (past, later) = (Instant::now(), deadline_of_others());
         assert_eq!((limit(false, past), limit(true, past)), (Duration::ZERO, ADMIN_ANSWER_TIMEOUT));
         assert!(limit(false, later) <= SHORT_TIMEOUT);
+    }
+
+    #[test]
+    fn paths_of_any_bytes_are_in_the_document() {
+        let admin = PathBuf::from(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"/run/\xff"));
+        let text = serde_json::to_string(&ServerLine { admin, view: None, error: None }).unwrap();
+        assert_eq!(text, "{\"admin\":\"/run/\u{fffd}\"}");
     }
 
     #[test]

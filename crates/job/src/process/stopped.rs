@@ -64,8 +64,8 @@ pub fn wake(job: &FoundJob) -> WokenProcesses {
     WokenProcesses { processes, suspended: began.map(|began| (supervisor, began)) }
 }
 
-/// A supervisor, and the processes below it that run the same executable: its guard and its workers. All are the owner's; root's
-/// workers may be other users. None if the supervisor is another user's process.
+/// A supervisor, and the processes below it that run the same executable: its guard and its workers. All are the owner's, but
+/// root's workers may be other users. None if the supervisor is another user's process.
 fn own_processes(Supervisor { pid, owner }: Supervisor) -> Vec<Process> {
     if !tree::is_of_user(pid, owner) {
         return Vec::new();

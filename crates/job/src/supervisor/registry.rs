@@ -95,8 +95,8 @@ pub fn is_socket_of(socket: &Path, user: u32) -> bool {
     open_socket(socket, user).is_ok()
 }
 
-/// Finds a user's socket, to which [`descriptor_path`] leads whatever is put at `path` meanwhile. A symbolic link is none: it may
-/// lead to another user's socket.
+/// Finds a user's socket, to which [`descriptor_path`] leads whatever is put at `path` meanwhile. A symbolic link is none: it
+/// may lead to another user's socket.
 ///
 /// # Errors
 ///
