@@ -17,7 +17,7 @@ use crate::gc::clear_leftovers;
 use crate::gc::wait_until_alone;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::latest;
-use crate::image::{CHECKPOINTS_FOLDER, Image, LATEST_FILE, MANIFEST_FILE, folder_of};
+use crate::image::{CHECKPOINTS_FOLDER, Image, LATEST_FILE, MANIFEST_FILE, check_private, folder_of};
 use crate::index::{Index, PACKS_FOLDER, located};
 use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
 use crate::reader::CheckpointReader;
@@ -85,6 +85,7 @@ impl Writer {
     pub(crate) fn begin(image: &Image, options: Options) -> Result<Self> {
         let store = Arc::clone(&image.store);
         let guard = store.lock(Lock::Writer)?;
+        check_private(&*store)?;
         // Parts of this checkpoint cannot join before this lock is released.
         let _alone = wait_until_alone(&*store)?;
         clear_leftovers(image)?;
@@ -94,6 +95,7 @@ impl Writer {
         let number = CheckpointNumber(last.saturating_add(1));
         let index = Arc::new(Index::load(&*store, image.id)?);
         store.make_folder(&folder_of(number))?;
+        store.check_private(&folder_of(number))?;
         let chunks = Chunks::new(Arc::clone(&store), image.id, Arc::clone(&index), options);
         let files = Files::new(store, number);
         let chunks = chunks?;
@@ -125,12 +127,14 @@ impl Writer {
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = format!("{}/{name}", folder_of(self.number));
         self.image.store.make_folder(&folder)?;
+        self.image.store.check_private(&folder)?;
         Ok(self.image.store.path(&folder))
     }
 
     /// Hashes the files in [`Writer::folder`] and adds them to the checkpoint.
     pub fn adopt_folder(&self, name: &str) -> Result<()> {
-        let adopted = self.files.adopt(name);
+        let folder = format!("{}/{name}", folder_of(self.number));
+        let adopted = self.image.store.check_private(&folder).and_then(|()| self.files.adopt(name));
         self.chunks.note_failure(adopted)
     }
 

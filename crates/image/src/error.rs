@@ -17,6 +17,9 @@ pub enum ImageError {
     /// Something other than an image is at the location.
     #[error("{location}: neither empty nor an image: choose another folder")]
     Occupied { location: String },
+    /// Another user can change what is in the folder.
+    #[error("{location}: {problem}: an image has all memory of its programs; give a folder that only you can write to")]
+    NotPrivate { location: String, problem: String },
     /// The image has a newer format; nothing after the version was interpreted.
     #[error("{location}: format {found} is newer than {newest}, the newest that this build reads: use a newer katydid")]
     TooNew { location: String, found: u32, newest: u32 },

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::chunks::{Chunks, Options};
 use crate::error::{ImageError, Result};
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, MANIFEST_FILE, folder_of};
+use crate::image::{Image, MANIFEST_FILE, check_private, folder_of};
 use crate::index::{FoundChunk, Index, PACKS_FOLDER, pack_name, pack_numbers};
 use crate::reader::read_manifest;
 use crate::store::local::PARTIAL_FILE_SUFFIX;
@@ -78,6 +78,7 @@ impl Image {
     pub fn collect(&self, keep: &RetentionPolicy) -> Result<CollectReport> {
         let _writer = self.store.lock(Lock::Writer)?;
         let _sweeper = self.store.lock(Lock::Sweeper)?;
+        check_private(&*self.store)?;
         let _alone = wait_until_alone(&*self.store)?;
         let checkpoints = self.checkpoints()?;
         let (removed, stay) = divided(self, &checkpoints, keep)?;

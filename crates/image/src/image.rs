@@ -99,6 +99,7 @@ impl Image {
 
     /// Opens the image, or makes one under a lock.
     pub(crate) fn made_in(store: Arc<dyn Store>) -> Result<Self> {
+        check_private(&*store)?;
         if store.open(IMAGE_FILE)?.is_some() {
             return Self::found_in(store);
         }
@@ -228,7 +229,13 @@ pub fn check_location(location: &Path) -> Result<()> {
     if is_address(location) {
         return Ok(());
     }
+    check_private(&*store)?;
     if store.open(IMAGE_FILE)?.is_some() { Image::found_in(store).map(drop) } else { check_free(store.as_ref()) }
+}
+
+/// Checks that no other user can change what is written to the image.
+pub(crate) fn check_private(store: &dyn Store) -> Result<()> {
+    [".", PACKS_FOLDER, CHECKPOINTS_FOLDER].iter().try_for_each(|folder| store.check_private(folder))
 }
 
 /// Checks that a folder has nothing but the leftovers of a process that was making an image.

@@ -23,6 +23,8 @@ use crate::index::PACKS_FOLDER;
 pub(crate) const PARTIAL_FILE_SUFFIX: &str = ".part";
 /// The kernel's number for file systems in memory (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
+/// Mode bits by which other users write to a folder.
+const OTHERS_WRITE: u32 = 0o022;
 /// Most bytes of one `sendfile` call, by Linux's limit.
 const MAX_SEND_BYTES: usize = 0x7fff_f000;
 /// Lock file of the writer; contains the holder's process id.
@@ -298,6 +300,28 @@ impl Store for Local {
         self.0.change(Change::Make, make, make).map_err(|error| self.0.failed(folder, "make this folder", error))
     }
 
+    // Who can write to a folder can put his own in place of those below, and read what this process or CRIU writes there.
+    fn check_private(&self, folder: &str) -> Result<()> {
+        let failed = |error: Errno| self.0.failed(folder, "look at this folder", error);
+        let found = match rustix::fs::statat(&self.0.root, folder, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()),
+            found => found.map_err(failed)?,
+        };
+        let seen = rustix::fs::stat(self.0.path.join(folder)).map_err(failed)?;
+        let problem = if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+            "is no folder".to_owned()
+        } else if found.st_uid != 0 && found.st_uid != rustix::process::geteuid().as_raw() {
+            format!("belongs to another user ({})", found.st_uid)
+        } else if found.st_mode & OTHERS_WRITE != 0 {
+            format!("others may write to it (mode {:04o}; try `chmod go-w`)", found.st_mode & 0o7777)
+        } else if (found.st_dev, found.st_ino) != (seen.st_dev, seen.st_ino) {
+            "another folder has its place by now".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(ImageError::NotPrivate { location: self.0.location(folder), problem })
+    }
+
     // Names are contents of their folder: a synced file may still lose its name.
     fn sync_folder(&self, folder: &str) -> Result<()> {
         let sync = || {
@@ -510,6 +534,26 @@ mod tests {
         // All fail up to the rename; then the lock file; the note is only for people.
         assert_eq!(full[..6], [(false, false); 6]);
         assert_eq!(full[6..], [(true, false), (true, true)]);
+    }
+
+    #[test]
+    fn folders_that_others_may_change_are_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let local = Local::at(folder.path(), false, None).unwrap();
+        let packs = folder.path().join(PACKS_FOLDER);
+        fs::create_dir(&packs).unwrap();
+        for (mode, is_private) in [(0o755, true), (0o775, false), (0o757, false), (0o1777, false), (0o700, true)] {
+            fs::set_permissions(&packs, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(local.check_private(PACKS_FOLDER).is_ok(), is_private, "{mode:o}");
+        }
+        symlink(&packs, folder.path().join("link")).unwrap();
+        assert!(local.check_private("link").is_err() && local.check_private("missing").is_ok());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&packs, Some(65534), None).unwrap();
+            let text = local.check_private(PACKS_FOLDER).unwrap_err().to_string();
+            assert!(text.contains("another user (65534)") && text.contains("only you"), "{text}");
+        }
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Makes a folder, unless it exists.
     fn make_folder(&self, folder: &str) -> Result<()>;
 
+    /// Checks that only this user, or root, can change what is in a folder; a missing one is fine.
+    fn check_private(&self, _folder: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Syncs the names of finished files in a folder.
     fn sync_folder(&self, folder: &str) -> Result<()>;
 

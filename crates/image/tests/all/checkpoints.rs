@@ -347,3 +347,18 @@ fn a_folder_with_other_things_is_left_alone() {
     assert!(matches!(Image::create_or_open(folder.path()), Err(ImageError::Occupied { .. })));
     assert!(matches!(Image::open(folder.path()), Err(ImageError::NotAnImage { .. })));
 }
+
+#[test]
+fn a_folder_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    for changed in [folder.path().to_owned(), folder.path().join("checkpoints"), folder.path().join("packs")] {
+        fs::set_permissions(&changed, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = image.begin(Options::default()).map(drop).unwrap_err();
+        assert!(matches!(refused, ImageError::NotPrivate { .. }), "{refused}");
+        assert!(Image::create_or_open(folder.path()).is_err(), "{changed:?}");
+        fs::set_permissions(&changed, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    save(&image, &mixture()).unwrap();
+}
