@@ -241,6 +241,12 @@ pub(crate) fn wait_until_alone(store: &dyn Store) -> Result<Guard> {
     }
 }
 
+/// Returns whether a file in the packs' folder has the name of a pack.
+fn is_pack_name(name: &str) -> bool {
+    let number = name.strip_suffix(".pack").and_then(|digits| digits.parse().ok());
+    number.is_some_and(|number| pack_name(number).rsplit('/').next() == Some(name))
+}
+
 /// Removes the leftovers of a writer that was interrupted. The caller holds the writer's lock and that of [`wait_until_alone`].
 pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
     let complete = image.checkpoints()?;
@@ -252,7 +258,7 @@ pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
         }
     }
     for name in image.store.list(PACKS_FOLDER)? {
-        if name.ends_with(PARTIAL_FILE_SUFFIX) {
+        if name.strip_suffix(PARTIAL_FILE_SUFFIX).is_some_and(is_pack_name) {
             image.store.remove(&format!("{PACKS_FOLDER}/{name}"))?;
             any = true;
         }

@@ -242,7 +242,9 @@ pub(crate) fn check_private(store: &dyn Store) -> Result<()> {
 fn check_free(store: &dyn Store) -> Result<()> {
     const ALLOWED_NAMES: [&str; 6] =
         [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
-    let is_free = store.list(".")?.iter().all(|name| ALLOWED_NAMES.contains(&name.as_str()));
+    let has_known_names = store.list(".")?.iter().all(|name| ALLOWED_NAMES.contains(&name.as_str()));
+    // The image file comes before the first checkpoint and the first pack.
+    let is_free = has_known_names && store.list(PACKS_FOLDER)?.is_empty() && store.list(CHECKPOINTS_FOLDER)?.is_empty();
     if is_free { Ok(()) } else { Err(ImageError::Occupied { location: store.location("") }) }
 }
 

@@ -362,3 +362,21 @@ fn a_folder_that_others_may_write_to_is_refused() {
     }
     save(&image, &mixture()).unwrap();
 }
+
+#[test]
+fn files_of_a_user_with_names_of_an_image_are_left_alone() {
+    for name in ["checkpoints/001000/model.pt", "packs/data.part"] {
+        let folder = folder();
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "a model").unwrap();
+        assert!(matches!(Image::create_or_open(folder.path()), Err(ImageError::Occupied { .. })), "{name}");
+        assert_eq!(fs::read(&path).unwrap(), b"a model");
+    }
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    let path = folder.path().join("packs/data.part");
+    fs::create_dir(&path).unwrap();
+    save(&image, &mixture()).unwrap();
+    assert!(path.exists());
+}
