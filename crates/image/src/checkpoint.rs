@@ -92,7 +92,10 @@ impl Writer {
         let parent = image.checkpoints()?.last().copied();
         // `latest` counts too: the newest checkpoint may have been removed, and its number is not reused.
         let last = parent.map_or(0, |parent| parent.0).max(latest(&*store).flatten().unwrap_or(0));
-        let number = CheckpointNumber(last.saturating_add(1));
+        let number = last.checked_add(1).map(CheckpointNumber).ok_or_else(|| {
+            let what = format!("checkpoint {last} has the last possible number: choose another folder");
+            ImageError::unfit(&store.location(CHECKPOINTS_FOLDER), what)
+        })?;
         let index = Arc::new(Index::load(&*store, image.id)?);
         store.make_folder(&folder_of(number))?;
         store.check_private(&folder_of(number))?;

@@ -34,6 +34,8 @@ const IMAGE_FILE: &str = "katydid-image";
 pub(crate) const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// The file with the newest number.
 pub(crate) const LATEST_FILE: &str = "latest";
+/// Largest number that `latest` counts for; a larger one is damage, and would leave no numbers for later checkpoints.
+const MAX_LATEST: u32 = 1 << 30;
 /// The file that marks a folder as a complete checkpoint.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 
@@ -307,5 +309,5 @@ pub(crate) fn read_whole(input: &dyn Input, location: &str, most: u64) -> Result
 pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
     let file = store.open(LATEST_FILE).ok().flatten()?;
     let text = read_whole(&*file, LATEST_FILE, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    Some(text.and_then(|text| text.trim().parse().ok()))
+    Some(text.and_then(|text| text.trim().parse().ok()).filter(|number| *number <= MAX_LATEST))
 }

@@ -380,3 +380,17 @@ fn files_of_a_user_with_names_of_an_image_are_left_alone() {
     save(&image, &mixture()).unwrap();
     assert!(path.exists());
 }
+
+#[test]
+fn a_number_at_the_limit_removes_no_checkpoint() {
+    let folder = folder();
+    let image = Image::create_or_open(folder.path()).unwrap();
+    save(&image, &mixture()).unwrap();
+    fs::write(folder.path().join("latest"), "4294967295\n").unwrap();
+    assert_eq!(save(&image, &mixture()).unwrap().number, CheckpointNumber(2));
+    let checkpoints = folder.path().join("checkpoints");
+    fs::rename(checkpoints.join("000002"), checkpoints.join("4294967295")).unwrap();
+    let refused = save(&image, &mixture()).unwrap_err().to_string();
+    assert!(refused.contains("last possible number"), "{refused}");
+    assert!(checkpoints.join("4294967295/manifest.json").exists());
+}
