@@ -29,6 +29,12 @@ use rustix::process::geteuid;
 pub const OWN_USERS: RangeInclusive<u32> = 61184..=65519;
 /// Prefix of all folder names.
 const FOLDER_PREFIX: &str = "katydid.";
+/// Characters of the random end of all folder names.
+const RANDOM_LENGTH: usize = 6;
+/// The file that marks an image of checkpoints.
+const IMAGE_FILE: &str = "katydid-image";
+/// Kinds of folders that are themselves images: of a checkpoint in transit.
+const IMAGE_KINDS: [&str; 2] = ["migrate", "process"];
 /// Longest path of a temporary folder that may hold sockets. With the names of folder and socket, socket paths then stay below
 /// the 107 bytes that the kernel accepts.
 const MAX_SOCKET_FOLDER_BYTES: usize = 64;
@@ -81,7 +87,7 @@ impl Scratch {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let mut builder = tempfile::Builder::new();
-            let builder = builder.permissions(Permissions::from_mode(0o700));
+            let builder = builder.permissions(Permissions::from_mode(0o700)).rand_bytes(RANDOM_LENGTH);
             let path = builder.prefix(&format!("{FOLDER_PREFIX}{kind}.")).tempdir_in(above)?.keep();
             let lock = match private::give_back(&path).and_then(|()| lock_if_free(&path)) {
                 Ok(lock) => Some(lock),
@@ -135,13 +141,20 @@ pub fn remove_all() {
 /// Removes the folders that ended processes of this user have left below `above`.
 pub fn clear_away(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
-    let own_folders =
-        entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()));
-    for path in own_folders.map(|entry| entry.path()) {
+    for path in entries.map(|entry| entry.path()).filter(|path| is_ours(path)) {
         if let Ok(_lock) = lock_if_free(&path) {
             remove(&path);
         }
     }
+}
+
+/// Returns whether a folder has a name as [`Scratch::below`] makes it, and is no image that a user keeps.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(FOLDER_PREFIX));
+    let Some((kind, end)) = name.and_then(|name| name.rsplit_once('.')) else { return false };
+    let is_random = end.len() == RANDOM_LENGTH && end.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let may_be_image = IMAGE_KINDS.contains(&kind);
+    is_random && !kind.is_empty() && (may_be_image || fs::symlink_metadata(path.join(IMAGE_FILE)).is_err())
 }
 
 /// Locks a folder of this user or its workers, if the lock is free.
@@ -198,8 +211,13 @@ mod tests {
     fn locked_scratch_folders_stay_and_stale_ones_go() {
         let above = tempfile::tempdir().unwrap();
         let living = Scratch::below(above.path(), "living").unwrap();
-        for left in ["katydid.dead.1", "katydid-other", "else"] {
+        for left in ["katydid.dead.aB3dE6", "katydid.images", "katydid.my.image", "katydid-other", "else"] {
             fs::create_dir_all(above.path().join(left).join("below")).unwrap();
+        }
+        for kind in ["run", "migrate"] {
+            let image = above.path().join(format!("katydid.{kind}.backup"));
+            fs::create_dir(&image).unwrap();
+            fs::write(image.join(IMAGE_FILE), "").unwrap();
         }
         fs::write(above.path().join("katydid.file"), "").unwrap();
         std::os::unix::fs::symlink(above.path().join("else"), above.path().join("katydid.link")).unwrap();
@@ -208,7 +226,18 @@ mod tests {
         drop((living, next));
         let mut left = names(above.path());
         left.sort();
-        assert_eq!(left, ["else", "katydid-other", "katydid.file", "katydid.link"]);
+        assert_eq!(
+            left,
+            [
+                "else",
+                "katydid-other",
+                "katydid.file",
+                "katydid.images",
+                "katydid.link",
+                "katydid.my.image",
+                "katydid.run.backup",
+            ]
+        );
         assert!(above.path().join("else/below").exists());
     }
 
@@ -219,12 +248,12 @@ mod tests {
             return;
         }
         let above = tempfile::tempdir().unwrap();
-        for (name, user) in [("katydid.worker.1", *OWN_USERS.start()), ("katydid.worker.2", 1)] {
+        for (name, user) in [("katydid.worker.aaaaa1", *OWN_USERS.start()), ("katydid.worker.aaaaa2", 1)] {
             fs::create_dir(above.path().join(name)).unwrap();
             std::os::unix::fs::chown(above.path().join(name), Some(user), None).unwrap();
         }
         clear_away(above.path());
-        assert_eq!(names(above.path()), ["katydid.worker.2"]);
+        assert_eq!(names(above.path()), ["katydid.worker.aaaaa2"]);
     }
 
     #[test]
