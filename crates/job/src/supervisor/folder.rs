@@ -466,7 +466,7 @@ fn found_at(folder: PathBuf) -> Option<FoundJob> {
 
 /// The job in the initial environment of a process. Its folder may differ from the caller's, and belong to another user.
 ///
-/// Whoever starts a process writes its environment, so that alone makes it no process of the job ([`is_of_job`]).
+/// The user who starts a process writes its environment, so that alone makes it no process of the job ([`is_of_job`]).
 fn of_environment(pid: u32) -> Result<Option<FoundJob>, FolderError> {
     let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
         return Ok(None);
