@@ -205,14 +205,14 @@ fn ask_each<T: Sync, R: Send>(items: &[T], owner: impl Fn(&T) -> u32, ask: impl 
 /// Positions of items of these owners: the first of each owner, then the second of each, and so on.
 fn in_turns(owners: impl Iterator<Item = u32>) -> Vec<usize> {
     let mut counts = BTreeMap::<u32, usize>::new();
-    let turn = |owner| {
+    let next_round = |owner| {
         let count = counts.entry(owner).or_default();
         *count += 1;
         *count
     };
-    let mut turns: Vec<(usize, usize)> = owners.map(turn).zip(0..).collect();
-    turns.sort_unstable();
-    turns.into_iter().map(|(_, position)| position).collect()
+    let mut rounds: Vec<(usize, usize)> = owners.map(next_round).zip(0..).collect();
+    rounds.sort_unstable();
+    rounds.into_iter().map(|(_, position)| position).collect()
 }
 
 impl View {
