@@ -14,6 +14,7 @@ use crate::format::{BLOCK_BYTES, Codec, MAX_CHUNK_BYTES, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::index::{FoundChunk, Index, MAX_PACK_ENTRIES, PACKS_FOLDER, pack_name};
 use crate::store::{Output, Store};
+use crate::threads::in_threads;
 use crate::{format, index};
 
 /// Options for writing chunks.
@@ -106,13 +107,9 @@ impl Chunks {
         }
         let full_ones = bytes.div_ceil(self.options.pack_bytes.max(1));
         let count = full_ones.max((self.packs_at_once() as u64).min(bytes / BYTES_PER_PACK));
-        let roomy = std::thread::scope(|scope| {
-            let make = || std::thread::Builder::new().spawn_scoped(scope, || self.roomy_pack(bytes / count)).ok();
-            // Fewer are made if the system gives no threads.
-            let threads: Vec<_> = (0..count.min(MAX_PREALLOCATED_PACKS)).map_while(|_| make()).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
-        });
-        self.note_failure(roomy)
+        // Fewer are made if the system gives fewer threads.
+        let roomy = in_threads(count.min(MAX_PREALLOCATED_PACKS) as usize, || self.roomy_pack(bytes / count));
+        self.note_failure(self.first_failure(roomy))
     }
 
     /// Begins an idle pack, preallocated to `bytes`.
@@ -298,15 +295,7 @@ impl Chunks {
         let (count, rest) = (packs.len(), Mutex::new(packs));
         let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || std::iter::from_fn(next).try_for_each(|pack| self.finish_pack(pack));
-        let finished = std::thread::scope(|scope| {
-            // This thread works too, alone if the system gives no others.
-            let other = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
-            let threads: Vec<_> = (1..count).map_while(other).collect();
-            let own = work();
-            let all = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())));
-            all.fold(own, std::result::Result::and)
-        });
-        self.note_failure(finished)?;
+        self.note_failure(self.first_failure(in_threads(count, work)))?;
         let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
         self.note_failure(synced)?;
         self.warm_page_cache();
@@ -318,16 +307,18 @@ impl Chunks {
     fn warm_page_cache(&self) {
         let numbers = self.open().named.clone();
         let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let work = || {
-                while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    self.store.warm_page_cache(&pack_name(*number));
-                }
-            };
-            let mut threads = (0..self.packs_at_once().min(numbers.len()))
-                .map(|_| std::thread::Builder::new().spawn_scoped(scope, work));
-            let _ = threads.find(std::result::Result::is_err);
-        });
+        let work = || {
+            while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.store.warm_page_cache(&pack_name(*number));
+            }
+        };
+        // Files that are not in the cache are only slower to read.
+        drop(in_threads(self.packs_at_once().min(numbers.len()), work));
+    }
+
+    /// The first failure of several threads.
+    fn first_failure(&self, outcomes: Vec<std::thread::Result<Result<()>>>) -> Result<()> {
+        outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(|_| Err(self.panicked())))
     }
 
     /// Removes everything written; the checkpoint is given up.

@@ -26,6 +26,7 @@ mod index;
 mod manifest;
 mod reader;
 mod store;
+mod threads;
 mod verify;
 
 pub use checkpoint::{CheckpointPart, CommittedCheckpoint, Sink, Writer};

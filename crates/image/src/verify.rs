@@ -11,6 +11,7 @@ use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{CheckpointChoice, Image, LATEST_FILE, latest};
 use crate::index::FoundChunk;
 use crate::reader::{CheckpointReader, read_chunk};
+use crate::threads::in_threads;
 
 /// Threads that read and hash in parallel, each with a chunk in memory.
 const VERIFY_THREADS: usize = 16;
@@ -137,12 +138,9 @@ impl Image {
             (AtomicUsize::new(0), AtomicU64::new(0), Mutex::default(), Mutex::default());
         let work = VerifyWork { chunks, next, done, total, faults, headers, progress };
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(VERIFY_THREADS);
-        std::thread::scope(|scope| {
-            // This thread works too, alone if the system gives no others.
-            let mut others = (1..threads).map(|_| std::thread::Builder::new().spawn_scoped(scope, || work.run()));
-            let _ = others.find(std::result::Result::is_err);
-            work.run();
-        });
+        for outcome in in_threads(threads, || work.run()) {
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         let mut headers = work.headers.into_inner().unwrap_or_else(PoisonError::into_inner);
         headers.sort();
         report.remarks.extend(headers);

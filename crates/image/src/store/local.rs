@@ -297,7 +297,7 @@ impl Store for Local {
             Err(error) if error != Errno::EXIST => Err(io::Error::from(error)),
             _ => Ok(()),
         };
-        self.0.change(Change::Make, make, make).map_err(|error| self.0.failed(folder, "make this folder", error))
+        self.0.change(Change::Make, make, make).map_err(|error| self.0.failed(folder, MAKE_FOLDER, error))
     }
 
     // Who can write to a folder can put his own in place of those below, and read what this process or CRIU writes there.
