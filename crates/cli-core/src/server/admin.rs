@@ -135,7 +135,7 @@ pub fn get_of_job<T: DeserializeOwned>(
     resource: &str,
     limit: Duration,
 ) -> Result<T, AdminError> {
-    get_by(connect_to_job(path, owner), path, resource, limit)
+    get_by(connect_to_job(path, owner, connect), path, resource, limit)
 }
 
 fn get_by<T: DeserializeOwned>(
@@ -161,8 +161,7 @@ pub fn post_lines<T: DeserializeOwned>(
     let unreachable = |source| AdminError::NoSupervisor { path: path.to_owned(), source };
     let unexpected = |what: String| AdminError::Unexpected { path: path.to_owned(), what };
     let body = serde_json::to_vec(body).map_err(|error| unexpected(error.to_string()))?;
-    let socket = registry::open_socket(path, owner).map_err(unreachable)?;
-    let mut stream = UnixStream::connect(registry::descriptor_path(socket.as_fd())).map_err(unreachable)?;
+    let mut stream = connect_to_job(path, owner, |path| UnixStream::connect(path)).map_err(unreachable)?;
     let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
     let mut lines = BufReader::new(stream.take(MAX_ANSWER_BYTES as u64)).lines();
@@ -218,8 +217,12 @@ fn exchange(
     Ok(answer)
 }
 
-/// Connects to the control socket of a job of `owner`.
-fn connect_to_job(path: &Path, owner: u32) -> io::Result<UnixStream> {
+/// Connects to the control socket of a job of `owner` by `connect`.
+fn connect_to_job(
+    path: &Path,
+    owner: u32,
+    connect: impl FnOnce(&Path) -> io::Result<UnixStream>,
+) -> io::Result<UnixStream> {
     let socket = registry::open_socket(path, owner)?;
     connect(&registry::descriptor_path(socket.as_fd()))
 }

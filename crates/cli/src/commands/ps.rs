@@ -143,7 +143,8 @@ fn deadline_of_others() -> Instant {
 
 /// Asks a server for itself and its sessions.
 fn of_server(admin: &Path, deadline: Instant) -> Result<View, AdminError> {
-    let limit = || limit(registry::is_socket_of(admin, geteuid().as_raw()), deadline);
+    let is_own = registry::is_socket_of(admin, geteuid().as_raw());
+    let limit = || limit(is_own, deadline);
     let server: ServerView = admin::get_within(admin, "/v1/server", limit())?;
     let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit())?;
     let address = server.listen.first().cloned().unwrap_or_default();

@@ -88,8 +88,6 @@ pub(crate) fn migrate(
         notify,
         stages: &stages,
     };
-    run.check(&job.members.list())?;
-    companion::greet(&server, GREETING_TIMEOUT)?;
     let mut rehearsed = run.rehearse()?;
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..MAX_CHECKPOINT_ATTEMPTS {
@@ -195,11 +193,12 @@ impl<'a> MoveRun<'a> {
         }
     }
 
-    /// Has the other server make the objects of all OpenCL sessions, without contents, and returns the workers that made them. A
+    /// Greets the other server, and has it make the objects of all OpenCL sessions, without contents, and returns the workers that made them. A
     /// device that is too small, a program that does not build, or a missing server refuses the move now, while the programs run.
     fn rehearse(&self) -> Result<Vec<Companion>, CheckpointError> {
         let mut members = self.job.members.list();
         self.check(&members)?;
+        companion::greet(self.server, GREETING_TIMEOUT)?;
         members.retain(|member| member.session == SessionKind::OPENCL);
         if members.is_empty() {
             return Ok(Vec::new());
