@@ -3,7 +3,6 @@
 pub(crate) mod certs;
 pub(crate) mod checkpoint;
 pub(crate) mod driver_checkpoint;
-pub(crate) mod file_limit;
 pub(crate) mod guard;
 pub(crate) mod images;
 pub(crate) mod inspect;

@@ -20,6 +20,7 @@
 mod args;
 mod commands;
 mod doctor;
+mod file_limit;
 mod ignored_signals;
 mod interrupt;
 mod rank_job;

@@ -26,7 +26,7 @@ use crate::args::flags::{Link, RunFlags, SessionFlags};
 use crate::args::periodic::Periodic;
 use crate::args::variables;
 use crate::commands::checkpoint;
-use crate::commands::file_limit::{self, LinkUnderLimit};
+use crate::file_limit::{self, LinkUnderLimit};
 use crate::rank_job;
 use crate::supervise;
 use katydid_cli_core::layout::{self, Layout};

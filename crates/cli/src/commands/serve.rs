@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::flags::ServeFlags;
-use crate::commands::file_limit;
+use crate::file_limit;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, print_message};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};

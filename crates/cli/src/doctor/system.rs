@@ -10,8 +10,8 @@ use katydid_worker::missing_from_sandbox;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use crate::commands::file_limit::SESSION_FILE_BYTES;
 use crate::doctor::finding::Finding;
+use crate::file_limit::SESSION_FILE_BYTES;
 use katydid_cli_core::args::size::Size;
 
 /// Open files of a server with many sessions.
