@@ -231,10 +231,8 @@ fn is_longer(then: &WrittenFile, metadata: &fs::Metadata) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::thread;
-    use std::time::Instant;
 
-    use katydid_tests::deadline::hang::hang_limit;
+    use katydid_tests::watch::until;
 
     use super::*;
 
@@ -242,14 +240,10 @@ mod tests {
         written(&[Process { pid: std::process::id(), parent: 1, state: 'R' }])
     }
 
-    /// Whether no other process has the files open. A child that another test has just forked has copies until it starts its
+    /// Waits until no other process has the files open. A child that another test has just forked has copies until it starts its
     /// program.
-    fn is_soon_unused(files: &[WrittenFile], own: &[Process]) -> bool {
-        let deadline = Instant::now() + hang_limit();
-        while in_use(files, own).is_some() && Instant::now() < deadline {
-            thread::yield_now();
-        }
-        in_use(files, own).is_none()
+    fn wait_until_unused(description: &str, files: &[WrittenFile], own: &[Process]) {
+        until(description, || in_use(files, own).is_none()).unwrap();
     }
 
     #[test]
@@ -262,12 +256,12 @@ mod tests {
         file.write_all(b" and after").unwrap();
         assert_eq!(in_use(&files, &[]), Some((&files[0], std::process::id())));
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
-        assert!(is_soon_unused(&files, &us), "the job itself may have it open");
+        wait_until_unused("the job itself may have it open", &files, &us);
         let reopened = reopen_own(&files[0], &us).flatten().unwrap();
         assert_eq!(reopened.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
         drop(reopened);
         let file = file.into_temp_path();
-        assert!(is_soon_unused(&files, &[]), "no process has it open any more");
+        wait_until_unused("no process has it open any more", &files, &[]);
         assert!(reopen_own(&files[0], &us).is_none());
         assert_eq!(cut_back(&files, &[]).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_a_flat_object() {
+    fn a_stage_is_a_flat_object() {
         let json = serde_json::to_value(StageProgress::Write { done: 1, total: 2, written: 3 }).unwrap();
         assert_eq!(json, serde_json::json!({"stage": "write", "done": 1, "total": 2, "written": 3}));
         let failed = StageProgress::Failed { error: "no".into(), of_server: true };
